@@ -1,0 +1,31 @@
+"""Times: wall clock for people, CLOCK_BOOTTIME for durations.
+
+CLOCK_BOOTTIME counts while the machine is suspended and is the same in every process of one
+boot, so stamps of the probe, the agent and the supervisor can be compared.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+
+def boottime_s() -> float:
+    """Seconds since boot, suspended time included."""
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+def utc_now() -> datetime:
+    """The wall clock as an aware UTC time."""
+    return datetime.now(timezone.utc)
+
+
+def utc_from_unix(unix_s: float) -> datetime:
+    """An aware UTC time from seconds since 1970."""
+    return datetime.fromtimestamp(unix_s, timezone.utc)
+
+
+def utc_from_boottime(stamp_s: float) -> datetime:
+    """The wall-clock time of a CLOCK_BOOTTIME stamp taken in this boot."""
+    return utc_from_unix(time.time() - (boottime_s() - stamp_s))

@@ -1,0 +1,259 @@
+"""What is known of a job at one moment: the types behind every snapshot, event and `--json`.
+
+Unknown is None everywhere. The field names of RankSample, GpuSample, GpuProcess, Alert, Cause,
+Imbalance and Event are the outside contract: extend them, never rename them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+"""Version of every on-disk and `--json` format in this module."""
+
+JobState = Literal[
+    "queued",
+    "starting",
+    "running",
+    "restarting",
+    "hung",
+    "stopping",
+    "finished",
+    "failed",
+    "stopped",
+    "lost",
+]
+"""A job's state. A group changes state as a unit: one failed rank restarts all local ranks.
+
+queued → starting → running ⇄ restarting; running → hung → restarting; any live state → stopping →
+stopped; running → finished; running → failed. `lost` is never written: a reader concludes it when
+the processes that should be alive are not.
+"""
+
+LIVE_STATES: frozenset[str] = frozenset(
+    {"queued", "starting", "running", "restarting", "hung", "stopping"}
+)
+"""States in which processes of the job should exist."""
+
+RankState = Literal[
+    "starting", "running", "paused", "quiet", "hung", "exited", "failed", "stopped", "unknown"
+]
+"""A rank's state. `starting`: no step yet; `paused`: stopped by SIGSTOP; `quiet`: no step for much
+longer than usual, no verdict; `exited`: ended with 0; `failed`: ended otherwise; `stopped`: ended
+by ddptop (stop, kill, or a restart of the group)."""
+
+LossState = Literal["ok", "nan", "inf"]
+LossSource = Literal["probe", "api", "log"]
+Severity = Literal["info", "warning", "error"]
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Frozen and complete in itself. msgspec inherits neither option: each type repeats them."""
+
+
+class ProcessId(Base, frozen=True, kw_only=True):
+    """One process, told apart from a later one of the same pid."""
+
+    host: str
+    boot_id: str | None
+    pid_ns: int | None
+    """Inode of the pid namespace, from /proc/self/ns/pid."""
+    pid: int
+    start_ticks: int | None
+    """Field 22 of /proc/<pid>/stat: clock ticks after boot."""
+
+
+class RankSample(Base, frozen=True, kw_only=True):
+    """One rank at one moment."""
+
+    rank: int
+    local_rank: int
+    host: str
+    pid: int | None = None
+    gpu: int | None = None
+    """Machine index (PCI order) of the rank's device; None without one or when it holds several."""
+    gpus: list[str] = []
+    """UUIDs of every device the rank's process holds."""
+    state: RankState = "unknown"
+    step: int | None = None
+    """Optimizer steps in this attempt."""
+    global_step: int | None = None
+    """Step of the whole training, only where something said it (report, log, checkpoint)."""
+    loss: float | None = None
+    loss_step: int | None = None
+    """The step (of this attempt) that `loss` belongs to."""
+    loss_state: LossState | None = None
+    loss_source: LossSource | None = None
+    step_time_s: float | None = None
+    """Mean duration of the latest steps."""
+    steps_per_s: float | None = None
+    data_wait_s: float | None = None
+    """Mean time per step that the main thread waited for its data loader."""
+    cpu_percent: float | None = None
+    """CPU of the rank and its descendants; 100 is one core."""
+    rss_bytes: int | None = None
+    """Resident memory of the rank and its descendants."""
+    gpu_util_percent: float | None = None
+    gpu_mem_used_bytes: int | None = None
+    last_progress_at: dt.datetime | None = None
+    exit_code: int | None = None
+    """Exit status; None while alive and when ended by a signal."""
+    signal: str | None = None
+    """Name of the signal that ended the rank, such as "SIGKILL"."""
+    loss_min: float | None = None
+    """Smallest loss since the previous snapshot."""
+    loss_max: float | None = None
+    """Largest loss since the previous snapshot."""
+    metrics: dict[str, float | None] = {}
+    """What the script reported besides loss and step."""
+    has_probe: bool | None = None
+    """Whether the rank's probe has been heard; None when the job was launched with --no-probe."""
+
+
+class GpuProcess(Base, frozen=True, kw_only=True):
+    """One compute process on one device."""
+
+    pid: int
+    user: str | None = None
+    command: str | None = None
+    mem_used_bytes: int | None = None
+    job: str | None = None
+    rank: int | None = None
+
+
+class GpuSample(Base, frozen=True, kw_only=True):
+    """One device at one moment; what NVML does not tell is None."""
+
+    index: int
+    uuid: str | None = None
+    host: str | None = None
+    name: str | None = None
+    util_percent: float | None = None
+    mem_util_percent: float | None = None
+    mem_used_bytes: int | None = None
+    """NVML memory v2: without the driver's reserved part."""
+    mem_total_bytes: int | None = None
+    mem_reserved_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: int | None = None
+    throttle_reasons: list[str] | None = None
+    ecc_uncorrected: int | None = None
+    xid: list[int] | None = None
+    lost: bool = False
+    processes: list[GpuProcess] | None = None
+
+
+class Imbalance(Base, frozen=True, kw_only=True):
+    """max/median - 1 over the job's ranks or devices; None with fewer than two known values."""
+
+    memory: float | None = None
+    utilization: float | None = None
+    power: float | None = None
+    step_time: float | None = None
+
+
+class Cause(Base, frozen=True, kw_only=True):
+    """Why a job failed."""
+
+    kind: str
+    """exception, exit_code, signal, hang, launch or unknown; may grow."""
+    rank: int | None = None
+    signal: str | None = None
+    exit_code: int | None = None
+    summary: str
+    """One paragraph that a person understands."""
+    evidence: str | None = None
+    """Path of the file or folder that proves it."""
+
+
+class Alert(Base, frozen=True, kw_only=True):
+    """Something a person should look at."""
+
+    id: str
+    severity: Severity
+    ranks: list[int] = []
+    gpus: list[int] = []
+    message: str
+    since: dt.datetime
+
+
+class Event(Base, frozen=True, kw_only=True):
+    """One line of the job's story."""
+
+    schema: int = SCHEMA
+    ts: dt.datetime
+    seq: int = 0
+    """1, 2, ... in the order of the job's history; 0 before it is stored."""
+    type: str
+    attempt: int | None = None
+    rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    message: str
+    evidence: str | None = None
+
+
+class NodeSnapshot(Base, frozen=True, kw_only=True):
+    """One host's share of a job, written whole to `nodes/<host>.json` once a second."""
+
+    schema: int = SCHEMA
+    job: str
+    job_id: str
+    """`name@nonce`, which every process of the job carries as DDPTOP_JOB_ID."""
+    host: str
+    seq: int
+    ts: dt.datetime
+    boot_id: str | None = None
+    pid_ns: int | None = None
+    state: JobState
+    attempt: int | None = None
+    restarts_used: int = 0
+    restarts_left: int = 0
+    world_size: int | None = None
+    started_at: dt.datetime
+    attempt_started_at: dt.datetime | None = None
+    ended_at: dt.datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    step: int | None = None
+    """The slowest rank's step."""
+    total_steps: int | None = None
+    eta_s: float | None = None
+    guardian: ProcessId | None = None
+    supervisor: ProcessId | None = None
+    agent: ProcessId | None = None
+    ranks: list[RankSample] = []
+    gpus: list[GpuSample] = []
+    imbalance: Imbalance = Imbalance()
+    alerts: list[Alert] = []
+    source: str | None = None
+    """Back end of the device figures: "nvml", or None without devices."""
+    driver: str | None = None
+    device_note: str | None = None
+    """Why devices are missing or incomplete, in words; None when all is well."""
+    requeue: bool | None = None
+    """After a failure: whether running it again may help (False: exit status 93)."""
+
+
+_snapshot_decoder = msgspec.json.Decoder(NodeSnapshot)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: object) -> bytes:
+    """JSON of any type of this module; NaN and infinities become null."""
+    return _encoder.encode(value)
+
+
+def decode_snapshot(data: bytes) -> NodeSnapshot:
+    """Read what `encode` wrote.
+
+    Raises:
+        msgspec.DecodeError: when `data` is not a node snapshot.
+    """
+    return _snapshot_decoder.decode(data)

@@ -1,0 +1,201 @@
+"""Where things are: the state folder, one run folder per job, and where its live files go.
+
+On a file system that is shared between hosts (NFS, Lustre, FUSE, ...) SQLite locks and unix
+sockets do not work, so `history.db` and the sockets live in a folder of the local disk and the
+run folder holds a pointer; so do sockets whose path would pass the kernel's limit of 107 bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop_runner.errors import UsageError
+
+SOCKET_PATH_LIMIT_BYTES = 100
+"""sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
+
+# statfs(2) f_type of file systems whose locks or sockets do not work across or on one host
+SHARED_FILE_SYSTEMS = {
+    0x6969: "nfs",
+    0x0BD00BD0: "lustre",
+    0x65735546: "fuse",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x517B: "smb",
+    0x47504653: "gpfs",
+    0x00C36400: "ceph",
+    0x5346414F: "afs",
+    0x19830326: "beegfs",
+    0x01021997: "9p",
+}
+
+
+def state_home() -> Path:
+    """`$DDPTOP_HOME`, else `$XDG_STATE_HOME/ddptop`, else `~/.local/state/ddptop`."""
+    if home := os.environ.get("DDPTOP_HOME"):
+        return Path(home).absolute()
+    if state := os.environ.get("XDG_STATE_HOME"):
+        return Path(state).absolute() / "ddptop"
+    return Path.home() / ".local" / "state" / "ddptop"
+
+
+def runs_dir() -> Path:
+    """The folder that holds one run folder per job."""
+    return state_home() / "runs"
+
+
+def config_file() -> Path:
+    """The person's own settings, which need not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "ddptop" / "config.toml"
+
+
+class _Statfs(ctypes.Structure):
+    """The head of struct statfs; only f_type is read, the rest is room."""
+
+    _fields_ = [("f_type", ctypes.c_long), ("rest", ctypes.c_char * 240)]
+
+
+def shared_file_system(path: Path) -> str | None:
+    """The name of the shared file system that `path` lies on, or None for a local one.
+
+    `path` need not exist: its nearest existing parent is asked.
+    """
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    buffer = _Statfs()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.statfs(os.fsencode(existing), ctypes.byref(buffer))
+    except (OSError, AttributeError):  # no libc to ask: macOS viewers never get here for a job
+        return None
+    return None if failed else SHARED_FILE_SYSTEMS.get(buffer.f_type & 0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one job. Constructing it touches nothing."""
+
+    path: Path
+    """`<state home>/runs/<job>`, mode 0700."""
+
+    @property
+    def job(self) -> str:
+        """The job's name, which is the folder's."""
+        return self.path.name
+
+    @property
+    def spec_file(self) -> Path:
+        """The JobSpec; its presence makes the folder a job."""
+        return self.path / "job.json"
+
+    @property
+    def nodes_dir(self) -> Path:
+        """One snapshot file per host."""
+        return self.path / "nodes"
+
+    def node_file(self, host: str) -> Path:
+        """The snapshot of one host, replaced as a whole once a second."""
+        return self.nodes_dir / f"{host}.json"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Holds `attempt-<n>/rank-<r>.log`."""
+        return self.path / "logs"
+
+    def log_file(self, attempt: int, rank: int) -> Path:
+        """Standard output and error of one rank in one attempt, as written."""
+        return self.logs_dir / f"attempt-{attempt}" / f"rank-{rank}.log"
+
+    @property
+    def evidence_dir(self) -> Path:
+        """Stacks and other evidence, kept per attempt."""
+        return self.path / "evidence"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What guardian, supervisor, sampler and agent say of themselves."""
+        return self.path / "supervisor.log"
+
+    @property
+    def handover_file(self) -> Path:
+        """The launching shell's variables for the guardian: 0600, deleted when read."""
+        return self.path / "handover.json"
+
+    @property
+    def guardian_lock(self) -> Path:
+        """Flock held by the guardian for as long as it lives."""
+        return self.path / "guardian.lock"
+
+    @property
+    def supervisor_lock(self) -> Path:
+        """Flock held by the supervisor for as long as it lives."""
+        return self.path / "supervisor.lock"
+
+    @property
+    def local_pointer(self) -> Path:
+        """Names the local folder where the run folder itself cannot hold live files."""
+        return self.path / "local-dir"
+
+    @functools.cached_property
+    def live_dir(self) -> Path:
+        """Where database and sockets are while the job lives: here, or the pointed-to folder."""
+        with contextlib.suppress(OSError):
+            return Path(self.local_pointer.read_text(encoding="utf-8").strip())
+        return self.path
+
+    @property
+    def history_db(self) -> Path:
+        """Metrics and events. At the end of a job it is always in the run folder."""
+        live = self.live_dir / "history.db"
+        return live if live.exists() else self.path / "history.db"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the supervisor takes commands (stream)."""
+        return self.live_dir / "control.sock"
+
+    @property
+    def probe_socket(self) -> Path:
+        """Where the supervisor takes the probes' datagrams."""
+        return self.live_dir / "probe.sock"
+
+
+def run_folder(job: str) -> RunFolder:
+    """The run folder of the job of that exact name, existing or not."""
+    return RunFolder(runs_dir() / job)
+
+
+def local_dir_reason(folder: RunFolder) -> str | None:
+    """Why database and sockets cannot live in the run folder, or None where they can."""
+    if name := shared_file_system(folder.path):
+        return f"the run folder is on {name}"
+    longest = folder.path / "control.sock"
+    if len(os.fsencode(longest)) > SOCKET_PATH_LIMIT_BYTES:
+        return f"the path of the run folder is too long for a socket ({longest})"
+    return None
+
+
+def create_local_dir(folder: RunFolder) -> Path:
+    """Make the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
+
+    Raises:
+        UsageError: where /var/tmp holds something of that name that is not this user's.
+    """
+    base = Path("/var/tmp") / f"ddptop-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():
+        raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
+    digest = hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:16]
+    local = base / digest
+    local.mkdir(mode=0o700, exist_ok=True)
+    folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")
+    folder.__dict__.pop("live_dir", None)
+    return local

@@ -1,0 +1,125 @@
+"""JobSpec: what was asked for, as kept in `job.json`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ddptop_runner.errors import DamagedFileError, UsageError
+from ddptop_runner.model import SCHEMA, Base
+from ddptop_runner.paths import RunFolder
+
+MAX_NAME_LENGTH = 48
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+class Device(Base, frozen=True, kw_only=True):
+    """One device that the job may use."""
+
+    index: int
+    """Machine index in PCI order."""
+    uuid: str | None = None
+    name: str | None = None
+
+
+class JobSpec(Base, frozen=True, kw_only=True):
+    """Everything needed to start the job again, but for the values of its variables."""
+
+    schema: int = SCHEMA
+    job: str
+    job_id: str
+    """`name@nonce`."""
+    host: str
+    created_at: dt.datetime
+    kind: Literal["script", "module"]
+    target: str
+    """Path of the script as given, or the module's name."""
+    args: list[str] = []
+    python: str
+    """The job's interpreter."""
+    cwd: str
+    nproc: int
+    devices: list[Device] | None = None
+    """None: CPU job."""
+    max_restarts: int = 3
+    hang_timeout_s: float | None = None
+    """None: off."""
+    probe: bool = True
+    env_names: list[str] = []
+    """Names of the launching shell's variables; the values are never written."""
+    env_overrides: list[str] = []
+    """Names given by --env."""
+    backing: Literal["tmux", "daemon"] = "tmux"
+    """What holds the guardian: a tmux session, or a process of its own session (setsid)."""
+    tmux_socket: str | None = None
+
+    def command(self) -> list[str]:
+        """The argv of every rank."""
+        target = ["-m", self.target] if self.kind == "module" else [self.target]
+        return [self.python, "-u", *target, *self.args]
+
+
+def check_name(name: str) -> str:
+    """`name`, if it can be a job's, a folder's and a tmux session's name.
+
+    Raises:
+        UsageError: naming the first character that cannot be used.
+    """
+    if not name:
+        raise UsageError("the job's name is empty", "give --name NAME")
+    if len(name) > MAX_NAME_LENGTH:
+        raise UsageError(
+            f"the name {name[:20]!r}... has {len(name)} characters",
+            f"use {MAX_NAME_LENGTH} or fewer",
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name {name!r} cannot be used as a tmux session's name",
+            "use letters, digits, '_' and '-', not starting with '-'",
+        )
+    return name
+
+
+def derive_name(target: str) -> str:
+    """A usable name from a script's path or a module's name: `examples/train.py` → `train`."""
+    stem = Path(target).stem if "/" in target or target.endswith(".py") else target.split(".")[-1]
+    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[: MAX_NAME_LENGTH - 4]
+    return cleaned or "job"
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` as a whole: a reader sees the old file or the new one, never half of one."""
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_spec(folder: RunFolder, spec: JobSpec) -> None:
+    """Write `job.json`."""
+    write_atomic(folder.spec_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+
+
+def read_spec(folder: RunFolder) -> JobSpec:
+    """Read `job.json`.
+
+    Raises:
+        DamagedFileError: when it is missing or not a spec.
+    """
+    try:
+        return msgspec.json.decode(folder.spec_file.read_bytes(), type=JobSpec)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DamagedFileError(
+            f"{folder.spec_file} cannot be read ({error})",
+            f"remove the job with: ddptop rm {folder.job}",
+        ) from error

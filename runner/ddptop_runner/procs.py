@@ -1,0 +1,189 @@
+"""Processes told apart from later ones of the same pid, read from /proc.
+
+A process is identified by host, boot, pid namespace, pid and start time. Nothing here signals a
+process whose identity was not checked right before.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ddptop_runner.model import ProcessId
+
+_PROC = Path("/proc")
+
+
+@functools.cache
+def host_name() -> str:
+    """This machine's host name, as used in file names and snapshots."""
+    return socket.gethostname().split(".")[0] or "localhost"
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """The kernel's id of this boot, or None where /proc does not tell."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+@functools.cache
+def pid_namespace() -> int | None:
+    """Inode of this process's pid namespace."""
+    try:
+        return (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat after the command: [0] is the state, [1] the parent's pid.
+
+    None when there is no such process. The command's own parentheses are skipped.
+    """
+    try:
+        data = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    return data[data.rindex(b")") + 2 :].decode("ascii", "replace").split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None when it is gone."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def state_letter(pid: int) -> str | None:
+    """R, S, D, T, Z ... as in ps(1), or None when it is gone."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else None
+
+
+def identify(pid: int) -> ProcessId:
+    """The identity of a process of this host as it is now."""
+    return ProcessId(
+        host=host_name(),
+        boot_id=boot_id(),
+        pid_ns=pid_namespace(),
+        pid=pid,
+        start_ticks=start_ticks(pid),
+    )
+
+
+def is_here(process: ProcessId) -> bool:
+    """Whether the process belongs to this host, boot and pid namespace, so that it can be seen."""
+    return (
+        process.host == host_name()
+        and process.boot_id == boot_id()
+        and process.pid_ns == pid_namespace()
+    )
+
+
+def is_alive(process: ProcessId | None) -> bool:
+    """Whether that very process exists here and is not a zombie."""
+    if process is None or not is_here(process):
+        return False
+    fields = stat_fields(process.pid)
+    return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the direct children of every thread of `pid`."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - hot
+                found.extend(int(child) for child in file.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Pids of all living descendants of `pid`, parents before children."""
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        frontier = [child for parent in frontier for child in children_of(parent)]
+        found.extend(frontier)
+    return found
+
+
+def environ_value(pid: int, name: str) -> str | None:
+    """The value of a variable in the environment that the process was started with."""
+    try:
+        data = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    prefix = name.encode() + b"="
+    for entry in data.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("utf-8", "surrogateescape")
+    return None
+
+
+def all_pids() -> Iterator[int]:
+    """Every pid in this namespace."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def pids_of_job(job_id: str) -> list[int]:
+    """Pids of every living process that carries this DDPTOP_JOB_ID, whoever its parent is."""
+    return [
+        pid
+        for pid in all_pids()
+        if environ_value(pid, "DDPTOP_JOB_ID") == job_id
+        and state_letter(pid) not in ("Z", "X", None)
+    ]
+
+
+def signal_process(process: ProcessId, number: int) -> bool:
+    """Send a signal to that very process; False when it is gone or not ours to signal."""
+    if not is_alive(process):
+        return False
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def signal_all(processes: Iterable[ProcessId], number: int) -> int:
+    """Send a signal to each that is still the same process; how many got it."""
+    return sum(signal_process(process, number) for process in processes)
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 70` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def split_status(returncode: int) -> tuple[int | None, str | None]:
+    """(exit code, signal name) of a subprocess-style return code, exactly one of them set."""
+    return (None, signal_name(-returncode)) if returncode < 0 else (returncode, None)
+
+
+def catches_signal(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal (SigCgt in /proc/<pid>/status)."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False

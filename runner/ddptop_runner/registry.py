@@ -1,0 +1,154 @@
+"""The jobs of this machine as a reader sees them: spec, snapshot and a checked state.
+
+Every viewer and every CLI verb reads jobs through `JobView`; a finished job is read by the same
+code as a live one. Liveness is checked against the processes, not believed from the file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
+from ddptop_runner.model import LIVE_STATES, JobState, NodeSnapshot, decode_snapshot
+from ddptop_runner.paths import RunFolder, run_folder, runs_dir
+from ddptop_runner.spec import JobSpec, read_spec
+
+START_ALLOWANCE_S = 20.0
+"""A job without a snapshot for longer than this, and without a guardian, did not come up."""
+
+RECENT_S = 24 * 3600.0
+"""`ls` shows jobs that ended within this time."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job at the moment it was read."""
+
+    folder: RunFolder
+    spec: JobSpec
+    snapshot: NodeSnapshot | None
+    """None before the supervisor's first snapshot, or when the file is damaged."""
+    read_at: dt.datetime
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.spec.job
+
+    @functools.cached_property
+    def guarded(self) -> bool | None:
+        """Whether the guardian lives; None for a job of another host, where it cannot be seen."""
+        if self.on_other_host:
+            return None
+        return self.snapshot is not None and procs.is_alive(self.snapshot.guardian)
+
+    @functools.cached_property
+    def on_other_host(self) -> bool:
+        """Whether the job runs on a host that shares this home."""
+        return self.spec.host != procs.host_name()
+
+    @functools.cached_property
+    def state(self) -> JobState:
+        """The snapshot's state, or `lost` when the processes that should be alive are not."""
+        if self.snapshot is None:
+            age_s = (self.read_at - self.spec.created_at).total_seconds()
+            return "lost" if age_s > START_ALLOWANCE_S and not self.on_other_host else "starting"
+        recorded = self.snapshot.state
+        if recorded not in LIVE_STATES or self.on_other_host:
+            return recorded
+        holders = [self.snapshot.guardian, self.snapshot.supervisor, self.snapshot.agent]
+        if any(procs.is_alive(process) for process in holders):
+            return recorded
+        return recorded if procs.pids_of_job(self.spec.job_id) else "lost"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether processes of the job exist or should."""
+        return self.state in LIVE_STATES
+
+    @property
+    def ended_at(self) -> dt.datetime | None:
+        """When it ended; for a lost job, when it was last heard of."""
+        if self.snapshot is None:
+            return self.spec.created_at if self.state == "lost" else None
+        return self.snapshot.ts if self.state == "lost" else self.snapshot.ended_at
+
+    @property
+    def snapshot_age_s(self) -> float | None:
+        """Seconds since the snapshot was written."""
+        if self.snapshot is None:
+            return None
+        return max(0.0, (self.read_at - self.snapshot.ts).total_seconds())
+
+
+def read_job(folder: RunFolder) -> JobView:
+    """Read one job.
+
+    Raises:
+        DamagedFileError: when `job.json` cannot be read.
+    """
+    spec = read_spec(folder)
+    snapshot = None
+    try:
+        snapshot = decode_snapshot(folder.node_file(spec.host).read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        pass  # not written yet, or damaged: the state says which
+    return JobView(folder=folder, spec=spec, snapshot=snapshot, read_at=utc_now())
+
+
+def all_jobs() -> list[JobView]:
+    """Every readable job of this state folder, newest first."""
+    try:
+        folders = [RunFolder(path) for path in runs_dir().iterdir() if (path / "job.json").exists()]
+    except OSError:
+        return []
+    views = []
+    for folder in folders:
+        try:
+            views.append(read_job(folder))
+        except DamagedFileError:
+            continue
+    return sorted(views, key=lambda view: view.spec.created_at, reverse=True)
+
+
+def is_recent(view: JobView) -> bool:
+    """Whether `ls` shows it without --all: live, or ended within the last day."""
+    if view.is_live or view.ended_at is None:
+        return True
+    return (view.read_at - view.ended_at).total_seconds() < RECENT_S
+
+
+def _names(views: Iterable[JobView]) -> str:
+    return ", ".join(sorted(view.job for view in views))
+
+
+def resolve(name: str | None) -> JobView:
+    """The job meant by a name or unique prefix; without a name the only job alive.
+
+    Raises:
+        NoSuchJobError: no job has that name or prefix.
+        UsageError: the prefix, or leaving the name out, is ambiguous; the message lists the jobs.
+        DamagedFileError: the job of that exact name has a damaged spec.
+    """
+    if name is None:
+        live = [view for view in all_jobs() if view.is_live]
+        if len(live) == 1:
+            return live[0]
+        if not live:
+            raise UsageError("no job is alive", "name one; ddptop ls --all lists those that ended")
+        raise UsageError(f"{len(live)} jobs are alive: {_names(live)}", "name one of them")
+    if "/" not in name and name not in ("", ".", "..") and run_folder(name).spec_file.exists():
+        return read_job(run_folder(name))
+    matches = [view for view in all_jobs() if name and view.job.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{name!r} could be any of {_names(matches)}", "give more of the name")
+    raise NoSuchJobError(f"there is no job {name!r}", "ddptop ls --all lists the jobs there are")

@@ -91,7 +91,9 @@ def is_alive(process: ProcessId | None) -> bool:
     if process is None or not is_here(process):
         return False
     fields = stat_fields(process.pid)
-    return bool(fields) and fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
+    if fields is None:
+        return False
+    return fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
 
 
 def children_of(pid: int) -> list[int]:

@@ -1,0 +1,209 @@
+"""Fixtures and markers that every test may rely on.
+
+`ddptop_home`
+    A fresh state home with a short path (sockets have a limit of 107 bytes), exported as
+    DDPTOP_HOME, with a tmux server name of its own in DDPTOP_TMUX_SOCKET. Afterwards the tmux
+    server is gone, and a process that still carries this home in its environment is killed by pid
+    and FAILS the test: a test ends what it starts.
+`wait_until`
+    `wait_until(condition, timeout_s=20, what="...")` returns the first truthy answer of
+    `condition()`, and fails the test when there was none in time. Never sleep instead.
+`ddptop_cli`
+    `ddptop_cli("ls", "--json", timeout_s=60)` runs the command line of this interpreter in
+    `ddptop_home`, without a terminal, and returns its CompletedProcess (text).
+
+Markers `tmux`, `torch` and `gpu` skip a test, with a reason, where the thing is missing. The names
+in DDPTOP_TEST_REQUIRE (such as "tmux torch") fail it instead, so that CI skips nothing unseen.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+LEAVE_TIME_S = 10.0
+"""How long processes of a test may take to go on their own once it has ended."""
+
+
+# --- markers ---------------------------------------------------------------------------------
+
+
+@functools.cache
+def _missing_tmux() -> str | None:
+    if shutil.which("tmux") is None:
+        return "tmux is not installed"
+    said = subprocess.run(
+        ["tmux", "-V"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    found = re.search(r"(\d+)\.(\d+)([a-z]?)", said)
+    if found and (int(found[1]), int(found[2]), found[3]) < (3, 2, "a"):
+        return f"{said} is older than 3.2a"
+    return None
+
+
+@functools.cache
+def _missing_torch() -> str | None:
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@functools.cache
+def _missing_gpu() -> str | None:
+    script = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
+    try:  # in a process of its own: NVML can block or crash when a device is ill
+        asked = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "NVML did not answer in 30 s"
+    if asked.returncode != 0:
+        return f"no NVML device: {(asked.stderr.strip().splitlines() or ['no message'])[-1]}"
+    return None if int(asked.stdout) else "NVML reports no device"
+
+
+_MISSING = {"tmux": _missing_tmux, "torch": _missing_torch, "gpu": _missing_gpu}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = os.environ.get("DDPTOP_TEST_REQUIRE", "").split()
+    for name, missing in _MISSING.items():
+        if item.get_closest_marker(name) is None:
+            continue
+        reason = missing()
+        if reason and name in required:
+            pytest.fail(f"{reason}, and DDPTOP_TEST_REQUIRE names {name}", pytrace=False)
+        if reason:
+            pytest.skip(reason)
+
+
+# --- processes of a test ---------------------------------------------------------------------
+
+
+def _processes_of(home: Path) -> list[int]:
+    """Pids, other than ours, whose environment names `home`; a zombie has no environment."""
+    needle = b"\0DDPTOP_HOME=%s\0" % os.fsencode(home)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:  # gone, or another user's
+            continue
+        if needle in b"\0" + environ + b"\0":
+            found.append(int(entry.name))
+    return found
+
+
+def _describe(pid: int) -> str:
+    try:
+        argv = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    except OSError:
+        return f"{pid} (gone meanwhile)"
+    return f"{pid} {argv.strip()[:200]}"
+
+
+def _end_leftovers(home: Path) -> list[str]:
+    """Kill what does not leave by itself, and describe it."""
+    deadline = time.monotonic() + LEAVE_TIME_S
+    while (pids := _processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed = {pid: _describe(pid) for pid in pids}
+    while pids:  # a guardian may start a supervisor between two looks
+        for pid in pids:
+            killed.setdefault(pid, _describe(pid))
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+        pids = _processes_of(home)
+    return list(killed.values())
+
+
+def _kill_tmux_server(socket_name: str) -> None:
+    if shutil.which("tmux") is None:
+        return
+    subprocess.run(
+        ["tmux", "-L", socket_name, "kill-server"], capture_output=True, timeout=20, check=False
+    )
+    folder = Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}"
+    (folder / socket_name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state home of its own, and nothing left of it afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="ddptop-", dir="/tmp")).resolve()
+    socket_name = f"ddptop-test-{uuid.uuid4().hex[:10]}"
+    for name in [key for key in os.environ if key.startswith("DDPTOP_")]:
+        if name != "DDPTOP_TEST_REQUIRE":
+            monkeypatch.delenv(name)
+    for name in ("TMUX", "TMUX_PANE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DDPTOP_HOME", str(home))
+    monkeypatch.setenv("DDPTOP_TMUX_SOCKET", socket_name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    try:
+        yield home
+    finally:
+        _kill_tmux_server(socket_name)
+        left = _end_leftovers(home)
+        shutil.rmtree(home, ignore_errors=True)
+    if left:
+        pytest.fail("processes outlived the test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+# --- small helpers ---------------------------------------------------------------------------
+
+
+def _wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str | None = None) -> T:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s:g} s: {what or condition}; last answer {answer!r}")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., T]:
+    """Wait for a condition; see the module's docstring."""
+    return _wait_until
+
+
+@pytest.fixture
+def ddptop_cli(ddptop_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line; see the module's docstring."""
+
+    def run(*args: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ddptop", *args],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,105 @@
+# From a fresh clone, with nothing but Python 3.10 or newer:
+#
+#   make demo         a small training in ddptop, to look at and to play with
+#   make test         everything that must be green: lint, types, import contracts, tests
+#
+#   make check        the same without the slow tests
+#   make lint         ruff, mypy, import contracts
+#   make format       let ruff rewrite what it can
+#   make snap         accept the pictures of the TUI as they are now (look at the diff first)
+#   make bench        cost of ddptop beside a training
+#   make screenshots  the pictures of the README, from the real program
+#   make clean        remove the virtual environment and all caches
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+DEMO_READY := $(VENV)/.demo-ready
+DEV_READY := $(VENV)/.dev-ready
+PACKAGE_INPUTS := pyproject.toml constraints.txt runner/ddptop_runner/version.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format snap bench screenshots clean system-tools
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# --- what the person meets -------------------------------------------------------------------
+
+demo: $(DEMO_READY)
+	@$(BIN)/ddptop demo
+
+test: export DDPTOP_TEST_REQUIRE = tmux torch
+test: system-tools lint
+	$(BIN)/python -m pytest
+
+check: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV_READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+snap: $(DEV_READY)
+	$(BIN)/python -m pytest --snapshot-update tests/tui
+
+bench: $(DEV_READY)
+	@for script in benchmarks/bench_*.py; do \
+	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+screenshots: $(DEV_READY)
+	$(BIN)/python screenshots/make.py
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- set-up ----------------------------------------------------------------------------------
+# A stamp is newer than what it was made from, so a second run installs nothing.
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "make: $(PYTHON) is not installed: ddptop needs Python 3.10 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "make: ddptop needs Python 3.10 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
+	    "name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu:" \
+	    "sudo apt install python3-venv" >&2; exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(DEMO_READY): $(PACKAGE_INPUTS) | $(BIN)/python
+	@echo "installing ddptop and torch into $(VENV) (once)"
+	@$(PIP) install -q -c constraints.txt pip
+	@$(PIP) install -q -c constraints.txt -e '.[torch]'
+	@touch $@
+
+$(DEV_READY): $(DEMO_READY)
+	@echo "installing the tools of developers into $(VENV) (once)"
+	@$(PIP) install -q -c constraints.txt -e '.[torch]' --group dev
+	@touch $@
+
+# tmux holds the jobs of the tests; the C compiler builds their stand-in for libnvidia-ml
+system-tools:
+	@missing=; \
+	command -v tmux >/dev/null || missing="tmux"; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $$missing"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	else \
+	  echo "make: the tests need $$missing; on Debian and Ubuntu:" \
+	    "sudo apt install $$missing" >&2; exit 1; \
+	fi

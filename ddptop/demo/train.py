@@ -222,8 +222,9 @@ def validate(model: GPT, text: Tensor, size: Size, device: torch.device) -> floa
     rank, world_size = dist.get_rank(), dist.get_world_size()
     windows = Windows(text, size.context)
     count = min(len(windows), VALIDATION_BATCHES * size.batch_size * world_size)
+    spread = torch.linspace(0, len(windows) - 1, count).long()
     total = torch.zeros(2, device=device)
-    for indices in torch.arange(rank, count, world_size).split(size.batch_size):
+    for indices in spread[rank::world_size].split(size.batch_size):
         pairs = [windows[int(index)] for index in indices]
         inputs, targets = (tensor.to(device) for tensor in default_collate(pairs))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):

@@ -8,7 +8,7 @@ The state file is text, one `key value` per line. Lines before the first `gpu` d
     slow_ms 0                  how long every call takes
     error <function> <status>  what that function returns, for every device
 
-`gpu <index>` begins a device; the lines after it are its fields (see StubGpu), a number of -1 meaning
+`gpu <index>` begins a device. The lines after it are its fields (see StubGpu), where -1 means
 "not supported", and any number of
 
     process <pid> <bytes> compute|graphics <sm util>

@@ -1,0 +1,65 @@
+"""One reading of the machine's devices for a command that prints and exits."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Collection
+
+import msgspec
+
+from ddptop_runner.device_report import (
+    NOT_ANSWERING,
+    DeviceReport,
+    decode_report,
+    driver_library_exists,
+    empty_report,
+    no_library_report,
+    sampler_command,
+    sampler_environment,
+)
+
+
+def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) -> DeviceReport:
+    """The devices now, read in a process of its own because the driver may block or crash.
+
+    Without NVML's library no process is started. Never raises: where nothing could be read, the
+    report has no device and its `note` says why.
+
+    Args:
+        timeout_s: how long the driver may take.
+        uuids: devices or MIG instances to read; None for all devices.
+    """
+    if not driver_library_exists():
+        return no_library_report()
+    child = subprocess.Popen(
+        sampler_command(uuids, once=True),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env=sampler_environment(),
+        start_new_session=True,
+    )
+    try:
+        output, errors = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in the kernel: left behind
+            child.wait(1.0)
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        return empty_report(NOT_ANSWERING.format(age_s=timeout_s))
+    try:
+        return decode_report(output.splitlines()[-1])
+    except (IndexError, msgspec.DecodeError):
+        return empty_report(crash_note(child.returncode, errors))
+
+
+def crash_note(returncode: int | None, errors: bytes) -> str:
+    """What to say of a sampler that ended without a report."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    said = f": {lines[-1][:200]}" if lines else ""
+    how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
+    return f"the device sampler ended with {how}{said}; see what `nvidia-smi` says"

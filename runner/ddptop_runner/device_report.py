@@ -1,0 +1,107 @@
+"""What the sampler process prints, and what its clients need without touching a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime as dt
+import os
+import sys
+from collections.abc import Collection
+
+import msgspec
+
+from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.devices.words import LIBRARY, LIBRARY_MISSING
+from ddptop_runner.model import SCHEMA, Base, GpuSample
+
+NOTHING_TO_SAMPLE = 3
+"""The sampler's exit status where there is no driver or no device; its last line says why."""
+
+NOT_ANSWERING = "the NVIDIA driver has not answered for {age_s:.0f} s: see what `nvidia-smi` says"
+
+
+class DeviceReport(Base, frozen=True, kw_only=True):
+    """The devices at one moment: one line of the sampler's output."""
+
+    schema: int = SCHEMA
+    ts: dt.datetime
+    boottime_s: float
+    """CLOCK_BOOTTIME when the figures were read."""
+    source: str | None = None
+    """Back end of the figures: "nvml", or None without devices."""
+    driver: str | None = None
+    note: str | None = None
+    """Why devices are missing, incomplete or stale, and the remedy; None when all is well."""
+    gpus: list[GpuSample] = []
+
+
+_decoder = msgspec.json.Decoder(DeviceReport)
+
+
+def decode_report(line: bytes) -> DeviceReport:
+    """Read one line of the sampler.
+
+    Raises:
+        msgspec.DecodeError: when it is not a report.
+    """
+    return _decoder.decode(line)
+
+
+def empty_report(note: str) -> DeviceReport:
+    """A report of no device that says why."""
+    return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
+
+
+def without_figures(gpu: GpuSample) -> GpuSample:
+    """The device as it stays known when its figures are not: identity, total memory, XIDs, lost."""
+    return GpuSample(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        host=gpu.host,
+        name=gpu.name,
+        mem_total_bytes=gpu.mem_total_bytes,
+        xid=gpu.xid,
+        lost=gpu.lost,
+    )
+
+
+def stale_report(report: DeviceReport, note: str) -> DeviceReport:
+    """`report` with a note, and without the figures that may no longer be true."""
+    gpus = [without_figures(gpu) for gpu in report.gpus]
+    return msgspec.structs.replace(report, note=note, gpus=gpus)
+
+
+def driver_library_exists() -> bool:
+    """Whether NVML's library can be loaded. Asks nothing of the driver, so it cannot block."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def no_library_report() -> DeviceReport:
+    """The report of a machine without NVML's library."""
+    return empty_report(LIBRARY_MISSING)
+
+
+def sampler_command(
+    uuids: Collection[str] | None = None, *, interval_s: float = 1.0, once: bool = False
+) -> list[str]:
+    """The argv of a sampler process. Start it in `/` with `sampler_environment()`."""
+    command = [sys.executable, "-m", "ddptop_runner.sampler", "--interval", f"{interval_s:g}"]
+    command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
+    return [*command, "--once"] if once else command
+
+
+def sampler_environment() -> dict[str, str]:
+    """This process's variables, with PYTHONPATH made independent of the working directory.
+
+    `python -m` imports from the working directory first. A person's folder may hold a select.py or
+    types.py, so the sampler starts in `/`.
+    """
+    variables = dict(os.environ)
+    if path := variables.get("PYTHONPATH"):
+        entries = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]  # noqa: PTH100
+        variables["PYTHONPATH"] = os.pathsep.join(entries)
+    return variables

@@ -1,0 +1,201 @@
+"""What outlives a login: the decision as a table, the facts from fake roots and a fake busctl."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ddptop_runner.survival import SurvivalFacts, gather, placement, plan, scope_command
+
+ANN = SurvivalFacts(
+    systemd=True,
+    uid=1000,
+    user="ann",
+    placement="session",
+    kill_user_processes=True,
+    remove_ipc=True,
+    linger=False,
+    systemd_version=252,
+    systemd_run=True,
+    runtime_dir="/run/user/1000",
+)
+SCOPE = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
+LINGER = "loginctl enable-linger ann"
+
+
+def ann(**changes: object) -> SurvivalFacts:
+    return msgspec.structs.replace(ANN, **changes)
+
+
+CASES = {
+    "no systemd": (SurvivalFacts(systemd=False), [], None),
+    "killed, lingers: the scope is enough": (ann(linger=True), SCOPE, None),
+    "killed, does not linger: the scope helps till the last session": (ann(), SCOPE, LINGER),
+    "killed, no systemd-run": (ann(linger=True, systemd_run=False), [], "not on PATH"),
+    "killed, a shell from su": (
+        ann(linger=True, runtime_dir=None),
+        [],
+        "no systemd manager of ann",
+    ),
+    "killed, but the user is excluded": (ann(kill_exclude_users=("root", "ann")), [], None),
+    "killed, but only others": (ann(kill_only_users=("bob",)), [], None),
+    "killed, ann among those": (ann(kill_only_users=("bob", "ann"), linger=True), SCOPE, None),
+    # a scope of the manager would die with the last session, the abandoned session lives on
+    "not killed, does not linger": (ann(kill_user_processes=False), [], None),
+    "not killed, lingers": (ann(kill_user_processes=False, linger=True), [], None),
+    "unknown, lingers: the scope cannot hurt": (
+        ann(kill_user_processes=None, linger=True),
+        SCOPE,
+        None,
+    ),
+    "unknown, does not linger": (ann(kill_user_processes=None), [], LINGER),
+    "desktop terminal below the manager": (ann(placement="manager"), [], LINGER),
+    "below the manager, lingers": (ann(placement="manager", linger=True), [], None),
+    "batch step, RemoveIPC": (ann(placement="elsewhere"), [], "shared memory of ann"),
+    "batch step, RemoveIPC unknown": (
+        ann(placement="elsewhere", remove_ipc=None),
+        [],
+        "shared memory of ann",
+    ),
+    "batch step, lingers": (ann(placement="elsewhere", linger=True), [], None),
+    "batch step, RemoveIPC=no": (ann(placement="elsewhere", remove_ipc=False), [], None),
+    "service of a system user": (ann(placement="elsewhere", uid=998), [], None),
+}
+
+
+@pytest.mark.parametrize(("facts", "wrap", "warning"), CASES.values(), ids=CASES.keys())
+def test_plan(facts: SurvivalFacts, wrap: list[str], warning: str | None) -> None:
+    decided = plan(facts)
+    assert decided.wrap == wrap
+    if warning is None:
+        assert decided.warning is None
+    else:
+        assert decided.warning is not None and warning in decided.warning
+        assert "loginctl enable-linger ann" in decided.warning
+        assert "\n" not in decided.warning
+
+
+def test_root_is_not_killed_by_default() -> None:
+    assert plan(ann(uid=0, user="root")).wrap == []
+
+
+def test_a_scope_outlives_the_oom_kill_of_one_rank_where_systemd_knows_the_setting() -> None:
+    assert "--property=OOMPolicy=continue" in scope_command(ann(systemd_version=253))
+    assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=252))
+    assert "--property=OOMPolicy=continue" not in scope_command(ann(systemd_version=None))
+
+
+def test_a_shell_without_the_variable_hands_it_to_systemd_run() -> None:
+    assert scope_command(ann(runtime_dir_exported=False))[:3] == [
+        "env",
+        "XDG_RUNTIME_DIR=/run/user/1000",
+        "systemd-run",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "where"),
+    [
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session"),
+        ("0::/user.slice/user-1000.slice/session-c12.scope\n", "session"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", "manager"),
+        ("9:name=systemd:/user.slice/user-7.slice/session-1.scope\n0::/\n", "session"),
+        ("4:memory:/user.slice/user-7.slice/session-1.scope\n0::/\n", "elsewhere"),
+        ("0::/system.slice/slurmstepd.scope/job_1/step_0/user/task_0\n", "elsewhere"),
+        ("0::/\n", "elsewhere"),
+        ("", "elsewhere"),
+    ],
+)
+def test_placement(cgroup: str, where: str) -> None:
+    assert placement(cgroup) == where
+
+
+def fake_root(folder: Path, cgroup: str = "0::/user.slice/user-0.slice/session-3.scope\n") -> Path:
+    for name in ("run/systemd/system", "proc/self", "etc/systemd/logind.conf.d", "bin"):
+        (folder / name).mkdir(parents=True)
+    (folder / "proc/self/cgroup").write_text(cgroup)
+    return folder
+
+
+def executable(file: Path, script: str) -> None:
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def env_of(root: Path, **more: str) -> dict[str, str]:
+    return {"PATH": str(root / "bin"), **more}
+
+
+def test_without_systemd_nothing_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    executable(tmp_path / "bin/busctl", f"touch {tmp_path}/asked")
+    started = time.perf_counter()
+    assert gather(env_of(tmp_path), tmp_path) == SurvivalFacts(systemd=False)
+    assert time.perf_counter() - started < 0.05
+    assert not (tmp_path / "asked").exists()
+
+
+def test_live_settings_come_from_logind(tmp_path: Path) -> None:
+    root = fake_root(tmp_path)
+    executable(
+        root / "bin/busctl",
+        f'echo "$@" >{root}/asked\n'
+        """printf 'b true\\nb false\\nas 2 "root" "ann"\\nas 0\\n'""",
+    )
+    executable(root / "bin/systemd-run", "exit 0")
+    (root / "etc/systemd/logind.conf").write_text("[Login]\nKillUserProcesses=no\n")
+    facts = gather(env_of(root), root)
+    assert facts.systemd and facts.placement == "session" and facts.systemd_run
+    assert facts.kill_user_processes is True
+    assert facts.remove_ipc is False
+    assert facts.kill_exclude_users == ("root", "ann")
+    assert facts.kill_only_users == ()
+    assert facts.uid == os.getuid()
+    assert (
+        "KillUserProcesses RemoveIPC KillExcludeUsers KillOnlyUsers" in (root / "asked").read_text()
+    )
+
+
+@pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec /bin/sleep 60"])
+def test_without_an_answer_the_files_tell(tmp_path: Path, script: str | None) -> None:
+    root = fake_root(tmp_path)
+    if script is not None:
+        executable(root / "bin/busctl", script)
+    main = "[Login]\n#KillUserProcesses=no\n#RemoveIPC=yes\n#KillExcludeUsers=root\n"
+    (root / "etc/systemd/logind.conf").write_text(main)
+    (root / "etc/systemd/logind.conf.d/50-site.conf").write_text(
+        "[Login]\nKillUserProcesses = yes\n"
+    )
+    facts = gather(env_of(root), root)
+    assert facts.kill_user_processes is True
+    assert facts.remove_ipc is True
+    assert facts.kill_exclude_users == ("root",)
+
+
+def test_what_nothing_tells_is_unknown(tmp_path: Path) -> None:
+    facts = gather(env_of(fake_root(tmp_path)), tmp_path)
+    assert facts.kill_user_processes is None and facts.remove_ipc is None
+    assert facts.systemd_version is None and facts.runtime_dir is None
+    assert facts.systemd_run is False and facts.linger is False
+
+
+def test_linger_version_and_runtime_dir(tmp_path: Path) -> None:
+    root = fake_root(tmp_path)
+    user = gather(env_of(root), root).user
+    (root / "var/lib/systemd/linger").mkdir(parents=True)
+    (root / "var/lib/systemd/linger" / user).touch()
+    library = root / "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-255.4-1.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    standard = f"/run/user/{os.getuid()}"
+    (root / standard.lstrip("/") / "systemd").mkdir(parents=True)
+    (root / standard.lstrip("/") / "systemd/private").touch()
+    facts = gather(env_of(root), root)
+    assert facts.linger is True
+    assert facts.systemd_version == 255
+    assert (facts.runtime_dir, facts.runtime_dir_exported) == (standard, False)
+    assert gather(env_of(root, XDG_RUNTIME_DIR=standard), root).runtime_dir_exported is True

@@ -1,0 +1,271 @@
+"""The command line: every verb with its options; each verb's work is in `commands/`.
+
+Only what a verb needs is imported, inside its function: `ls`, `status`, `gpus` and `launch` load
+neither Textual nor torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from ddptop_runner.errors import UsageError
+from ddptop_runner.version import __version__
+
+NOT_YET = "is not there yet"
+
+
+def is_terminal() -> bool:
+    """Whether a person sits in front of this: Textual reads stdin and draws on stderr."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ddptop")
+@click.pass_context
+def cli(context: click.Context) -> int | None:
+    """Launch, watch and keep alive distributed training on several GPUs.
+
+    Without a command: the overview of this machine's jobs and GPUs.
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    if not is_terminal():
+        raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
+    from ddptop.commands.attach import run_overview
+
+    return run_overview()
+
+
+class LaunchCommand(click.Command):
+    """A command whose options end at SCRIPT, `-m MODULE` or `--`: the rest is verbatim."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give click the options only, and keep target and its arguments as they are."""
+        from ddptop.commands.launch import split_arguments
+
+        takes_value = {
+            name
+            for parameter in self.params
+            if isinstance(parameter, click.Option) and not parameter.is_flag
+            for name in parameter.opts
+        }
+        options, ctx.obj = split_arguments(args, takes_value)
+        return super().parse_args(ctx, options)
+
+
+@cli.command(
+    cls=LaunchCommand,
+    options_metavar="[OPTIONS] SCRIPT | -m MODULE [ARGS]...",
+    context_settings={"ignore_unknown_options": False},
+)
+@click.option(
+    "--gpus", metavar="LIST", help="0-3, 0,2, all or none (default: all that are allowed)"
+)
+@click.option("--nproc", type=int, metavar="N", help="ranks (default: one per GPU)")
+@click.option("--name", metavar="NAME", help="the job's name (default: the script's)")
+@click.option("--max-restarts", type=int, default=3, show_default=True, metavar="N")
+@click.option(
+    "--hang-timeout",
+    metavar="SECONDS|off",
+    help="end and restart a group that takes no step for so long (default: off)",
+)
+@click.option("--env", multiple=True, metavar="K=V", help="a variable for the job; repeatable")
+@click.option("--cwd", metavar="DIR", help="the job's working folder")
+@click.option(
+    "--python", metavar="PATH", help="its interpreter (default: the active environment's)"
+)
+@click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
+@click.option("--dry-run", is_flag=True, help="show what would be done, and do nothing")
+@click.option("--no-probe", is_flag=True, help="load nothing into the ranks")
+@click.pass_context
+def launch(context: click.Context, /, **options: Any) -> int:
+    """Start SCRIPT with one rank per GPU, detached and guarded; then watch it.
+
+    Everything after SCRIPT or MODULE is the script's own.
+    """
+    from ddptop.commands.launch import run
+
+    return run(context.obj, options, watch=is_terminal() and not options["detach"])
+
+
+@cli.command()
+@click.argument("job", required=False)
+def attach(job: str | None) -> int:
+    """Watch a job, live or ended. Leaving never touches it."""
+    from ddptop_runner.registry import resolve
+
+    view = resolve(job)
+    if not is_terminal():
+        raise UsageError("attach needs a terminal", f"ddptop status {view.job} prints")
+    from ddptop.commands.attach import run
+
+    return run(view.job)
+
+
+@cli.command()
+@click.option("--all", "show_all", is_flag=True, help="also those that ended over a day ago")
+@click.option("--json", "as_json", is_flag=True)
+def ls(show_all: bool, as_json: bool) -> int:
+    """List jobs: live ones and those ended in the last day."""
+    from ddptop.commands.ls import run
+
+    return run(show_all, as_json)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True)
+def status(job: str | None, as_json: bool) -> int:
+    """Show one job: state, ranks, losses, devices."""
+    from ddptop.commands.status import run
+
+    return run(job, as_json)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("-r", "--rank", default="0", show_default=True, metavar="RANK|all")
+@click.option("-f", "--follow", is_flag=True, help="go on as lines come, across attempts")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True)
+@click.option("--attempt", type=click.IntRange(min=0), help="default: the last one")
+def logs(job: str | None, rank: str, follow: bool, lines: int, attempt: int | None) -> int:
+    """Print what a rank wrote to stdout and stderr."""
+    from ddptop.commands.logs import run
+    from ddptop_runner.registry import read_job, resolve
+
+    if rank != "all" and not rank.isdigit():
+        raise UsageError(f"-r {rank}: not a rank", "give a number, or all")
+    view = resolve(job)
+    return run(
+        view.folder,
+        "all" if rank == "all" else int(rank),
+        follow,
+        lines,
+        attempt,
+        lambda: not read_job(view.folder).is_live,
+    )
+
+
+@cli.command()
+@click.argument("job")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="between SIGTERM and SIGKILL",
+)
+def stop(job: str, grace: float) -> int:
+    """End a job; returns when its last process is gone."""
+    from ddptop.commands.stop import run
+
+    return run(job, grace)
+
+
+@cli.command()
+@click.argument("job")
+def kill(job: str) -> int:
+    """End every process of a job at once (SIGKILL)."""
+    from ddptop.commands.stop import run
+
+    return run(job, 0.0)
+
+
+@cli.command()
+@click.argument("job")
+def restart(job: str) -> int:
+    """Restart all ranks of a live job, or start an ended one again as a new attempt."""
+    from ddptop.commands.restart import run
+
+    return run(job)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS")
+def wait(job: str | None, timeout: float | None) -> int:
+    """Wait for a job's end.
+
+    Exit status: 0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing,
+    124 timed out.
+    """
+    from ddptop.commands.wait import run
+
+    return run(job, timeout)
+
+
+@cli.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def rm(jobs: tuple[str, ...]) -> int:
+    """Delete ended jobs with their logs and history."""
+    from ddptop.commands.rm import run
+
+    return run(jobs)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("-r", "--rank", type=click.IntRange(min=0))
+def stacks(job: str | None, rank: int | None) -> int:
+    """Show where every rank stands; of an ended job, the stored evidence."""
+    from ddptop.commands.stacks import run
+
+    return run(job, rank)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+def gpus(as_json: bool) -> int:
+    """Show this machine's GPUs and who holds them."""
+    from ddptop.commands.gpus import run
+
+    return run(as_json)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="one event per line")
+def events(job: str | None, as_json: bool) -> int:
+    """Tell a job's story in order."""
+    from ddptop.commands.events import run
+    from ddptop_runner.registry import resolve
+
+    return run(resolve(job).folder, as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--python", metavar="PATH", help="the interpreter that jobs would use")
+def doctor(as_json: bool, python: str | None) -> int:
+    """Check this machine for all that a long training needs."""
+    from ddptop.commands.doctor import run
+
+    return run(as_json, python)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def demo(detach: bool, arguments: tuple[str, ...]) -> int:
+    """Train a small GPT on Python's own source, on this machine's GPUs or on two CPU ranks."""
+    from ddptop.commands.demo import run
+
+    return run(list(arguments), detach, watch=is_terminal() and not detach)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+def ps(as_json: bool) -> int:
+    """List training that ddptop did not start (not there yet)."""
+    raise UsageError(f"ps {NOT_YET}", "ddptop ls lists ddptop's own jobs")
+
+
+@cli.command()
+@click.argument("target", metavar="PID|JOB")
+def watch(target: str) -> int:
+    """Watch training that ddptop did not start (not there yet)."""
+    raise UsageError(f"watch {NOT_YET}", "ddptop attach shows ddptop's own jobs")

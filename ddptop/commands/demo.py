@@ -1,0 +1,66 @@
+"""`ddptop demo`: launch the bundled training, which is an unchanged DDP script."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from ddptop.commands.launch import become_attach
+from ddptop.commands.wait import exit_status
+from ddptop.output import duration, number, put, say
+from ddptop_runner import launch
+from ddptop_runner.device_once import sample_once
+from ddptop_runner.launch import LaunchRequest
+from ddptop_runner.registry import JobView, read_job
+
+CPU_RANKS = 2
+PROGRESS_EVERY_S = 2.0
+SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
+
+
+def run(arguments: list[str], detach: bool, watch: bool) -> int:
+    """Launch it; watch it on a terminal, print progress until its end elsewhere."""
+    has_gpus = bool(sample_once().gpus)
+    request = LaunchRequest(
+        kind="script",
+        target=str(SCRIPT),
+        args=tuple(arguments),
+        base_name="demo",
+        nproc=None if has_gpus else CPU_RANKS,
+    )
+    plan = launch.prepare(request, os.environ)
+    for note in plan.notes:
+        say(f"ddptop: {note}")
+    view = launch.start(plan)
+    if watch:
+        become_attach(view.job)
+    if detach:
+        put(view.job)
+        return 0
+    return _report_until_ended(view)
+
+
+def _report_until_ended(view: JobView) -> int:
+    say(f"ddptop: {view.job} runs; from another terminal: ddptop attach {view.job}")
+    last = None
+    while view.is_live:
+        line = _progress(view)
+        if line != last:
+            put(line)
+            last = line
+        time.sleep(PROGRESS_EVERY_S)
+        view = read_job(view.folder)
+    put(f"{view.job}: {view.state}")
+    if view.snapshot is not None and view.snapshot.cause is not None:
+        put(view.snapshot.cause.summary)
+    return exit_status(view)
+
+
+def _progress(view: JobView) -> str:
+    snapshot = view.snapshot
+    if snapshot is None:
+        return f"{view.job}: {view.state}"
+    losses = " ".join(f"rank {rank.rank}: {number(rank.loss)}" for rank in snapshot.ranks)
+    step = "no step yet" if snapshot.step is None else f"step {snapshot.step}"
+    return f"{view.job}: {view.state}, {step}, loss {losses}, eta {duration(snapshot.eta_s)}"

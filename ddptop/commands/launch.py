@@ -1,0 +1,164 @@
+"""`ddptop launch`: from the command line to a guarded job."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddptop.output import put, say
+from ddptop_runner import launch as launcher
+from ddptop_runner.errors import UsageError
+from ddptop_runner.launch import LaunchPlan, LaunchRequest
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be trained, as typed."""
+
+    kind: str
+    """`script`, `module` or `command`."""
+    name: str
+    args: tuple[str, ...]
+
+
+def split_arguments(
+    arguments: Sequence[str], takes_value: Collection[str]
+) -> tuple[list[str], Target | None]:
+    """Separate ddptop's options from the target, from which on everything is verbatim.
+
+    Args:
+        arguments: all that follows `launch`.
+        takes_value: names of the options that are followed by a value.
+
+    Returns:
+        The options, and the target; None when there is none.
+    """
+    options: list[str] = []
+    index = 0
+    while index < len(arguments):
+        argument = arguments[index]
+        rest = tuple(arguments[index + 1 :])
+        if argument == "--":
+            return options, Target("command", rest[0] if rest else "", rest[1:])
+        if argument == "-m":
+            if not rest:
+                raise UsageError("-m needs a module", "ddptop launch -m package.train ARGS")
+            return options, Target("module", rest[0], rest[1:])
+        if not argument.startswith("-") or argument == "-":
+            return options, Target("script", argument, rest)
+        options.append(argument)
+        if argument in takes_value and rest:
+            options.append(rest[0])
+            index += 1
+        index += 1
+    return options, None
+
+
+def hang_timeout_s(text: str | None) -> float | None:
+    """Seconds of `--hang-timeout`, None for off.
+
+    Raises:
+        UsageError: for `auto`, which is not there yet, and for what is not a positive number.
+    """
+    if text is None or text == "off":
+        return None
+    if text == "auto":
+        raise UsageError("--hang-timeout auto is not there yet", "give SECONDS, or off")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"--hang-timeout {text}: not a time", "give SECONDS above 0, or off")
+    return seconds
+
+
+def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
+    """The request that a command line stands for.
+
+    Raises:
+        UsageError: when it names no script, or asks for what is not there yet.
+    """
+    if target is None:
+        raise UsageError("nothing to launch", "ddptop launch [OPTIONS] SCRIPT [ARGS]...")
+    if target.kind == "command":
+        raise UsageError(
+            "launching another command (-- COMMAND) is not there yet",
+            "ddptop launch SCRIPT starts a script with torch's own launcher",
+        )
+    return LaunchRequest(
+        kind=target.kind,
+        target=target.name,
+        args=target.args,
+        gpus=options["gpus"],
+        nproc=options["nproc"],
+        name=options["name"],
+        max_restarts=options["max_restarts"],
+        hang_timeout_s=hang_timeout_s(options["hang_timeout"]),
+        env=tuple(options["env"]),
+        cwd=options["cwd"],
+        python=options["python"],
+        probe=not options["no_probe"],
+    )
+
+
+def run(target: Target | None, options: Mapping[str, Any], watch: bool) -> int:
+    """Launch; on a terminal go on as `attach`, otherwise print the job's name."""
+    plan = launcher.prepare(request_of(target, options), os.environ)
+    if options["dry_run"]:
+        put(describe(plan))
+        return 0
+    return start(plan, watch)
+
+
+def start(plan: LaunchPlan, watch: bool) -> int:
+    """Start a plan and either become `ddptop attach` or return."""
+    for note in plan.notes:
+        say(f"ddptop: {note}")
+    view = launcher.start(plan)
+    if watch:
+        become_attach(view.job)
+    put(view.job)
+    return 0
+
+
+def become_attach(job: str) -> None:
+    """Replace this process by the TUI, so that what launching loaded is gone. Never returns."""
+    os.execv(sys.executable, [sys.executable, "-m", "ddptop", "attach", job])
+
+
+def describe(plan: LaunchPlan) -> str:
+    """What `--dry-run` prints: devices, ranks, variables' names, argv and policy."""
+    spec = plan.spec
+    devices = "none (CPU)"
+    if spec.devices:
+        devices = ", ".join(
+            f"GPU {device.index} as cuda:{position}" for position, device in enumerate(spec.devices)
+        )
+    hang = (
+        "off" if spec.hang_timeout_s is None else f"after {spec.hang_timeout_s:g} s without a step"
+    )
+    backing: str = spec.backing
+    if spec.backing == "tmux":
+        backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
+    probe = "on" if spec.probe else "off: steps and losses will be unknown"
+    lines = [
+        f"job:           {spec.job}",
+        f"devices:       {devices}",
+        f"ranks:         {spec.nproc}",
+        f"argv:          {shlex.join(spec.command())}",
+        f"cwd:           {spec.cwd}",
+        f"sets:          {', '.join(sorted(plan.job_env))}",
+        f"inherits:      {', '.join(spec.env_names)}",
+        f"restarts:      at most {spec.max_restarts}; what will fail again is not tried again",
+        f"hang verdict:  {hang}",
+        f"probe:         {probe}",
+        f"held by:       {backing}",
+        "store:         one per attempt, on 127.0.0.1 only",
+    ]
+    lines += [f"note:          {note}" for note in plan.notes]
+    return "\n".join(lines)

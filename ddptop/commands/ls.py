@@ -1,0 +1,37 @@
+"""`ddptop ls`: the jobs of this machine."""
+
+from __future__ import annotations
+
+from ddptop.output import count, duration, local_time, put, put_json, say, table
+from ddptop_runner.contract import JobList, JobRow, job_row
+from ddptop_runner.registry import all_jobs, is_recent
+
+
+def run(show_all: bool, as_json: bool) -> int:
+    """Print live jobs and those of the last day, or all."""
+    views = [view for view in all_jobs() if show_all or is_recent(view)]
+    rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
+    if as_json:
+        put_json(JobList(jobs=rows))
+    elif rows:
+        headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "ETA", "STARTED", "COMMAND"]
+        put(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
+    else:
+        say("no jobs yet: ddptop launch train.py --gpus all")
+    return 0
+
+
+def _cells(row: JobRow) -> list[str]:
+    step = count(row.step)
+    if row.total_steps is not None:
+        step = f"{step}/{row.total_steps}"
+    return [
+        row.job,
+        row.state,
+        count(row.world_size),
+        count(row.attempt),
+        step,
+        duration(row.eta_s),
+        local_time(row.started_at),
+        row.command,
+    ]

@@ -1,0 +1,44 @@
+"""`ddptop stacks`: where every rank stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddptop.output import put, say
+from ddptop_runner import commands
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.registry import JobView, resolve
+
+
+def run(job: str | None, rank: int | None) -> int:
+    """Print stacks of a live job, or the stored evidence of an ended one."""
+    view = resolve(job)
+    if not view.is_live:
+        return _print_stored(view, rank)
+    for entry in commands.stacks(view, rank)["stacks"]:
+        put(f"--- rank {entry['rank']} (pid {entry['pid']}) ---")
+        put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
+    return 0
+
+
+def stored_files(view: JobView, rank: int | None) -> list[Path]:
+    """The stack files of the last failure or hang."""
+    folders = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
+    if not folders:
+        return []
+    last = max(folders, key=lambda path: path.stat().st_mtime)
+    return sorted(last.glob(f"stacks-rank-{'*' if rank is None else rank}.txt"))
+
+
+def _print_stored(view: JobView, rank: int | None) -> int:
+    files = stored_files(view, rank)
+    if not files:
+        raise DdptopError(
+            f"{view.job} has ended ({view.state}) and left no stacks",
+            "they are kept when a rank fails or hangs",
+        )
+    say(f"ddptop: {view.job} has ended; stored stacks from {files[0].parent}")
+    for path in files:
+        put(f"--- {path.stem.removeprefix('stacks-')} ---")
+        put(path.read_text(encoding="utf-8").rstrip())
+    return 0

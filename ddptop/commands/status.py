@@ -1,0 +1,98 @@
+"""`ddptop status`: one job in full."""
+
+from __future__ import annotations
+
+from ddptop.output import (
+    NOT_AVAILABLE,
+    count,
+    duration,
+    local_time,
+    number,
+    put,
+    put_json,
+    size,
+    table,
+)
+from ddptop_runner.clock import utc_now
+from ddptop_runner.contract import JobStatus, job_status
+from ddptop_runner.logs import last_lines
+from ddptop_runner.model import RankSample
+from ddptop_runner.registry import JobView, resolve
+
+FAILED_LINES = 15
+"""Lines of the failing rank's log that are shown."""
+STALE_S = 5.0
+
+
+def run(job: str | None, as_json: bool) -> int:
+    """Print one job as text or JSON."""
+    view = resolve(job)
+    status = job_status(view)
+    if as_json:
+        put_json(status)
+    else:
+        put(describe(view, status))
+    return 0
+
+
+def describe(view: JobView, status: JobStatus) -> str:
+    """The job in words and one table of ranks."""
+    ran_until = status.ended_at or utc_now()
+    elapsed = duration((ran_until - status.started_at).total_seconds())
+    attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
+    parts = [
+        f"{status.job}: {status.state}",
+        f"attempt {attempt}",
+        f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used",
+        f"{elapsed} since {local_time(status.started_at)}",
+    ]
+    lines = [", ".join(parts), f"  {status.command}"]
+    if view.is_live and status.guarded is False:
+        lines.append("  unguarded: its guardian is gone; the ranks go on")
+    age_s = status.snapshot_age_s
+    if view.is_live and age_s is not None and age_s > STALE_S:
+        lines.append(f"  what follows is {duration(age_s)} old")
+    if status.cause is not None:
+        lines.append(f"  {status.cause.summary}")
+        if status.cause.evidence:
+            lines.append(f"  evidence: {status.cause.evidence}")
+    lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
+    if status.ranks:
+        headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]
+        rows = [_cells(rank) for rank in status.ranks]
+        lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
+    lines += _failing_lines(view, status)
+    return "\n".join(lines)
+
+
+def _cells(rank: RankSample) -> list[str]:
+    state: str = rank.state
+    if rank.signal is not None:
+        state = f"{state} ({rank.signal})"
+    elif rank.exit_code:
+        state = f"{state} ({rank.exit_code})"
+    loss = rank.loss_state if rank.loss_state in ("nan", "inf") else number(rank.loss, 5)
+    cpu = NOT_AVAILABLE if rank.cpu_percent is None else f"{rank.cpu_percent:.0f} %"
+    step_time = NOT_AVAILABLE if rank.step_time_s is None else f"{rank.step_time_s * 1e3:.1f} ms"
+    return [
+        str(rank.rank),
+        count(rank.gpu),
+        count(rank.pid),
+        state,
+        count(rank.step),
+        str(loss),
+        step_time,
+        cpu,
+        size(rank.rss_bytes),
+    ]
+
+
+def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
+    cause = status.cause
+    if cause is None or cause.rank is None or status.attempt is None:
+        return []
+    log = view.folder.log_file(status.attempt, cause.rank)
+    lines = last_lines(log, FAILED_LINES) if log.exists() else []
+    if not lines:
+        return []
+    return ["", f"last lines of rank {cause.rank}:", *(f"  {line}" for line in lines)]

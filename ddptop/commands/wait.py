@@ -1,0 +1,22 @@
+"""`ddptop wait`: until a job has ended; its end is the exit status."""
+
+from __future__ import annotations
+
+from ddptop_runner.commands import wait_until_ended
+from ddptop_runner.registry import JobView, resolve
+
+STOPPED = 4
+LOST = 5
+NOT_WORTH_REQUEUEING = 93
+
+
+def run(job: str | None, timeout_s: float | None) -> int:
+    """Wait, then return the exit status that stands for the job's end."""
+    return exit_status(wait_until_ended(resolve(job), timeout_s))
+
+
+def exit_status(view: JobView) -> int:
+    """0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing."""
+    if view.state == "failed" and view.snapshot is not None and view.snapshot.requeue is False:
+        return NOT_WORTH_REQUEUEING
+    return {"finished": 0, "stopped": STOPPED, "lost": LOST}.get(view.state, 1)

@@ -1,0 +1,81 @@
+"""What verbs print: data on stdout, narration on stderr, plain text without Rich (55 ms)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from collections.abc import Sequence
+
+from ddptop_runner.model import encode
+
+NOT_AVAILABLE = "n/a"
+
+
+def say(text: str) -> None:
+    """Narrate on stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def put(text: str) -> None:
+    """Print data on stdout."""
+    sys.stdout.write(f"{text}\n")
+
+
+def put_json(value: object) -> None:
+    """Print one JSON object on one line."""
+    sys.stdout.write(encode(value).decode() + "\n")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Columns aligned by spaces; those whose index is in `right` are aligned right."""
+    widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
+    lines = []
+    for row in [headers, *rows]:
+        cells = [
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits, or n/a."""
+    return NOT_AVAILABLE if value is None else f"{value:.{digits}g}"
+
+
+def count(value: int | None) -> str:
+    """A whole number, or n/a."""
+    return NOT_AVAILABLE if value is None else str(value)
+
+
+def size(value_bytes: int | None) -> str:
+    """Bytes in GiB or MiB, or n/a."""
+    if value_bytes is None:
+        return NOT_AVAILABLE
+    mib = value_bytes / 2**20
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def duration(value_s: float | None) -> str:
+    """Seconds as `45s`, `12m03s`, `3h07m`, `2d04h`, or n/a."""
+    if value_s is None:
+        return NOT_AVAILABLE
+    seconds = int(value_s)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    if seconds < 86400:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
+
+
+def local_time(moment: dt.datetime | None) -> str:
+    """A time of this machine's zone, with the date unless it is today."""
+    if moment is None:
+        return NOT_AVAILABLE
+    local = moment.astimezone()
+    same_day = local.date() == dt.datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M}"

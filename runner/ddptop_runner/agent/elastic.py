@@ -1,0 +1,177 @@
+"""The worker group: torch's LocalElasticAgent with the supervisor's word before each restart.
+
+Rank assignment and group restarts stay torch's. Every private name of torch that ddptop uses is in
+this file.
+"""
+
+import json
+import os
+import signal
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
+
+RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
+"""Standard output and error of a rank go to its log, appended, in the same process (exec)."""
+
+
+def set_aside_broken_files(paths):
+    """Rename half-written error files: reading one would end torch's agent."""
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                json.load(file)
+        except ValueError:
+            os.replace(path, path + ".broken")
+        except OSError:
+            pass  # not written, the usual case
+
+
+class RankFiles(LogsSpecs):
+    """Gives each rank its log file, its place for a traceback and its probe.
+
+    Args:
+        plan: the agent's plan.
+    """
+
+    def __init__(self, plan):
+        super().__init__(log_dir=plan["logs_dir"], redirects=Std.NONE, tee=Std.NONE)
+        self._plan = plan
+
+    @property
+    def root_log_dir(self):
+        """Where `attempt-<n>` folders are made."""
+        return self._plan["logs_dir"]
+
+    def reify(self, envs):
+        """Complete each rank's variables before it is spawned; `envs` is {local_rank: env}."""
+        plan = self._plan
+        error_files = {}
+        for local_rank, env in envs.items():
+            attempt, rank = env["TORCHELASTIC_RESTART_COUNT"], env["RANK"]
+            folder = os.path.join(plan["logs_dir"], "attempt-" + attempt)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            error_files[local_rank] = os.path.join(folder, "rank-%s.error.json" % rank)
+            env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
+            env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
+            env["DDPTOP_ATTEMPT"] = attempt
+            if plan["probe_dir"]:
+                env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
+                env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
+                theirs = os.environ.get("PYTHONPATH")
+                env["PYTHONPATH"] = os.pathsep.join(filter(None, [plan["probe_dir"], theirs]))
+        nothing = dict.fromkeys(envs, "")
+        return LogsDest(dict(nothing), dict(nothing), dict(nothing), dict(nothing), error_files)
+
+
+class SupervisedAgent(LocalElasticAgent):
+    """A LocalElasticAgent that reports to the supervisor and does what it answers.
+
+    Args:
+        spec: torch's WorkerSpec.
+        logs_specs: a RankFiles.
+        link: a SupervisorLink.
+        exit_watch: an ExitWatch.
+    """
+
+    def __init__(self, spec, logs_specs, link, exit_watch):
+        super().__init__(spec, logs_specs)
+        self._link = link
+        self._exit_watch = exit_watch
+        self.restart_requested = False
+        """Set by the supervisor: restart the group although no rank failed."""
+        self.restarts_left = 0
+        """The budget that is left after the restart that was requested."""
+        self.stopping = False
+        """Set by the supervisor: it is ending the ranks; let them, and do not restart."""
+
+    @property
+    def attempt(self):
+        """The number of this life of the worker group, from 0 over the whole job."""
+        return self._worker_group.spec.max_restarts - self._remaining_restarts
+
+    def continue_from(self, restarts_left):
+        """Count restarts from the attempt that `spec.max_restarts` minus this budget stands for."""
+        self._remaining_restarts = restarts_left
+
+    def allow_restarts(self, restarts_left):
+        """Set the budget without changing what torch computes as the number of restarts so far.
+
+        Torch takes restart count = max_restarts - remaining, so both move together.
+        """
+        attempt = self.attempt
+        self._remaining_restarts = restarts_left
+        self._worker_group.spec.max_restarts = attempt + restarts_left
+
+    def handles(self):
+        """{rank: subprocess.Popen} of the current attempt."""
+        if self._pcontext is None:
+            return {}
+        by_local_rank = self._pcontext.subprocess_handlers
+        return {
+            worker.global_rank: by_local_rank[worker.local_rank].proc
+            for worker in self._worker_group.workers
+            if worker.local_rank in by_local_rank
+        }
+
+    def describe(self):
+        """The current attempt in words of the link: attempt, workers with pids, keeper."""
+        workers = self._worker_group.workers
+        handles = self.handles()
+        return {
+            "attempt": self.attempt,
+            "keeper_pid": self._worker_group.spec.rdzv_handler.keeper_pid,
+            "workers": [
+                {
+                    "rank": worker.global_rank,
+                    "local_rank": worker.local_rank,
+                    "pid": handles[worker.global_rank].pid,
+                    "returncode": handles[worker.global_rank].returncode,
+                }
+                for worker in workers
+                if worker.global_rank in handles
+            ],
+        }
+
+    def _start_workers(self, worker_group):
+        pids = super()._start_workers(worker_group)
+        self.restart_requested = False
+        for process in self.handles().values():
+            self._exit_watch.add(process)
+        self._link.tell(dict(self.describe(), type="group_started"))
+        return pids
+
+    def _monitor_workers(self, worker_group):
+        codes = [process.poll() for process in self.handles().values()]
+        if self.stopping:
+            if any(code is None for code in codes):
+                return RunResult(state=WorkerState.HEALTHY)
+            self.allow_restarts(0)
+            return super()._monitor_workers(worker_group)
+        if self.restart_requested:
+            self.allow_restarts(self.restarts_left + 1)  # torch takes one off
+            return RunResult(state=WorkerState.UNHEALTHY)
+        failed = any(codes)  # a return code that is neither None nor 0
+        if not failed and None in codes:
+            return RunResult(state=WorkerState.HEALTHY)
+        if failed:
+            # torch ends the other ranks inside its own poll: evidence has to be taken before
+            self._link.ask({"type": "failing", "attempt": self.attempt})
+            set_aside_broken_files(self._pcontext.error_files.values())
+        result = super()._monitor_workers(worker_group)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            answer = self._link.ask(dict(self.describe(), type="torn_down"))
+            self.allow_restarts(answer["restarts_left"] + 1 if answer["restart"] else 0)
+        return result
+
+    def _stop_workers(self, worker_group, *args, **kwargs):
+        for process in self.handles().values():
+            if process.poll() is None:
+                try:
+                    os.killpg(process.pid, signal.SIGCONT)  # a paused rank cannot take SIGTERM
+                except OSError:
+                    pass  # it ended in between
+        super()._stop_workers(worker_group, *args, **kwargs)
+        if not self.stopping:
+            self._link.ask({"type": "group_stopped", "attempt": self.attempt})

@@ -1,0 +1,156 @@
+"""The agent's connection to the supervisor: JSON lines over the job's control socket.
+
+The supervisor may die and come back at the same path at any time. So the link reconnects, says
+hello with all that it knows, and repeats the question that is still open.
+"""
+
+import json
+import os
+import queue
+import selectors
+import socket
+import threading
+import time
+
+RECONNECT_S = 0.2
+
+
+class SupervisorLink:
+    """Messages to and from the supervisor; safe to use from several threads.
+
+    Args:
+        path: the control socket.
+        hello: called at every connect, returns the message that tells all the agent knows.
+        on_command: called in the link's thread with each message that is not an answer.
+    """
+
+    def __init__(self, path, hello, on_command):
+        self._path = path
+        self._hello = hello
+        self._on_command = on_command
+        self._lock = threading.Lock()
+        self._connection = None
+        self._question = None
+        self._question_id = 0
+        self._answers = queue.Queue()  # type: queue.Queue
+        self._thread = threading.Thread(target=self._serve, name="ddptop-link", daemon=True)
+
+    def start(self):
+        """Begin to connect, and go on for as long as the process lives."""
+        self._thread.start()
+
+    def tell(self, message):
+        """Send a message; nobody there: it is dropped, and the next hello repeats its content."""
+        data = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            if self._connection is None:
+                return
+            try:
+                self._connection.sendall(data)
+            except OSError:
+                self._connection = None
+
+    def ask(self, question):
+        """Send a question and wait, without limit, for the answer: a supervisor will come back."""
+        with self._lock:
+            self._question_id += 1
+            question = dict(question, question=self._question_id)
+            self._question = question
+        self.tell(question)
+        while True:
+            answer = self._answers.get()
+            if answer.get("answer") == question["question"]:
+                with self._lock:
+                    self._question = None
+                return answer
+
+    def _serve(self):
+        while True:
+            try:
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connection.connect(self._path)
+            except OSError:
+                time.sleep(RECONNECT_S)
+                continue
+            with self._lock:
+                hello, question = self._hello(), self._question
+                messages = [hello] if question is None else [hello, question]
+                try:
+                    connection.sendall(b"".join(json.dumps(m).encode() + b"\n" for m in messages))
+                    self._connection = connection
+                except OSError:
+                    continue
+            self._read(connection)
+            with self._lock:
+                self._connection = None
+            connection.close()
+
+    def _read(self, connection):
+        reader = connection.makefile("rb")
+        while True:
+            try:
+                line = reader.readline()
+            except OSError:
+                return
+            if not line:
+                return
+            message = json.loads(line)
+            if "answer" in message:
+                self._answers.put(message)
+            else:
+                self._on_command(message)
+
+
+class ExitWatch:
+    """Sees ranks die in their true order, by pidfd where there is one.
+
+    Args:
+        on_exit: called in the watch's thread with each process handle (`subprocess.Popen`) that
+            ended, right after its return code was read.
+    """
+
+    POLL_S = 0.05
+    """Without pidfd (Linux before 5.3, Python before 3.9): the order of deaths is approximate."""
+
+    def __init__(self, on_exit):
+        self._on_exit = on_exit
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._added = queue.Queue()  # type: queue.Queue
+        self._polled = []
+        threading.Thread(target=self._serve, name="ddptop-exits", daemon=True).start()
+
+    def add(self, process):
+        """Watch a process from now on."""
+        self._added.put(process)
+        os.write(self._wake_write, b"+")
+
+    def _serve(self):
+        while True:
+            ready = self._selector.select(self.POLL_S if self._polled else None)
+            for key, _ in ready:
+                if key.data is None:
+                    os.read(self._wake_read, 64)
+                else:
+                    self._selector.unregister(key.fileobj)
+                    os.close(key.fd)
+                    self._ended(key.data)
+            while not self._added.empty():
+                self._watch(self._added.get())
+            for process in [process for process in self._polled if process.poll() is not None]:
+                self._polled.remove(process)
+                self._ended(process)
+
+    def _watch(self, process):
+        try:
+            fd = os.pidfd_open(process.pid)  # type: ignore[attr-defined,unused-ignore]
+        except (AttributeError, OSError):  # old kernel or Python, or reaped already
+            self._polled.append(process)
+            return
+        self._selector.register(fd, selectors.EVENT_READ, process)
+
+    def _ended(self, process):
+        while process.poll() is None:  # the pidfd is ready a moment before the status can be had
+            time.sleep(0.001)
+        self._on_exit(process)

@@ -1,0 +1,119 @@
+"""Puts the agent together: torch elastic in a thread, the link to the supervisor beside it."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+
+
+def clock():
+    """CLOCK_BOOTTIME, the clock that all of ddptop's processes share."""
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock_id is None else time.clock_gettime(clock_id)
+
+
+class Agent:
+    """One run of the agent: from the plan to the end of the worker group."""
+
+    def __init__(self, plan):
+        self._plan = plan
+        self._elastic = None
+        self._exits = []
+        self._exits_lock = threading.Lock()
+        self._stopping = False
+        from .link import ExitWatch, SupervisorLink
+
+        self._exit_watch = ExitWatch(self._on_exit)
+        self._link = SupervisorLink(plan["control_socket"], self._hello, self._on_command)
+        self._link.start()
+
+    def _hello(self):
+        elastic = self._elastic
+        state = {"attempt": self._plan["attempt"], "workers": [], "keeper_pid": None}
+        if elastic is not None:
+            state = elastic.describe()
+        with self._exits_lock:
+            exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
+        return dict(state, op="agent", pid=os.getpid(), exits=exits)
+
+    def _on_exit(self, process):
+        elastic = self._elastic
+        if elastic is None:
+            return
+        for rank, handle in elastic.handles().items():
+            if handle is process:
+                message = {
+                    "type": "rank_exited",
+                    "attempt": elastic.attempt,
+                    "rank": rank,
+                    "pid": process.pid,
+                    "returncode": process.returncode,
+                    "at_boottime_s": clock(),
+                }
+                with self._exits_lock:
+                    self._exits.append(message)
+                self._link.tell(message)
+
+    def _on_command(self, message):
+        kind = message.get("type")
+        elastic = self._elastic
+        if kind == "stopping":
+            self._stopping = True
+            if elastic is None:
+                os._exit(0)  # nothing was started yet
+            elastic.stopping = True
+        elif kind == "restart_group" and elastic is not None:
+            elastic.restarts_left = message["restarts_left"]
+            elastic.restart_requested = True
+
+    def run(self):
+        """Run the worker group until torch's agent returns; say how it ended."""
+        plan = self._plan
+        from torch.distributed.elastic.agent.server.api import WorkerSpec
+
+        from .elastic import RANK_SHELL, RankFiles, SupervisedAgent
+        from .rendezvous import OneBoxRendezvous
+
+        # torch substitutes ${local_rank} in arguments; "$$" stands for a plain "$"
+        command = [argument.replace("$", "$$") for argument in [*RANK_SHELL, *plan["command"]]]
+        spec = WorkerSpec(
+            role="default",
+            local_world_size=plan["nproc"],
+            rdzv_handler=OneBoxRendezvous(plan["job_id"]),
+            entrypoint="/bin/sh",
+            args=tuple(command),
+            max_restarts=plan["attempt"] + plan["restarts_left"],
+            monitor_interval=0.1,
+        )
+        elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch)
+        elastic.continue_from(plan["restarts_left"])
+        self._elastic = elastic
+        if self._stopping:
+            return
+        try:
+            result = elastic.run()
+            self._link.tell({"type": "ended", "state": result.state.name})
+        finally:
+            spec.rdzv_handler.shutdown()
+
+
+def run_plan(plan):
+    """Run torch elastic in a thread of its own, where torch installs no signal handlers."""
+    agent = Agent(plan)
+    failure = []
+
+    def body():
+        try:
+            agent.run()
+        except BaseException:
+            failure.append(traceback.format_exc())
+
+    thread = threading.Thread(target=body, name="ddptop-elastic")
+    thread.start()
+    thread.join()
+    if failure:
+        sys.stderr.write("ddptop: the agent failed\n" + failure[0])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if failure else 0)  # no thread of the link or the watch holds the exit up

@@ -1,0 +1,43 @@
+"""The agent's plan: all that the agent has to know, as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec
+
+_HERE = Path(__file__).resolve().parent
+AGENT_MAIN = _HERE / "agent" / "__main__.py"
+PROBE_DIR = _HERE / "probe" / "inject"
+
+
+def agent_command(spec: JobSpec) -> list[str]:
+    """The argv of the agent, under the job's interpreter. `-u`: its words reach the log at once."""
+    return [spec.python, "-u", str(AGENT_MAIN)]
+
+
+def agent_plan(
+    spec: JobSpec, folder: RunFolder, attempt: int, restarts_left: int
+) -> dict[str, Any]:
+    """What the agent reads from standard input.
+
+    Args:
+        spec: the job.
+        folder: its run folder.
+        attempt: the number that the first life of the worker group gets.
+        restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
+    """
+    return {
+        "job_id": spec.job_id,
+        "command": spec.command(),
+        "nproc": spec.nproc,
+        "attempt": attempt,
+        "restarts_left": restarts_left,
+        "logs_dir": str(folder.logs_dir),
+        "control_socket": str(folder.control_socket),
+        "probe_dir": str(PROBE_DIR) if spec.probe else None,
+        "probe_socket": str(folder.probe_socket),
+        "stacks_dir": str(folder.evidence_dir / "stacks"),
+    }

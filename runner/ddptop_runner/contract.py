@@ -1,0 +1,157 @@
+"""The JSON of `ls`, `ps` and `status`: outside scripts rely on these names."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+
+from ddptop_runner.model import (
+    SCHEMA,
+    Alert,
+    Base,
+    Cause,
+    GpuSample,
+    Imbalance,
+    JobState,
+    RankSample,
+)
+from ddptop_runner.registry import JobView
+from ddptop_runner.spec import JobSpec
+
+
+class RankRow(Base, frozen=True, kw_only=True):
+    """One rank in a list of jobs."""
+
+    rank: int
+    pid: int | None
+    gpu: int | None
+
+
+class JobRow(Base, frozen=True, kw_only=True):
+    """One job in a list."""
+
+    job: str
+    state: JobState
+    host: str
+    command: str
+    launcher: str
+    world_size: int | None
+    attempt: int | None
+    step: int | None
+    total_steps: int | None
+    eta_s: float | None
+    started_at: dt.datetime
+    ranks: list[RankRow]
+
+
+class JobList(Base, frozen=True, kw_only=True):
+    """What `ls --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[JobRow]
+
+
+class JobStatus(Base, frozen=True, kw_only=True):
+    """What `status --json` prints."""
+
+    schema: int = SCHEMA
+    job: str
+    state: JobState
+    host: str
+    command: str
+    attempt: int | None
+    restarts_used: int
+    restarts_left: int
+    world_size: int | None
+    started_at: dt.datetime
+    ended_at: dt.datetime | None
+    exit_code: int | None
+    cause: Cause | None
+    guarded: bool | None
+    snapshot_age_s: float | None
+    step: int | None
+    total_steps: int | None
+    eta_s: float | None
+    ranks: list[RankSample]
+    gpus: list[GpuSample]
+    imbalance: Imbalance
+    alerts: list[Alert]
+
+
+def command_line(spec: JobSpec) -> str:
+    """What the person typed after `launch` and its options, quoted for a shell."""
+    target = ["-m", spec.target] if spec.kind == "module" else [spec.target]
+    return shlex.join([*target, *spec.args])
+
+
+def job_row(view: JobView) -> JobRow:
+    """A job as one row of a list."""
+    snapshot = view.snapshot
+    return JobRow(
+        job=view.job,
+        state=view.state,
+        host=view.spec.host,
+        command=command_line(view.spec),
+        launcher="ddptop",
+        world_size=view.spec.nproc,
+        attempt=None if snapshot is None else snapshot.attempt,
+        step=None if snapshot is None else snapshot.step,
+        total_steps=None if snapshot is None else snapshot.total_steps,
+        eta_s=None if snapshot is None else snapshot.eta_s,
+        started_at=view.spec.created_at if snapshot is None else snapshot.started_at,
+        ranks=[]
+        if snapshot is None
+        else [RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
+    )
+
+
+def job_status(view: JobView) -> JobStatus:
+    """A job in full."""
+    spec, snapshot = view.spec, view.snapshot
+    if snapshot is None:
+        return JobStatus(
+            job=view.job,
+            state=view.state,
+            host=spec.host,
+            command=command_line(spec),
+            attempt=None,
+            restarts_used=0,
+            restarts_left=spec.max_restarts,
+            world_size=spec.nproc,
+            started_at=spec.created_at,
+            ended_at=view.ended_at,
+            exit_code=None,
+            cause=None,
+            guarded=view.guarded,
+            snapshot_age_s=None,
+            step=None,
+            total_steps=None,
+            eta_s=None,
+            ranks=[],
+            gpus=[],
+            imbalance=Imbalance(),
+            alerts=[],
+        )
+    return JobStatus(
+        job=view.job,
+        state=view.state,
+        host=spec.host,
+        command=command_line(spec),
+        attempt=snapshot.attempt,
+        restarts_used=snapshot.restarts_used,
+        restarts_left=snapshot.restarts_left,
+        world_size=snapshot.world_size,
+        started_at=snapshot.started_at,
+        ended_at=view.ended_at,
+        exit_code=snapshot.exit_code,
+        cause=snapshot.cause,
+        guarded=view.guarded,
+        snapshot_age_s=view.snapshot_age_s,
+        step=snapshot.step,
+        total_steps=snapshot.total_steps,
+        eta_s=snapshot.eta_s if view.is_live else None,
+        ranks=snapshot.ranks,
+        gpus=snapshot.gpus,
+        imbalance=snapshot.imbalance,
+        alerts=snapshot.alerts,
+    )

@@ -1,0 +1,175 @@
+"""Evidence: where every rank stands, and the ends of all logs, kept before any signal is sent.
+
+Stacks come from faulthandler in the rank itself (SIGRTMIN+9, C level: it works while Python holds
+the GIL in a collective, and needs no ptrace right). The signal is sent only where the probe said
+that it registered the handler and the kernel shows it caught; otherwise it would end the rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop_runner import procs
+from ddptop_runner.model import Base
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.rank_table import RankRecord
+
+SETTLE_S = 0.15
+"""A dump is complete when its file did not grow for this long."""
+STACKS_TIMEOUT_S = 2.0
+TAIL_BYTES = 64 * 1024
+
+
+class RankStacks(Base, frozen=True, kw_only=True):
+    """Where one rank stands."""
+
+    rank: int
+    pid: int | None = None
+    text: str | None = None
+    """faulthandler's or py-spy's words; None where none could be had."""
+    note: str | None = None
+    """Why there is no text."""
+
+
+@dataclass
+class _Dump:
+    record: RankRecord
+    path: Path
+    offset: int
+
+
+def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
+    """Where a rank's faulthandler writes."""
+    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}.txt"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+async def collect_stacks(
+    folder: RunFolder, attempt: int, records: Sequence[RankRecord]
+) -> list[RankStacks]:
+    """The Python stacks of each living rank, at most `STACKS_TIMEOUT_S` later."""
+    dumps: list[_Dump] = []
+    stacks: list[RankStacks] = []
+    for record in records:
+        note = _why_not(record)
+        if note is None and record.process is not None and record.stack_signal is not None:
+            path = stacks_file(folder, attempt, record.rank)
+            dump = _Dump(record, path, _size(path))
+            if procs.signal_process(record.process, record.stack_signal):
+                dumps.append(dump)
+                continue
+            note = "the process is gone"
+        stacks.append(await _by_py_spy(record, note or "the process is gone"))
+    await _settled(dumps)
+    for dump in dumps:
+        text = _read_from(dump.path, dump.offset)
+        note = None if text else "the rank did not answer in time"
+        stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
+    return sorted(stacks, key=lambda entry: entry.rank)
+
+
+def _why_not(record: RankRecord) -> str | None:
+    if not record.alive or record.pid is None:
+        return "the rank has ended" if record.exit else "the rank is not started"
+    if record.usage is not None and record.usage.state_letter in "Tt":
+        return "the rank is paused (SIGSTOP) and cannot answer"
+    if record.stack_signal is None:
+        return "no probe answered in this rank"
+    if not procs.catches_signal(record.pid, record.stack_signal):
+        return "the rank no longer handles the probe's signal"
+    return None
+
+
+async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
+    """py-spy, where it is installed and may trace; otherwise the note."""
+    tool = shutil.which("py-spy")
+    if tool is None or not record.alive:
+        return RankStacks(rank=record.rank, pid=record.pid, note=note)
+    process = await asyncio.create_subprocess_exec(
+        tool,
+        "dump",
+        "--nonblocking",
+        "--pid",
+        str(record.pid),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), STACKS_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()
+        output = b""
+    text = output.decode("utf-8", "replace") or None
+    return RankStacks(
+        rank=record.rank, pid=record.pid, text=text, note=None if text else f"{note}; py-spy failed"
+    )
+
+
+async def _settled(dumps: Sequence[_Dump]) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + STACKS_TIMEOUT_S
+    sizes = [dump.offset for dump in dumps]
+    quiet_since_s = loop.time()
+    while dumps and loop.time() < deadline_s:
+        await asyncio.sleep(0.02)
+        now_sizes = [_size(dump.path) for dump in dumps]
+        if now_sizes != sizes:
+            sizes, quiet_since_s = now_sizes, loop.time()
+        answered = all(size > dump.offset for size, dump in zip(sizes, dumps, strict=True))
+        if answered and loop.time() - quiet_since_s >= SETTLE_S:
+            return
+
+
+def _read_from(path: Path, offset: int) -> str | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read().decode("utf-8", "replace") or None
+    except OSError:
+        return None
+
+
+def log_tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
+    """The end of a log as text; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit_bytes))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def keep(
+    folder: RunFolder, attempt: int, reason: str, stacks: Sequence[RankStacks], snapshot: bytes
+) -> Path:
+    """Write what is known at a failure or hang to `evidence/attempt-<n>-<reason>/`.
+
+    Args:
+        folder: the job's run folder.
+        attempt: the attempt that failed.
+        reason: `failure` or `hang`.
+        stacks: of the ranks that still lived.
+        snapshot: the node snapshot of that moment, JSON.
+    """
+    target = folder.evidence_dir / f"attempt-{attempt}-{reason}"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "snapshot.json").write_bytes(snapshot)
+    for entry in stacks:
+        text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
+        (target / f"stacks-rank-{entry.rank}.txt").write_text(text, encoding="utf-8")
+    for log in sorted((folder.logs_dir / f"attempt-{attempt}").glob("rank-*.log")):
+        (target / f"tail-{log.stem}.txt").write_text(log_tail(log), encoding="utf-8")
+    return target

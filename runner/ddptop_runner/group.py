@@ -1,0 +1,549 @@
+"""The life of the worker group: starts, failures, restarts, stop; the decisions are pure functions
+of `diagnose`, `policy` and `hang`, the story is told as it happens.
+
+torch's agent asks before each step that cannot be taken back (`failing`, `torn_down`,
+`group_stopped`); its questions are answered here. When the agent itself dies, ranks go on, the
+guardian reports their exits, and the next restart gets a new agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ddptop_runner import diagnose, evidence, hang, policy, procs, sweep
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.diagnose import RankExit
+from ddptop_runner.errors import ControlError
+from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.model import Cause, JobState, NodeSnapshot, ProcessId
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.rank_table import RankTable
+from ddptop_runner.spec import JobSpec
+from ddptop_runner.story import Story
+
+LEFTOVER_GRACE_S = 2.0
+"""For what a rank left behind when it ended: data loaders, shells."""
+AGENT_EXIT_S = 5.0
+"""How long the agent may take to end once its ranks have."""
+HANG_GRACE_S = 10.0
+STARTED_AFTER_S = 30.0
+"""A group that lives this long counts as running even if its script takes no optimizer steps."""
+
+Message = dict[str, Any]
+
+
+class Surroundings(Protocol):
+    """What the group needs of the supervisor."""
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+
+    def publish(self) -> None:
+        """Write the snapshot now: the state has changed."""
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the supervisor's loop; errors go to its log."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the job is to end, once its ranks have."""
+
+    state: JobState
+    cause: Cause | None = None
+    reason: str = ""
+    requeue: bool | None = None
+
+
+class Group:
+    """One job's worker group over all its attempts."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: JobSpec,
+        story: Story,
+        usage: HostUsage,
+        around: Surroundings,
+        attempt: int,
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._story = story
+        self._usage = usage
+        self._around = around
+        self.state: JobState = "starting"
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.restarts_used = 0
+        self.table = RankTable(spec.nproc, self.attempt_started_s)
+        self.ended = asyncio.Event()
+        self.ending: Ending | None = None
+        self.cause: Cause | None = None
+        self.exit_code: int | None = None
+        self.agent_pid: int | None = None
+        self._send_to_agent: Callable[[Message], None] | None = None
+        self._outcomes: list[policy.AttemptOutcome] = []
+        self._ending_ranks_at_s: float | None = None
+        self._stop_requested = asyncio.Event()
+        self._suspected = False
+        self._concluding = False
+
+    @property
+    def restarts_left(self) -> int:
+        """What the budget still has."""
+        return max(0, self._spec.max_restarts - self.restarts_used)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died."""
+        self.state = snapshot.state
+        self.restarts_used = snapshot.restarts_used
+        self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
+        for rank in snapshot.ranks:
+            if rank.pid is not None and rank.exit_code is None and rank.signal is None:
+                self.table.started(rank.rank, rank.local_rank, rank.pid)
+
+    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
+        """The agent says hello, at its start or after the supervisor came back."""
+        self._send_to_agent = send
+        self.agent_pid = message["pid"]
+        if message["workers"]:
+            self._adopt_workers(message)
+        for exit_ in message["exits"]:
+            self.rank_exited(exit_)
+        if self._stop_requested.is_set():
+            send({"type": "stopping"})
+
+    def agent_disconnected(self) -> None:
+        """Its connection is gone; the guardian tells whether the process is."""
+        self._send_to_agent = None
+
+    def from_agent(self, message: Message) -> None:
+        """Any message of the agent after its hello."""
+        kind = message["type"]
+        if kind == "group_started":
+            self._group_started(message)
+        elif kind == "rank_exited":
+            self.rank_exited(message)
+        elif kind == "failing":
+            self._around.spawn(self._answer_failing(message))
+        elif kind == "torn_down":
+            self._around.spawn(self._answer_torn_down(message))
+        elif kind == "group_stopped":
+            self._around.spawn(self._answer_group_stopped(message))
+
+    def _adopt_workers(self, message: Message) -> None:
+        if message["attempt"] != self.attempt:
+            self._begin_attempt(message["attempt"])
+        for worker in message["workers"]:
+            record = self.table[worker["rank"]]
+            if record.process is None:
+                self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
+
+    def _begin_attempt(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.table = RankTable(self._spec.nproc, self.attempt_started_s)
+        self._ending_ranks_at_s = None
+        self._suspected = False
+
+    def _group_started(self, message: Message) -> None:
+        self._begin_attempt(message["attempt"])
+        self._adopt_workers(message)
+        if self.state != "stopping":
+            self.state = "starting" if self._spec.probe else "running"
+        count = len(message["workers"])
+        self._story.tell(
+            "attempt_started",
+            f"attempt {self.attempt}: {count} rank{'s' if count > 1 else ''} started",
+            attempt=self.attempt,
+        )
+        for record in self.table:
+            self._story.tell(
+                "rank_started",
+                f"rank {record.rank} is pid {record.pid}",
+                attempt=self.attempt,
+                rank=record.rank,
+                pid=record.pid,
+            )
+        self._around.publish()
+
+    def heard(self, message: ProbeMessage) -> None:
+        """A probe's message."""
+        record = self.table.hear(message, self.attempt)
+        if record is not None and record.steps and self.state == "starting":
+            took_s = boottime_s() - self.attempt_started_s
+            self.state = "running"
+            self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
+            self._around.publish()
+
+    def rank_exited(self, message: Message) -> None:
+        """A rank of the current attempt ended."""
+        if message["attempt"] != self.attempt:
+            return
+        record = self.table[message["rank"]]
+        if record.exit is not None:
+            return
+        at_s = message["at_boottime_s"]
+        by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
+        record.exit = RankExit(
+            record.rank, message["pid"], message["returncode"], at_s, ended_by_us=by_us
+        )
+        exit_code, signal = None, None
+        if record.exit.returncode is not None:
+            exit_code, signal = procs.split_status(record.exit.returncode)
+        self._story.tell(
+            "rank_exited",
+            f"rank {record.rank} {record.exit.in_words()}",
+            attempt=self.attempt,
+            rank=record.rank,
+            pid=record.pid,
+            exit_code=exit_code,
+            signal=signal,
+        )
+
+    def process_exited(self, pid: int, returncode: int, at_boottime_s: float) -> None:
+        """The guardian collected a process: the agent, or an orphan whose agent had died."""
+        if pid == self.agent_pid:
+            self._send_to_agent = None
+            self.agent_pid = None
+            self._around.spawn(self._agent_ended(returncode))
+            return
+        record = self.table.of_pid(pid)
+        if record is not None and record.exit is None:
+            self.rank_exited(
+                {
+                    "attempt": self.attempt,
+                    "rank": record.rank,
+                    "pid": pid,
+                    "returncode": returncode,
+                    "at_boottime_s": at_boottime_s,
+                }
+            )
+            if self.agent_pid is None:
+                self._around.spawn(self._after_orphan_exit())
+
+    # -- failures --------------------------------------------------------------------------------
+
+    async def _answer_failing(self, question: Message) -> None:
+        await self._keep_evidence("failure")
+        self._ending_ranks_at_s = boottime_s()
+        self._answer(question)
+
+    async def _keep_evidence(self, reason: str) -> str:
+        stacks = await evidence.collect_stacks(self._folder, self.attempt, self.table.alive())
+        snapshot = self._around.snapshot_bytes()
+        return str(evidence.keep(self._folder, self.attempt, reason, stacks, snapshot))
+
+    async def _answer_torn_down(self, question: Message) -> None:
+        for worker in question["workers"]:
+            if worker["returncode"] is not None:
+                self.rank_exited(
+                    {**worker, "attempt": question["attempt"], "at_boottime_s": boottime_s()}
+                )
+        restart = await self._decide_after_failure()
+        self._answer(question, restart=restart, restarts_left=self.restarts_left)
+
+    async def _decide_after_failure(self) -> bool:
+        """Tell the failure, and either wait for the restart's time or set the job's end."""
+        outcome, cause = self._judge()
+        self._outcomes.append(outcome)
+        if self._stop_requested.is_set() or self.ending is not None:
+            return False
+        self.cause = cause
+        self._story.tell(
+            "failure",
+            cause.summary,
+            attempt=self.attempt,
+            rank=cause.rank,
+            exit_code=cause.exit_code,
+            signal=cause.signal,
+            evidence=cause.evidence,
+        )
+        return await self._restart_or_end(cause)
+
+    async def _restart_or_end(self, cause: Cause) -> bool:
+        decision = policy.decide(self._outcomes, self.restarts_left, random.random())
+        if not decision.restart:
+            self.ending = Ending("failed", cause, decision.reason, decision.requeue)
+            return False
+        self.restarts_used += 1
+        self.state = "restarting"
+        because = f"; {decision.reason}" if decision.reason else ""
+        self._story.tell(
+            "group_restart",
+            f"restarting all ranks as attempt {self.attempt + 1} "
+            f"(restart {self.restarts_used} of {self._spec.max_restarts}){because}",
+            attempt=self.attempt,
+        )
+        self._around.publish()
+        try:
+            await asyncio.wait_for(self._stop_requested.wait(), decision.delay_s)
+        except asyncio.TimeoutError:
+            return True
+        return False
+
+    def _judge(self) -> tuple[policy.AttemptOutcome, Cause]:
+        exits = self.table.exits()
+        tails = {
+            exit_.rank: evidence.log_tail(self._folder.log_file(self.attempt, exit_.rank))
+            for exit_ in exits
+            if exit_.failed
+        }
+        exceptions = {rank: diagnose.last_exception(tail) for rank, tail in tails.items()}
+        first = diagnose.first_failure(exits, exceptions)
+        lived_s = boottime_s() - self.attempt_started_s
+        steps = self.table.most_steps()
+        if first is None:
+            unknown = Cause(kind="unknown", summary="The worker group ended; nobody saw why.")
+            return policy.AttemptOutcome(self.attempt, lived_s, steps, None, None, None), unknown
+        folder = self._folder.evidence_dir / f"attempt-{self.attempt}-failure"
+        cause = diagnose.failure_cause(
+            first,
+            exceptions[first.rank],
+            tails[first.rank],
+            others_failed=sum(exit_.failed for exit_ in exits) - 1,
+            evidence=str(folder) if folder.exists() else None,
+        )
+        exception = exceptions[first.rank] if cause.kind == "exception" else None
+        outcome = policy.AttemptOutcome(
+            self.attempt, lived_s, steps, cause.exit_code, cause.signal, exception
+        )
+        return outcome, cause
+
+    async def _answer_group_stopped(self, question: Message) -> None:
+        await self._end_leftovers()
+        self._answer(question)
+
+    async def _end_leftovers(self) -> None:
+        left = await sweep.end(self._everything_started(), LEFTOVER_GRACE_S)
+        if left:
+            pids = ", ".join(str(process.pid) for process in left)
+            self._story.tell(
+                "alert",
+                f"pid {pids} cannot be ended: stuck in the kernel",
+                attempt=self.attempt,
+            )
+
+    def _everything_started(self) -> list[ProcessId]:
+        """Ranks and all that they started, by job id and by what was seen in their trees."""
+        found = {process.pid: process for process in sweep.rank_processes(self._spec.job_id)}
+        for process in sweep.alive(self._usage.seen.values()):
+            found.setdefault(process.pid, process)
+        return list(found.values())
+
+    def _answer(self, question: Message, **fields: Any) -> None:
+        if self._send_to_agent is not None:
+            self._send_to_agent({"answer": question["question"], **fields})
+
+    # -- hangs -----------------------------------------------------------------------------------
+
+    def check_progress(self, now_s: float) -> None:
+        """Once a tick: note that the group runs, and give the hang verdict."""
+        if self.state == "starting" and self.table.alive():
+            if now_s - self.attempt_started_s > STARTED_AFTER_S:
+                self.state = "running"
+        if self.state != "running" or self._stop_requested.is_set():
+            return
+        timeout_s = self._spec.hang_timeout_s
+        progress = self.table.progress(now_s)
+        if timeout_s is not None and not self._suspected:
+            suspicion = hang.verdict(progress, timeout_s / 2)
+            if suspicion is not None:
+                self._suspected = True
+                self._story.tell("hang_suspected", suspicion.message, attempt=self.attempt)
+        found = hang.verdict(progress, timeout_s)
+        if found is not None:
+            self._around.spawn(self._end_hang(found))
+
+    async def _end_hang(self, found: hang.HangVerdict) -> None:
+        self.state = "hung"
+        for rank in found.ranks:
+            self.table[rank].hung = True
+        self._around.publish()
+        folder = await self._keep_evidence("hang")
+        cause = Cause(
+            kind="hang",
+            rank=found.ranks[0] if len(found.ranks) == 1 else None,
+            summary=f"The job hung: {found.message}.",
+            evidence=folder,
+        )
+        self.cause = cause
+        self._story.tell(
+            "hang", cause.summary, attempt=self.attempt, rank=cause.rank, evidence=folder
+        )
+        lived_s = boottime_s() - self.attempt_started_s
+        self._outcomes.append(
+            policy.AttemptOutcome(
+                self.attempt, lived_s, self.table.most_steps(), None, None, None, hung=True
+            )
+        )
+        if await self._restart_or_end(cause):
+            self._restart_ranks()
+        elif not self._stop_requested.is_set():
+            self._stop_requested.set()
+            await self._end_ranks(HANG_GRACE_S)
+
+    # -- what a person asks for ------------------------------------------------------------------
+
+    def request_stop(self, grace_s: float) -> None:
+        """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
+        if self.ended.is_set():
+            raise ControlError("the job has ended")
+        how = "killing the job" if grace_s <= 0 else f"stopping the job ({grace_s:g} s to end)"
+        self._story.tell("stopping", how, attempt=self.attempt)
+        self.state = "stopping"
+        self.ending = Ending("stopped")
+        self._stop_requested.set()
+        self._around.publish()
+        self._around.spawn(self._end_ranks(grace_s))
+
+    def request_restart(self) -> None:
+        """Restart all ranks; it costs nothing of the budget."""
+        if self.state not in ("starting", "running", "hung"):
+            raise ControlError(f"the job is {self.state}", "wait until it runs")
+        if not self.table.alive():
+            raise ControlError("the ranks are not started yet", "try again in a moment")
+        self._story.tell(
+            "group_restart",
+            f"restarting all ranks as attempt {self.attempt + 1}, as asked",
+            attempt=self.attempt,
+        )
+        self.state = "restarting"
+        self._around.publish()
+        self._restart_ranks()
+
+    def _restart_ranks(self) -> None:
+        self._ending_ranks_at_s = boottime_s()
+        if self._send_to_agent is not None:
+            self._send_to_agent({"type": "restart_group", "restarts_left": self.restarts_left})
+        else:
+            self._around.spawn(self._restart_without_agent())
+
+    async def _restart_without_agent(self) -> None:
+        await self._end_leftovers()
+        self._around.start_agent(self.attempt + 1, self.restarts_left)
+
+    async def _end_ranks(self, grace_s: float) -> None:
+        """Ranks first, by themselves, so that one which saves its work still has its children."""
+        self._ending_ranks_at_s = boottime_s()
+        if self._send_to_agent is not None:
+            self._send_to_agent({"type": "stopping"})
+        ranks = [record.process for record in self.table.alive() if record.process is not None]
+        await sweep.end(ranks, grace_s)
+        await sweep.end(self._everything_started(), min(grace_s, LEFTOVER_GRACE_S))
+        if self.agent_pid is not None:
+            agent = procs.identify(self.agent_pid)
+            deadline_s = boottime_s() + (AGENT_EXIT_S if ranks else 1.0)
+            while procs.is_alive(agent) and boottime_s() < deadline_s:
+                await asyncio.sleep(0.05)
+            await sweep.end([agent], 0.0)
+        else:
+            await self.conclude()
+
+    # -- the agent's end -------------------------------------------------------------------------
+
+    async def _agent_ended(self, returncode: int) -> None:
+        for record in self.table.alive():  # an exit that the agent saw but could not tell any more
+            if record.process is not None and not procs.is_alive(record.process):
+                self.rank_exited(
+                    {
+                        "attempt": self.attempt,
+                        "rank": record.rank,
+                        "pid": record.pid,
+                        "returncode": None if returncode else 0,
+                        "at_boottime_s": boottime_s(),
+                    }
+                )
+        alive = self.table.alive()
+        if alive and self.ending is None:
+            self._story.tell(
+                "alert",
+                f"the agent ended ({diagnose.RankExit(0, 0, returncode, 0).in_words()}); "
+                f"{len(alive)} ranks go on without it",
+                attempt=self.attempt,
+            )
+            return
+        if self.ending is None and not self.table.exits():
+            self._end_without_start(returncode)
+        if self.ending is None and any(exit_.failed for exit_ in self.table.exits()):
+            await self._continue_without_agent()
+            return
+        await self.conclude()
+
+    def _end_without_start(self, returncode: int) -> None:
+        words = diagnose.RankExit(0, 0, returncode, 0).in_words()
+        tail = [
+            line for line in evidence.log_tail(self._folder.supervisor_log).splitlines() if line
+        ]
+        last = f" Its last line: {tail[-1]}" if tail else ""
+        cause = Cause(
+            kind="launch",
+            exit_code=returncode if returncode > 0 else None,
+            summary=f"The agent {words} before any rank was started.{last}",
+            evidence=str(self._folder.supervisor_log),
+        )
+        self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
+
+    async def _after_orphan_exit(self) -> None:
+        """A rank ended whose agent is dead: the rest of the group follows, as torch would have it."""
+        failed = any(exit_.failed for exit_ in self.table.exits())
+        if failed and self._ending_ranks_at_s is None and self.ending is None:
+            await self._keep_evidence("failure")
+            self._ending_ranks_at_s = boottime_s()
+            await self._end_leftovers()
+        if self.table.alive() or self.ended.is_set():
+            return
+        if failed and self.ending is None:
+            await self._continue_without_agent()
+        else:
+            await self.conclude()
+
+    async def _continue_without_agent(self) -> None:
+        if self._concluding:
+            return
+        if await self._decide_after_failure():
+            await self._restart_without_agent()
+        else:
+            await self.conclude()
+
+    async def conclude(self) -> None:
+        """The group is over: end what is left and settle the job's state. Happens once."""
+        if self._concluding:
+            return
+        self._concluding = True
+        await self._end_leftovers()
+        ending = self.ending or Ending("finished")
+        self.cause = ending.cause
+        lived = f"attempt {self.attempt}"
+        if ending.state == "finished":
+            self.exit_code = 0
+            self._story.tell(
+                "finished", f"finished: all ranks exited with 0 in {lived}", attempt=self.attempt
+            )
+        elif ending.state == "stopped":
+            self._story.tell("stopped", f"stopped in {lived}", attempt=self.attempt)
+        elif ending.cause is not None:
+            self.exit_code = ending.cause.exit_code or 1
+            self._story.tell(
+                "failed",
+                f"failed in {lived}: {ending.reason}",
+                attempt=self.attempt,
+                rank=ending.cause.rank,
+                exit_code=ending.cause.exit_code,
+                signal=ending.cause.signal,
+                evidence=ending.cause.evidence,
+            )
+        self.ending = ending
+        self.state = ending.state
+        self.ended.set()

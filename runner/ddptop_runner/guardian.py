@@ -1,0 +1,247 @@
+"""The guardian: the small process that outlives everything else of a job.
+
+It holds the launching shell's environment in memory, starts the supervisor and the agent, starts
+the supervisor again when it dies, collects the exits of every orphan of the job (child subreaper)
+and prints the job's events in its tmux pane. It ignores SIGHUP and a lost pane; Ctrl-C prints how
+to stop the job.
+
+Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
+guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts}, `exited` {pid,
+returncode, at_boottime_s}, `agent_started` {pid}.
+supervisor → guardian: `print` {text}, `start_agent` {plan}, `done` {exit_code}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner import handover as handover_file
+from ddptop_runner.agent_launch import agent_command, agent_plan
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec, read_spec
+
+PR_SET_CHILD_SUBREAPER = 36
+RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
+"""Wait before the supervisor's next start, by how many times it died within a minute."""
+PACKET_BYTES = 64 * 1024
+
+
+def lock(path: Path) -> int | None:
+    """Hold an exclusive flock for the life of this process; None when another process holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def become_subreaper() -> None:
+    """Orphans among the descendants get this process as their parent (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Guardian:
+    """One job's guardian. Construct, then `run`."""
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, given: handover_file.Handover) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._given = given
+        self._log = folder.supervisor_log.open("ab", buffering=0)
+        self._selector = selectors.DefaultSelector()
+        self._channel: socket.socket | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._supervisor_starts: list[float] = []
+        self._restart_at_s: float | None = None
+        self._agent_pid: int | None = None
+        self._exits: list[dict[str, Any]] = []
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Guard the job until the supervisor says that it has ended; the job's exit code."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, lambda *_: self._say(self._how_to_stop()))
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        self._start_agent(self._first_plan())
+        self._start_supervisor()
+        while self._exit_code is None:
+            timeout_s = None
+            if self._restart_at_s is not None:
+                timeout_s = max(0.0, self._restart_at_s - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                if key.data is None:
+                    os.read(wake_read, 4096)
+                else:
+                    self._receive()
+            self._reap()
+            if self._restart_at_s is not None and time.monotonic() >= self._restart_at_s:
+                self._restart_at_s = None
+                self._start_supervisor()
+        return self._exit_code
+
+    def _first_plan(self) -> dict[str, Any]:
+        return agent_plan(self._spec, self._folder, self._given.attempt, self._spec.max_restarts)
+
+    def _how_to_stop(self) -> str:
+        job = self._spec.job
+        return f"{job} goes on. To stop it: ddptop stop {job}. To leave this pane: Ctrl-B d."
+
+    def _say(self, text: str) -> None:
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except (OSError, ValueError):
+            pass  # the pane is gone; the job is not
+
+    def _start_agent(self, plan: dict[str, Any]) -> None:
+        env = {**self._given.env, **self._given.job_env}
+        try:
+            agent = subprocess.Popen(
+                agent_command(self._spec),
+                cwd=self._spec.cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                umask=self._given.umask,
+            )
+        except OSError as error:
+            self._log.write(f"ddptop: the agent cannot start: {error}\n".encode())
+            self._exits.append({"pid": 0, "returncode": 127, "at_boottime_s": boottime_s()})
+            self._agent_pid = 0
+            self._send({"type": "exited", **self._exits[-1]})
+            return
+        assert agent.stdin is not None  # it was asked for as a pipe
+        try:
+            with agent.stdin:
+                agent.stdin.write(json.dumps(plan).encode())
+        except OSError:
+            pass  # it died at once; its exit tells
+        agent.returncode = 0  # reaped by pid in _reap, never by this handle
+        self._agent_pid = agent.pid
+        self._send({"type": "agent_started", "pid": agent.pid})
+
+    def _start_supervisor(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._supervisor_starts.append(time.monotonic())
+        argv = [
+            sys.executable,
+            str(Path(__file__).with_name("start.py")),
+            "supervisor",
+            str(self._folder.path),
+            str(theirs.fileno()),
+        ]
+        self._supervisor = subprocess.Popen(
+            argv,
+            env={**self._given.env, "DDPTOP_JOB_ID": self._spec.job_id},
+            cwd=self._folder.path,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        self._channel = ours
+        self._selector.register(ours, selectors.EVENT_READ, "channel")
+        self._send(
+            {
+                "type": "hello",
+                "attempt": self._given.attempt,
+                "agent_pid": self._agent_pid,
+                "guardian_pid": os.getpid(),
+                "exits": self._exits,
+                "supervisor_restarts": len(self._supervisor_starts) - 1,
+            }
+        )
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._channel is not None:
+            try:
+                self._channel.send(json.dumps(message).encode())
+            except OSError:
+                pass  # the supervisor died; the next one gets it with the hello
+
+    def _receive(self) -> None:
+        assert self._channel is not None  # only a registered channel is read
+        try:
+            packet = self._channel.recv(PACKET_BYTES)
+        except OSError:
+            packet = b""
+        if not packet:
+            self._drop_channel()
+            return
+        message = json.loads(packet)
+        if message["type"] == "print":
+            self._say(message["text"])
+        elif message["type"] == "start_agent":
+            self._start_agent(message["plan"])
+        elif message["type"] == "done":
+            self._exit_code = int(message["exit_code"])
+
+    def _drop_channel(self) -> None:
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            returncode = os.waitstatus_to_exitcode(status)
+            if self._supervisor is not None and pid == self._supervisor.pid:
+                self._supervisor.returncode = returncode
+                self._supervisor_ended(returncode)
+                continue
+            exit_ = {"pid": pid, "returncode": returncode, "at_boottime_s": boottime_s()}
+            self._exits = [*self._exits[-999:], exit_]
+            self._send({"type": "exited", **exit_})
+
+    def _supervisor_ended(self, returncode: int) -> None:
+        while self._channel is not None:  # its last words: it may have said that it is done
+            self._receive()
+        if self._exit_code is not None:
+            return
+        recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
+        pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
+        self._log.write(f"ddptop: the supervisor ended ({returncode}); started again\n".encode())
+        self._restart_at_s = time.monotonic() + pause_s
+
+
+def main(run_dir: str) -> int:
+    """Guard the job of that run folder, for as long as it takes."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    folder = RunFolder(Path(run_dir))
+    held = lock(folder.guardian_lock)
+    if held is None:
+        print(f"{folder.job} has a guardian already", file=sys.stderr)  # noqa: T201
+        return 1
+    spec = read_spec(folder)
+    given = handover_file.take(folder.handover_file)
+    handover_file.apply_limits(given.soft_limits)
+    become_subreaper()
+    return Guardian(folder, spec, given).run()

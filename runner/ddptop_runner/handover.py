@@ -1,0 +1,70 @@
+"""The launching shell's environment on its way to the guardian: a 0600 file, read once.
+
+A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` shows
+them in `ps`; so they travel in a file that the guardian deletes as it reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What the guardian starts the job with."""
+
+    env: dict[str, str]
+    """The launching shell's variables."""
+    job_env: dict[str, str]
+    """What ddptop and --env add for the job: devices, job id, overrides."""
+    umask: int
+    soft_limits: dict[str, int]
+    """The shell's soft resource limits, by name."""
+    attempt: int
+    """The number of the first attempt: 0, or the next one when an ended job is started again."""
+
+
+def capture(job_env: dict[str, str], attempt: int) -> Handover:
+    """This process's environment, umask and limits, with what the job adds."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
+    return Handover(dict(os.environ), job_env, umask, limits, attempt)
+
+
+def write(path: Path, handover: Handover) -> None:
+    """Write the file, readable by this user alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump(asdict(handover), file)
+
+
+def take(path: Path) -> Handover:
+    """Read the file and delete it.
+
+    Raises:
+        OSError: when there is none.
+        ValueError: when it is not a hand-over.
+    """
+    data = path.read_text(encoding="utf-8", errors="surrogateescape")
+    path.unlink()
+    return Handover(**json.loads(data))
+
+
+def apply_limits(soft_limits: dict[str, int]) -> None:
+    """Set this process's soft limits as in the launching shell, as far as the hard ones allow."""
+    for name, soft in soft_limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard):
+            soft = hard
+        try:
+            resource.setrlimit(kind, (soft, hard))
+        except (OSError, ValueError):
+            continue  # the old limit stays

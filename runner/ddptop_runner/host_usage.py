@@ -1,0 +1,95 @@
+"""CPU and resident memory of each rank with its descendants, from /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.model import ProcessId
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class RankUsage:
+    """One rank at one moment."""
+
+    cpu_percent: float | None
+    """Of one core, over the time since the last look; None at the first."""
+    rss_bytes: int
+    """Sum over the tree: pages shared between its processes count once for each."""
+    state_letter: str
+    """Of the rank's own process, as in ps(1)."""
+    tree_pids: tuple[int, ...]
+    """The rank and its descendants."""
+
+
+class HostUsage:
+    """Remembers CPU ticks between looks, and every process seen in a rank's tree."""
+
+    def __init__(self) -> None:
+        self._ticks: dict[int, tuple[int, int]] = {}
+        self._looked_at_s: float | None = None
+        self.seen: dict[int, ProcessId] = {}
+        """Every process ever seen in a rank's tree: what may have to be ended with it."""
+
+    def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
+        """Usage by rank; ranks whose process is gone are left out.
+
+        Args:
+            rank_pids: {rank: pid} of the living ranks.
+        """
+        now_s = boottime_s()
+        elapsed_s = None if self._looked_at_s is None else now_s - self._looked_at_s
+        self._looked_at_s = now_s
+        ticks: dict[int, tuple[int, int]] = {}
+        usage = {}
+        for rank, pid in rank_pids.items():
+            tree = (pid, *procs.descendants_of(pid))
+            found = self._look_at_tree(tree, ticks, elapsed_s)
+            if found is not None:
+                usage[rank] = found
+        self._ticks = ticks
+        return usage
+
+    def _look_at_tree(
+        self, tree: tuple[int, ...], ticks: dict[int, tuple[int, int]], elapsed_s: float | None
+    ) -> RankUsage | None:
+        used_ticks = 0
+        rss_bytes = 0
+        letter = None
+        known_before = False
+        for pid in tree:
+            fields = procs.stat_fields(pid)
+            if fields is None:
+                continue
+            if pid == tree[0]:
+                letter = fields[0]
+            started, total = int(fields[19]), int(fields[11]) + int(fields[12])
+            rss_bytes += int(fields[21]) * _PAGE_BYTES
+            ticks[pid] = (started, total)
+            self._remember(pid, started)
+            before = self._ticks.get(pid)
+            if before is not None and before[0] == started:
+                used_ticks += total - before[1]
+                known_before = True
+        if letter is None:
+            return None
+        cpu_percent = None
+        if known_before and elapsed_s:
+            cpu_percent = 100.0 * used_ticks / _TICKS_PER_S / elapsed_s
+        return RankUsage(cpu_percent, rss_bytes, letter, tree)
+
+    def _remember(self, pid: int, started: int) -> None:
+        known = self.seen.get(pid)
+        if known is None or known.start_ticks != started:
+            self.seen[pid] = ProcessId(
+                host=procs.host_name(),
+                boot_id=procs.boot_id(),
+                pid_ns=procs.pid_namespace(),
+                pid=pid,
+                start_ticks=started,
+            )

@@ -1,0 +1,352 @@
+"""From a request to a running guardian: checks first, then the run folder, then the start.
+
+`prepare` changes nothing, so `--dry-run` and a refused request leave no trace; `start` makes the
+run folder and brings the guardian up in tmux or, without a usable tmux, as a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner import gpu_select, handover, interpreters, procs, survival, tmux
+from ddptop_runner.clock import utc_now
+from ddptop_runner.device_once import sample_once
+from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
+from ddptop_runner.registry import JobView, read_job
+from ddptop_runner.spec import Device, JobSpec, check_name, derive_name, write_spec
+
+GUARDIAN_START_S = 10.0
+"""A guardian takes its hand-over within milliseconds; after this long it did not come up."""
+
+SHELL_NOISE = frozenset(
+    """
+    _ OLDPWD PWD SHLVL TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE STY WINDOW WINDOWID
+    COLUMNS LINES LS_COLORS LESSOPEN LESSCLOSE SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK
+    DISPLAY XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS COLORTERM PS1 HISTFILE MAIL
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What the person asked for."""
+
+    kind: str
+    """`script` or `module`."""
+    target: str
+    args: tuple[str, ...] = ()
+    gpus: str | None = None
+    nproc: int | None = None
+    name: str | None = None
+    base_name: str | None = None
+    """What a name is derived from where none is given; None: the target."""
+    max_restarts: int = 3
+    hang_timeout_s: float | None = None
+    env: tuple[str, ...] = ()
+    """`K=V` each."""
+    cwd: str | None = None
+    python: str | None = None
+    probe: bool = True
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Everything decided; nothing done yet."""
+
+    spec: JobSpec
+    job_env: dict[str, str]
+    """Variables that the job gets beside the shell's."""
+    notes: tuple[str, ...]
+    """What the person should know, a line each."""
+    wrap: tuple[str, ...]
+    """Through what the tmux server must be started to outlive the login."""
+    name_is_derived: bool
+
+
+def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
+    """Check a request and decide everything.
+
+    Args:
+        request: what was asked.
+        env: the launching shell's variables.
+
+    Raises:
+        UsageError: naming what cannot be done and what to do instead.
+    """
+    if request.nproc is not None and request.nproc < 1:
+        raise UsageError(
+            f"--nproc {request.nproc}: a job needs at least one rank", "give 1 or more"
+        )
+    if request.max_restarts < 0:
+        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "give 0 or more")
+    if request.hang_timeout_s is not None and not request.probe:
+        raise UsageError(
+            "--hang-timeout needs the probe, which --no-probe leaves out", "drop one of them"
+        )
+    cwd = _folder(request.cwd)
+    if request.kind == "script":
+        _require_script(cwd, request.target)
+    python = interpreters.choose(request.python, env)
+    interpreters.require_torch(interpreters.inspect(python))
+    overrides = _overrides(request.env)
+    notes: list[str] = []
+    devices = _devices(request.gpus, {**env, **overrides}, request.nproc)
+    nproc = _nproc(request.nproc, devices, notes)
+    name = _name(request)
+    survival_plan = survival.plan(survival.gather(env))
+    backing, why = ("tmux", tmux.why_unusable())
+    if why is not None:
+        backing = "daemon"
+        notes.append(f"{why}: the job runs as a daemon of its own session, without a tmux pane")
+    if survival_plan.warning:
+        notes.append(survival_plan.warning)
+    job_env = dict(overrides)
+    job_env |= gpu_select.job_environment(devices)
+    if nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
+        job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
+    job_id = f"{name}@{secrets.token_hex(4)}"
+    job_env["DDPTOP_JOB_ID"] = job_id
+    spec = JobSpec(
+        job=name,
+        job_id=job_id,
+        host=procs.host_name(),
+        created_at=utc_now(),
+        kind="module" if request.kind == "module" else "script",
+        target=request.target,
+        args=list(request.args),
+        python=python,
+        cwd=str(cwd),
+        nproc=nproc,
+        devices=devices,
+        max_restarts=request.max_restarts,
+        hang_timeout_s=request.hang_timeout_s,
+        probe=request.probe,
+        env_names=sorted(set(env) - SHELL_NOISE),
+        env_overrides=sorted(overrides),
+        backing="daemon" if backing == "daemon" else "tmux",
+        tmux_socket=tmux.socket_name() if backing == "tmux" else None,
+    )
+    return LaunchPlan(spec, job_env, tuple(notes), tuple(survival_plan.wrap), request.name is None)
+
+
+def start(plan: LaunchPlan) -> JobView:
+    """Make the run folder and start the guardian; returns once it has taken the job over.
+
+    Raises:
+        UsageError: when the name is taken or the state folder cannot be written.
+        DdptopError: when the guardian does not come up.
+    """
+    folder, plan = _claim(plan)
+    try:
+        if local_dir_reason(folder):
+            create_local_dir(folder)
+        for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
+            needed.mkdir(parents=True)
+        write_spec(folder, plan.spec)
+        _start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
+    except BaseException:
+        _remove_unstarted(folder)
+        raise
+    return read_job(folder)
+
+
+def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[str]]:
+    """Start an ended job again as a new attempt in the same folder.
+
+    Args:
+        view: the ended job.
+        env: the calling shell's variables, which the job gets.
+
+    Returns:
+        The job's new view, and the names of variables that the job had and this shell has not.
+
+    Raises:
+        UsageError: when interpreter, script or devices are no longer there.
+        DdptopError: when the guardian does not come up.
+    """
+    spec = view.spec
+    if view.on_other_host:
+        raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
+    cwd = _folder(spec.cwd)
+    if spec.kind == "script":
+        _require_script(cwd, spec.target)
+    interpreters.require_torch(interpreters.inspect(spec.python))
+    missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
+    job_env = {name: env[name] for name in spec.env_overrides if name in env}
+    job_env |= gpu_select.job_environment(spec.devices)
+    if spec.nproc > 1 and "OMP_NUM_THREADS" not in env:
+        job_env["OMP_NUM_THREADS"] = "1"
+    job_env["DDPTOP_JOB_ID"] = spec.job_id
+    last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
+    why = tmux.why_unusable()
+    spec = msgspec.structs.replace(
+        spec,
+        backing="daemon" if why else "tmux",
+        tmux_socket=None if why else tmux.socket_name(),
+    )
+    folder = RunFolder(view.folder.path)
+    if local_dir_reason(folder):
+        _bring_history_back(folder)
+    write_spec(folder, spec)
+    plan = survival.plan(survival.gather(env))
+    _start_guardian(folder, spec, job_env, tuple(plan.wrap), attempt=last + 1)
+    return read_job(folder), missing
+
+
+def _bring_history_back(folder: RunFolder) -> None:
+    """A finished job's history lies in the run folder; a live one's on the local disk."""
+    stored = folder.path / "history.db"
+    local = create_local_dir(folder)
+    if stored.exists():
+        (local / "history.db").write_bytes(stored.read_bytes())
+        stored.unlink()
+
+
+def _folder(path: str | None) -> Path:
+    folder = Path(path).expanduser().absolute() if path else Path.cwd()
+    if not folder.is_dir():
+        raise UsageError(f"--cwd {path}: there is no such folder", "create it or give another")
+    return folder
+
+
+def _require_script(cwd: Path, script: str) -> None:
+    path = cwd / script
+    if path.is_dir():
+        raise UsageError(f"{script} is a folder", "give the script itself, or -m MODULE")
+    if not path.exists():
+        raise UsageError(f"there is no script {script} in {cwd}", "check the path, or give --cwd")
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{path} cannot be read", "check its permissions")
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    overrides = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env {pair}: not of the form NAME=VALUE", "write --env NAME=VALUE")
+        overrides[name] = value
+    return overrides
+
+
+def _devices(asked: str | None, env: Mapping[str, str], nproc: int | None) -> list[Device] | None:
+    request = None if asked is None else gpu_select.parse_gpus(asked)
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    present = list(sample_once().gpus)
+    if instances := gpu_select.mig_instances(visible):
+        present += sample_once(uuids=instances).gpus
+    return gpu_select.resolve(request, present, visible, nproc=nproc)
+
+
+def _nproc(asked: int | None, devices: list[Device] | None, notes: list[str]) -> int:
+    if asked is not None:
+        if devices and asked > len(devices):
+            notes.append(
+                f"{asked} ranks share {len(devices)} GPU{'s' if len(devices) > 1 else ''};"
+                " NCCL refuses two ranks on one device"
+            )
+        return asked
+    if not devices:
+        raise UsageError("this job has no GPU, so the number of ranks is unknown", "give --nproc N")
+    return len(devices)
+
+
+def _name(request: LaunchRequest) -> str:
+    if request.name is None:
+        return derive_name(request.base_name or request.target)
+    name = check_name(request.name)
+    folder = run_folder(name)
+    if folder.path.exists():
+        raise UsageError(
+            f"the name {name!r} is in use", f"choose another, or remove that job: ddptop rm {name}"
+        )
+    return name
+
+
+def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
+    """Make the run folder, which claims the name; a derived name gets the first free suffix."""
+    base = plan.spec.job
+    for number in range(1, 10_000):
+        name = base if number == 1 else f"{base}-{number}"
+        folder = run_folder(name)
+        try:
+            runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.path.mkdir(mode=0o700)
+        except FileExistsError:
+            if plan.name_is_derived:
+                continue
+            raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
+        except OSError as error:
+            raise UsageError(
+                f"the run folder {folder.path} cannot be written ({error.strerror})",
+                "set DDPTOP_HOME to a folder that can",
+            ) from error
+        if number == 1:
+            return folder, plan
+        job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
+        spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
+        job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
+        return folder, LaunchPlan(spec, job_env, plan.notes, plan.wrap, plan.name_is_derived)
+    raise UsageError(f"there are ten thousand jobs named {base}", "remove some: ddptop rm JOB")
+
+
+def _remove_unstarted(folder: RunFolder) -> None:
+    import shutil
+
+    if folder.live_dir != folder.path:
+        shutil.rmtree(folder.live_dir, ignore_errors=True)
+    shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def guardian_argv(folder: RunFolder) -> list[str]:
+    """The guardian's command line."""
+    start_file = Path(__file__).resolve().with_name("start.py")
+    return [sys.executable, str(start_file), "guardian", str(folder.path)]
+
+
+def _start_guardian(
+    folder: RunFolder,
+    spec: JobSpec,
+    job_env: dict[str, str],
+    wrap: Sequence[str],
+    attempt: int,
+) -> None:
+    folder.handover_file.unlink(missing_ok=True)
+    handover.write(folder.handover_file, handover.capture(job_env, attempt))
+    marker = {"DDPTOP_JOB_ID": spec.job_id}
+    if spec.backing == "tmux":
+        tmux.start_session(spec.job, guardian_argv(folder), folder.path, marker, wrap)
+    else:
+        _start_daemon(folder, marker, wrap)
+    deadline_s = time.monotonic() + GUARDIAN_START_S
+    while folder.handover_file.exists():
+        if time.monotonic() > deadline_s:
+            folder.handover_file.unlink(missing_ok=True)
+            raise DdptopError(
+                f"the guardian of {spec.job} did not start", f"see {folder.supervisor_log}"
+            )
+        time.sleep(0.005)
+
+
+def _start_daemon(folder: RunFolder, marker: Mapping[str, str], wrap: Sequence[str]) -> None:
+    with folder.supervisor_log.open("ab") as log:
+        subprocess.Popen(
+            [*wrap, *guardian_argv(folder)],
+            env={**os.environ, **marker},
+            cwd=folder.path,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ).returncode = 0  # it outlives this process, which therefore never reaps it

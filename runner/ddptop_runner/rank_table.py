@@ -1,0 +1,248 @@
+"""The supervisor's model of the current attempt: one record per rank, folded from every source."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_from_boottime
+from ddptop_runner.diagnose import RankExit
+from ddptop_runner.hang import RankProgress, is_quiet
+from ddptop_runner.host_usage import RankUsage
+from ddptop_runner.model import LossSource, LossState, ProcessId, RankSample, RankState
+from ddptop_runner.probe_message import ProbeMessage
+
+RATE_WINDOW_S = 10.0
+"""Steps per second are counted over about this time."""
+
+
+@dataclass
+class RankRecord:
+    """All that is known of one rank of the current attempt."""
+
+    rank: int
+    local_rank: int
+    started_boottime_s: float
+    process: ProcessId | None = None
+    heard: bool = False
+    steps: int | None = None
+    last_step_boottime_s: float | None = None
+    loss: float | None = None
+    loss_step: int | None = None
+    loss_state: LossState | None = None
+    loss_source: LossSource | None = None
+    loss_min: float | None = None
+    loss_max: float | None = None
+    step_time_s: float | None = None
+    data_wait_s: float | None = None
+    global_step: int | None = None
+    total_steps: int | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    stack_signal: int | None = None
+    usage: RankUsage | None = None
+    exit: RankExit | None = None
+    hung: bool = False
+    _rate_marks: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int | None:
+        """The rank's process id, once it is started."""
+        return None if self.process is None else self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and its end has not been reported."""
+        return self.process is not None and self.exit is None
+
+    def steps_per_s(self) -> float | None:
+        """Over the last ten seconds or so; None with fewer than two marks."""
+        if len(self._rate_marks) < 2:
+            return None
+        (first_s, first), (last_s, last) = self._rate_marks[0], self._rate_marks[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else None
+
+    def hear(self, message: ProbeMessage) -> None:
+        """Fold in one message of the rank's probe."""
+        self.heard = True
+        self.stack_signal = message.stack_signal
+        if message.steps is not None:
+            self._count(message)
+        if message.loss_state is not None:
+            self.loss, self.loss_state = message.loss, message.loss_state
+            self.loss_step, self.loss_source = message.loss_step, message.loss_source
+            lows = [x for x in (self.loss_min, message.loss_min) if x is not None]
+            highs = [x for x in (self.loss_max, message.loss_max) if x is not None]
+            self.loss_min, self.loss_max = min(lows, default=None), max(highs, default=None)
+        if message.step_time_s is not None:
+            self.step_time_s = message.step_time_s
+        if message.data_wait_s is not None:
+            self.data_wait_s = message.data_wait_s
+        if message.global_step is not None:
+            self.global_step = message.global_step
+        if message.total_steps is not None:
+            self.total_steps = message.total_steps
+        self.metrics.update(message.metrics)
+
+    def _count(self, message: ProbeMessage) -> None:
+        steps, at_s = message.steps, message.last_step_t
+        if steps is None or at_s is None:
+            return
+        if self.steps is None or steps > self.steps:
+            self.last_step_boottime_s = at_s
+            self._rate_marks.append((at_s, steps))
+            while len(self._rate_marks) > 2 and self._rate_marks[1][0] < at_s - RATE_WINDOW_S:
+                del self._rate_marks[0]
+        self.steps = steps
+
+    def since_progress_s(self, now_s: float) -> float:
+        """Seconds since the last step, or since the attempt started."""
+        return now_s - max(self.started_boottime_s, self.last_step_boottime_s or 0.0)
+
+    def state(self, now_s: float, probe: bool) -> RankState:
+        """The rank's state in a word."""
+        if self.exit is not None:
+            if self.exit.ended_by_us:
+                return "stopped"
+            return "failed" if self.exit.failed else "exited"
+        if self.process is None:
+            return "starting"
+        if self.usage is not None and self.usage.state_letter in "Tt":
+            return "paused"
+        if self.hung:
+            return "hung"
+        if probe and not self.steps:
+            return "starting"
+        if probe and is_quiet(self.since_progress_s(now_s), self.step_time_s):
+            return "quiet"
+        return "running"
+
+    def sample(self, now_s: float, probe: bool) -> RankSample:
+        """The record as the contract has it; devices are joined in later."""
+        exit_code, signal = None, None
+        if self.exit is not None and self.exit.returncode is not None:
+            exit_code, signal = procs.split_status(self.exit.returncode)
+        last_progress_at: dt.datetime | None = None
+        if self.last_step_boottime_s is not None:
+            last_progress_at = utc_from_boottime(self.last_step_boottime_s)
+        usage = self.usage if self.alive else None
+        return RankSample(
+            rank=self.rank,
+            local_rank=self.local_rank,
+            host=procs.host_name(),
+            pid=self.pid,
+            state=self.state(now_s, probe),
+            step=self.steps,
+            global_step=self.global_step,
+            loss=self.loss,
+            loss_step=self.loss_step,
+            loss_state=self.loss_state,
+            loss_source=self.loss_source,
+            loss_min=self.loss_min,
+            loss_max=self.loss_max,
+            step_time_s=self.step_time_s,
+            steps_per_s=self.steps_per_s() if self.alive else None,
+            data_wait_s=self.data_wait_s,
+            cpu_percent=None if usage is None else usage.cpu_percent,
+            rss_bytes=None if usage is None else usage.rss_bytes,
+            last_progress_at=last_progress_at,
+            exit_code=exit_code,
+            signal=signal,
+            metrics=dict(self.metrics),
+            has_probe=self.heard if probe else None,
+        )
+
+
+class RankTable:
+    """The records of the current attempt, by rank."""
+
+    def __init__(self, world_size: int, started_boottime_s: float) -> None:
+        self._records = {
+            rank: RankRecord(rank, rank, started_boottime_s) for rank in range(world_size)
+        }
+        self._rank_of_pid: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[RankRecord]:
+        return iter(self._records.values())
+
+    def __getitem__(self, rank: int) -> RankRecord:
+        return self._records[rank]
+
+    def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
+        """A rank's process exists; the record knows it from now on."""
+        record = self._records.setdefault(rank, RankRecord(rank, local_rank, 0.0))
+        record.local_rank = local_rank
+        record.process = procs.identify(pid)
+        self._rank_of_pid[pid] = rank
+        return record
+
+    def of_pid(self, pid: int) -> RankRecord | None:
+        """The rank whose own process this is."""
+        rank = self._rank_of_pid.get(pid)
+        return None if rank is None else self._records[rank]
+
+    def hear(self, message: ProbeMessage, attempt: int | None) -> RankRecord | None:
+        """Give a probe's message to its rank; None when it is of another attempt or nobody's.
+
+        A process started by a rank (its own launcher, say) speaks for that rank by number.
+        """
+        record = self.of_pid(message.pid)
+        if record is None:
+            if message.attempt != attempt or message.rank is None:
+                return None
+            record = self._records.get(message.rank)
+        if record is None or (record.exit is not None and message.attempt != attempt):
+            return None
+        record.hear(message)
+        return record
+
+    def alive(self) -> list[RankRecord]:
+        """Ranks that are started and not known to have ended."""
+        return [record for record in self if record.alive]
+
+    def exits(self) -> list[RankExit]:
+        """The ends that are known."""
+        return [record.exit for record in self if record.exit is not None]
+
+    def progress(self, now_s: float) -> list[RankProgress]:
+        """What the hang verdict looks at."""
+        return [
+            RankProgress(
+                rank=record.rank,
+                alive=record.alive,
+                paused=record.usage is not None and record.usage.state_letter in "Tt",
+                steps=record.steps if record.heard else None,
+                since_progress_s=record.since_progress_s(now_s),
+            )
+            for record in self
+        ]
+
+    def most_steps(self) -> int | None:
+        """Of any rank; None when no rank's probe was heard."""
+        return max((record.steps or 0 for record in self if record.heard), default=None)
+
+    def fewest_steps(self) -> int | None:
+        """Of the slowest rank; None when no rank has told its steps."""
+        return min((record.steps for record in self if record.steps is not None), default=None)
+
+    def forget_loss_range(self) -> None:
+        """Begin a new second: smallest and largest loss are since the previous snapshot."""
+        for record in self:
+            record.loss_min = record.loss_max = None
+
+
+def total_steps(records: Iterable[RankRecord]) -> int | None:
+    """The total that any rank reported."""
+    return max((r.total_steps for r in records if r.total_steps is not None), default=None)
+
+
+def eta_s(records: Iterable[RankRecord]) -> float | None:
+    """Seconds to the last step at the slowest rank's speed; None where that is unknown."""
+    estimates = []
+    for record in records:
+        rate = record.steps_per_s()
+        done = record.global_step if record.global_step is not None else record.steps
+        if record.total_steps is not None and done is not None and rate:
+            estimates.append(max(0, record.total_steps - done) / rate)
+    return max(estimates, default=None)

@@ -1,0 +1,340 @@
+"""The supervisor: gathers every source into one model, writes snapshot and history, takes commands.
+
+It imports no torch. It may die at any time: the guardian starts it again, it binds the same socket
+paths, reads its last snapshot, and the agent tells it the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner import alerts, evidence, imbalance, procs, rank_devices, rank_table
+from ddptop_runner.agent_launch import agent_plan
+from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.device_feed import DeviceFeed
+from ddptop_runner.errors import ControlError, DdptopError
+from ddptop_runner.group import Group, Message
+from ddptop_runner.guardian import PACKET_BYTES, lock
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.model import LIVE_STATES, Alert, NodeSnapshot, ProcessId, decode_snapshot, encode
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.probe_message import decode_message
+from ddptop_runner.spec import JobSpec, read_spec, write_atomic
+from ddptop_runner.story import Story
+from ddptop_runner.supervisor_server import ControlServer
+
+TICK_S = 1.0
+DATAGRAM_BYTES = 8192
+
+
+class Supervisor:
+    """One job's supervisor. Construct inside a running event loop, then `run`."""
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._seq = 0
+        self._started_at = spec.created_at
+        self._ended_at: dt.datetime | None = None
+        self._guardian: ProcessId | None = None
+        self._self = procs.identify(os.getpid())
+        self._usage = HostUsage()
+        self._alert_book = alerts.AlertBook()
+        self._alerts: list[Alert] = []
+        self._history = HistoryWriter(folder.live_dir / "history.db")
+        self._story = Story(self._history, self._show)
+        self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
+        self._feed: DeviceFeed | None = None
+        if spec.devices:
+            uuids = [device.uuid for device in spec.devices if device.uuid]
+            self._feed = DeviceFeed(uuids)
+        self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._server = ControlServer(folder.control_socket, self._command, self._group)
+
+    async def run(self) -> int:
+        """Supervise until the group has ended; the job's exit code for the guardian."""
+        self._bind_probe_socket()
+        hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
+        self._greet(hello)
+        await self._server.start()
+        self._loop.add_reader(self._channel, self._read_guardian)
+        if self._feed is not None:
+            await self._feed.start()
+        try:
+            await self._tick_until_ended()
+        finally:
+            await self._shut_down()
+        self._tell_guardian({"type": "done", "exit_code": self._exit_status()})
+        return 0
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    async def _tick_until_ended(self) -> None:
+        next_tick_s = self._loop.time()
+        while not self._group.ended.is_set():
+            self._tick()
+            next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._group.ended.wait(), next_tick_s - self._loop.time())
+
+    def _tick(self) -> None:
+        pids = {record.rank: record.pid for record in self._group.table.alive()}
+        usage = self._usage.look({rank: pid for rank, pid in pids.items() if pid is not None})
+        for record in self._group.table:
+            record.usage = usage.get(record.rank)
+        self._group.check_progress(boottime_s())
+        snapshot = self._snapshot()
+        new = self._update_alerts(snapshot)
+        snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
+        for alert in new:
+            self._story.tell("alert", alert.message, attempt=self._group.attempt)
+        self._write(snapshot)
+        self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
+        self._group.table.forget_loss_range()
+
+    def _update_alerts(self, snapshot: NodeSnapshot) -> list[Alert]:
+        found = alerts.find(snapshot.ranks, snapshot.gpus)
+        self._alerts, new = self._alert_book.update(found, snapshot.ts)
+        return [alert for alert in new if alert.severity != "info"]
+
+    async def _shut_down(self) -> None:
+        self._read_probes()  # the last words of ranks that ended
+        self._loop.remove_reader(self._probe_socket)
+        self._loop.remove_reader(self._channel)
+        if self._feed is not None:
+            await self._feed.stop()
+        self._server.close()
+        self._probe_socket.close()
+        self._folder.probe_socket.unlink(missing_ok=True)
+        if not self._group.ended.is_set():
+            return
+        self._ended_at = utc_now()
+        snapshot = self._snapshot()
+        self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
+        self._history.close(final=True)
+        if self._folder.live_dir != self._folder.path:
+            shutil.copy2(self._folder.live_dir / "history.db", self._folder.path / "history.db")
+            shutil.rmtree(self._folder.live_dir, ignore_errors=True)
+            self._folder.local_pointer.unlink(missing_ok=True)
+        self._write(snapshot)
+
+    def _exit_status(self) -> int:
+        group = self._group
+        return group.exit_code if group.exit_code is not None else (group.state != "finished")
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def _bind_probe_socket(self) -> None:
+        path = self._folder.probe_socket
+        path.unlink(missing_ok=True)
+        self._probe_socket.bind(str(path))
+        path.chmod(0o600)
+        self._loop.add_reader(self._probe_socket, self._read_probes)
+
+    def _read_probes(self) -> None:
+        for _ in range(64):  # then let the loop do other things
+            try:
+                data = self._probe_socket.recv(DATAGRAM_BYTES)
+            except OSError:
+                return
+            message = decode_message(data)
+            if message is not None and message.job == self._spec.job_id:
+                self._group.heard(message)
+
+    def _greet(self, hello: Message) -> None:
+        self._guardian = procs.identify(hello["guardian_pid"])
+        self._group.attempt = hello["attempt"]
+        self._group.agent_pid = hello["agent_pid"]
+        previous = self._previous_snapshot()
+        if previous is not None:
+            self._started_at = previous.started_at
+            self._seq = previous.seq
+        if hello["supervisor_restarts"] and previous is not None:
+            self._group.recover(previous)
+            self._story.tell(
+                "supervisor_restarted",
+                "the supervisor was started again; nothing was lost",
+                attempt=self._group.attempt,
+            )
+        else:
+            script = Path(self._spec.target).name
+            ranks = f"{self._spec.nproc} rank{'s' if self._spec.nproc > 1 else ''}"
+            devices = "CPU"
+            if self._spec.devices:
+                devices = "GPU " + ", ".join(str(device.index) for device in self._spec.devices)
+            self._story.tell(
+                "launched", f"launched {script} with {ranks} on {devices}", attempt=hello["attempt"]
+            )
+        for exit_ in hello["exits"]:
+            self._group.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
+
+    def _previous_snapshot(self) -> NodeSnapshot | None:
+        try:
+            return decode_snapshot(self._folder.node_file(procs.host_name()).read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _read_guardian(self) -> None:
+        try:
+            packet = self._channel.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:  # the guardian died; a later command takes the job up again
+            self._loop.remove_reader(self._channel)
+            return
+        message = json.loads(packet)
+        if message["type"] == "exited":
+            self._group.process_exited(
+                message["pid"], message["returncode"], message["at_boottime_s"]
+            )
+        elif message["type"] == "agent_started":
+            self._group.agent_pid = message["pid"]
+
+    async def _command(self, message: Message) -> Message:
+        op = message.get("op")
+        if op == "stop":
+            self._group.request_stop(float(message.get("grace_s", 30.0)))
+        elif op == "kill":
+            self._group.request_stop(0.0)
+        elif op == "restart":
+            self._group.request_restart()
+        elif op == "stacks":
+            return await self._stacks(message.get("rank"))
+        elif op != "ping":
+            raise ControlError(f"the supervisor does not know {op!r}")
+        return {"state": self._group.state}
+
+    async def _stacks(self, rank: int | None) -> Message:
+        records = [record for record in self._group.table if rank in (None, record.rank)]
+        if not records:
+            raise ControlError(f"there is no rank {rank}", f"ranks are 0 to {self._spec.nproc - 1}")
+        found = await evidence.collect_stacks(self._folder, self._group.attempt, records)
+        return {"stacks": msgspec.to_builtins(found)}
+
+    # -- what goes out ---------------------------------------------------------------------------
+
+    def _show(self, line: str) -> None:
+        self._tell_guardian({"type": "print", "text": line})
+
+    def _tell_guardian(self, message: Message) -> None:
+        with contextlib.suppress(OSError):  # a lost guardian does not stop the supervisor
+            self._channel.send(json.dumps(message).encode())
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+        plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
+        self._tell_guardian({"type": "start_agent", "plan": plan})
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the loop; an error of it is written to the supervisor's log."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            traceback.print_exception(error, file=sys.stderr)
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+        return encode(self._snapshot())
+
+    def publish(self) -> None:
+        """Write the snapshot now."""
+        self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts))
+
+    def _write(self, snapshot: NodeSnapshot) -> None:
+        with contextlib.suppress(OSError):  # disk full: the next tick tries again
+            write_atomic(self._folder.node_file(snapshot.host), encode(snapshot))
+
+    def _snapshot(self) -> NodeSnapshot:
+        self._seq += 1
+        group = self._group
+        now_s = boottime_s()
+        samples = [record.sample(now_s, self._spec.probe) for record in group.table]
+        report = None if self._feed is None else self._feed.latest
+        gpus = [] if report is None else list(report.gpus)
+        trees = {
+            record.rank: record.usage.tree_pids
+            for record in group.table
+            if record.usage is not None
+        }
+        samples, gpus = rank_devices.join(
+            samples, gpus, trees, self._spec.devices or [], self._spec.job
+        )
+        alive = group.state in LIVE_STATES
+        return NodeSnapshot(
+            job=self._spec.job,
+            job_id=self._spec.job_id,
+            host=procs.host_name(),
+            seq=self._seq,
+            ts=utc_now(),
+            boot_id=procs.boot_id(),
+            pid_ns=procs.pid_namespace(),
+            state=group.state,
+            attempt=group.attempt,
+            restarts_used=group.restarts_used,
+            restarts_left=group.restarts_left,
+            world_size=self._spec.nproc,
+            started_at=self._started_at,
+            attempt_started_at=utc_from_boottime(group.attempt_started_s),
+            ended_at=self._ended_at,
+            exit_code=group.exit_code,
+            cause=group.cause,
+            step=group.table.fewest_steps(),
+            total_steps=rank_table.total_steps(group.table),
+            eta_s=rank_table.eta_s(group.table) if alive else None,
+            guardian=self._guardian,
+            supervisor=self._self,
+            agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
+            ranks=samples,
+            gpus=gpus,
+            imbalance=imbalance.of_job(samples, gpus),
+            source=None if report is None else report.source,
+            driver=None if report is None else report.driver,
+            device_note=None if self._feed is None else self._feed.note,
+            requeue=None if group.ending is None else group.ending.requeue,
+        )
+
+
+async def supervise(folder: RunFolder, channel: socket.socket) -> int:
+    """Run the supervisor of a job on the guardian's channel."""
+    return await Supervisor(folder, read_spec(folder), channel).run()
+
+
+def main(run_dir: str, channel_fd: str) -> int:
+    """Supervise the job of that run folder; started by the guardian."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
+    folder = RunFolder(Path(run_dir))
+    if lock(folder.supervisor_lock) is None:
+        return 1
+    channel = socket.socket(fileno=int(channel_fd))
+    channel.setblocking(False)
+    try:
+        return asyncio.run(supervise(folder, channel))
+    except DdptopError as error:
+        sys.stderr.write(f"ddptop: {error}\n")
+        return 1

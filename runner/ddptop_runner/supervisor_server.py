@@ -1,0 +1,110 @@
+"""The supervisor's control socket: commands of people, and the agent's link, one JSON per line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddptop_runner.errors import DdptopError
+
+Message = dict[str, Any]
+LINE_LIMIT_BYTES = 1024 * 1024
+
+
+class AgentSide(Protocol):
+    """Who listens to the agent."""
+
+    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
+        """The agent's hello."""
+
+    def agent_disconnected(self) -> None:
+        """The connection ended."""
+
+    def from_agent(self, message: Message) -> None:
+        """Any later message."""
+
+
+class ControlServer:
+    """Listens on `control.sock`.
+
+    Args:
+        path: the socket's path; what lies there from an earlier supervisor is removed.
+        command: carries out a person's command and returns the answer's fields.
+        agent_side: gets the agent's messages.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        command: Callable[[Message], Awaitable[Message]],
+        agent_side: AgentSide,
+    ) -> None:
+        self._path = path
+        self._command = command
+        self._agent_side = agent_side
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Bind and listen."""
+        self._path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(
+            self._serve, self._path, limit=LINE_LIMIT_BYTES
+        )
+        self._path.chmod(0o600)
+
+    def close(self) -> None:
+        """Listen no more; the path disappears."""
+        if self._server is not None:
+            self._server.close()
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if not _is_same_user(writer):
+                return
+            first = await reader.readline()
+            if not first:
+                return
+            message: Message = json.loads(first)
+            if message.get("op") == "agent":
+                await self._serve_agent(message, reader, writer)
+            else:
+                await self._answer(message, writer)
+        except (OSError, ValueError, asyncio.IncompleteReadError):
+            return  # a client that broke off or does not speak the protocol
+        finally:
+            writer.close()
+
+    async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = {"ok": True, **await self._command(message)}
+        except DdptopError as error:
+            answer = {"ok": False, "error": error.message, "hint": error.hint}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+
+    async def _serve_agent(
+        self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        def send(message: Message) -> None:
+            writer.write(json.dumps(message).encode() + b"\n")
+
+        self._agent_side.agent_connected(hello, send)
+        try:
+            while line := await reader.readline():
+                self._agent_side.from_agent(json.loads(line))
+        finally:
+            self._agent_side.agent_disconnected()
+
+
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+    peer: socket.socket = writer.get_extra_info("socket")
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return uid in (os.getuid(), 0)

@@ -1,0 +1,133 @@
+"""The only module that talks to tmux: one server of ddptop's own, with a config of its own.
+
+Sessions of the person's tmux are never touched: the server listens on a socket of its own
+(`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.paths import state_home
+
+DEFAULT_SOCKET = "ddptop"
+MINIMUM_VERSION = (3, 2)
+"""3.2 itself is not enough: 3.2a mended `new-session -e`."""
+
+CONFIG = """\
+# Written by ddptop for its own tmux server; changes here are overwritten.
+set -g default-terminal "screen-256color"
+set -g history-limit 20000
+set -g mouse on
+set -g destroy-unattached off
+set -g remain-on-exit off
+set -g update-environment ""
+set -g status-style "bg=default,fg=brightblack"
+set -g status-left "ddptop | #S  "
+set -g status-left-length 60
+set -g status-right "the job goes on without you: Ctrl-B d leaves"
+set -g status-right-length 60
+setw -g window-status-current-format ""
+setw -g window-status-format ""
+"""
+
+
+def socket_name() -> str:
+    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop"."""
+    return os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+
+
+def parse_version(text: str) -> tuple[int, int, str] | None:
+    """(3, 2, "a") of "tmux 3.2a"; None for what is not a version. "next-3.4" counts as 3.4."""
+    found = re.search(r"(\d+)\.(\d+)([a-z]?)", text)
+    return (int(found[1]), int(found[2]), found[3]) if found else None
+
+
+def why_unusable() -> str | None:
+    """Why tmux cannot hold a job here, or None when it can."""
+    if shutil.which("tmux") is None:
+        return "tmux is not installed"
+    try:
+        answer = subprocess.run(
+            ["tmux", "-V"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"tmux does not run ({error})"
+    version = parse_version(answer.stdout)
+    if version is None:
+        return f"tmux does not tell its version ({answer.stdout.strip() or answer.stderr.strip()})"
+    if version < (*MINIMUM_VERSION, "a"):
+        return f"{answer.stdout.strip()} is too old (3.2a or newer is needed)"
+    return None
+
+
+def start_session(
+    job: str,
+    argv: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    wrap: Sequence[str] = (),
+) -> None:
+    """Start a detached session whose only pane runs `argv`.
+
+    Args:
+        job: the session's name.
+        argv: run without a shell; the session ends with it.
+        cwd: its working folder.
+        environment: variables that are no secret: they show in `ps`.
+        wrap: a command that the server has to be started through (systemd-run), when it does not
+            run yet.
+
+    Raises:
+        UsageError: when a session of that name exists.
+        DdptopError: when tmux refuses.
+    """
+    import libtmux  # 80 ms: only who launches pays
+    from libtmux.exc import LibTmuxException, TmuxSessionExists
+
+    config = state_home() / "tmux.conf"
+    config.write_text(CONFIG, encoding="utf-8")
+    server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
+    if wrap and not server.is_alive():
+        _start_server_through(wrap, config)
+    try:
+        server.new_session(
+            session_name=job,
+            attach=False,
+            start_directory=str(cwd),
+            window_name=job,
+            window_command=shell_words(argv),
+            environment=dict(environment),
+            x=120,
+            y=40,
+        )
+        server.cmd("set-option", "-s", "exit-empty", "on")
+    except TmuxSessionExists as error:
+        raise UsageError(
+            f"tmux already has a session {job!r} on the socket {socket_name()!r}",
+            "choose another --name",
+        ) from error
+    except LibTmuxException as error:
+        raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+
+
+def shell_words(argv: Sequence[str]) -> str:
+    """One command line that tmux's `sh -c` execs word by word."""
+    return f"exec {shlex.join(argv)}"
+
+
+def _start_server_through(wrap: Sequence[str], config: Path) -> None:
+    """Start the server inside the wrapper's scope; it stays while a session is made."""
+    tmux = ["tmux", "-L", socket_name(), "-f", str(config)]
+    command = [*wrap, *tmux, "start-server", ";", "set-option", "-s", "exit-empty", "off"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DdptopError(f"{wrap[0]} cannot start tmux: {error}", "see: ddptop doctor") from error

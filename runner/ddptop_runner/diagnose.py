@@ -14,8 +14,9 @@ _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<nam
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _VICTIM = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|Broken pipe"
-    r"|NCCL.*(watchdog|remote process exited)|Application timeout caused pair closure|Connection refused",
+    r"Connection (closed|reset) by (remote )?peer|Broken pipe|Connection refused"
+    r"|NCCL.*(watchdog|remote process exited)"
+    r"|Application timeout caused pair closure",
     re.IGNORECASE,
 )
 

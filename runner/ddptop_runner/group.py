@@ -1,56 +1,36 @@
-"""The life of the worker group: starts, failures, restarts, stop; the decisions are pure functions
-of `diagnose`, `policy` and `hang`, the story is told as it happens.
+"""The life of the worker group: starts, failures, restarts, stop, told as they happen.
 
-torch's agent asks before each step that cannot be taken back (`failing`, `torn_down`,
-`group_stopped`); its questions are answered here. When the agent itself dies, ranks go on, the
-guardian reports their exits, and the next restart gets a new agent.
+Decisions are pure functions of `diagnose`, `policy` and `hang`. torch's agent asks before each step
+that cannot be taken back (`failing`, `torn_down`, `group_stopped`); its questions are answered
+here. When the agent itself dies, ranks go on, the guardian reports their exits, and the next
+restart gets a new agent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from ddptop_runner import diagnose, evidence, hang, policy, procs, sweep
+from ddptop_runner import evidence, failure, hang, policy, procs, sweep
+from ddptop_runner.attempt_record import AttemptRecord, Message, Surroundings
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.errors import ControlError
 from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import Cause, JobState, NodeSnapshot, ProcessId
+from ddptop_runner.model import Cause, JobState
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.probe_message import ProbeMessage
-from ddptop_runner.rank_table import RankTable
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
+from ddptop_runner.sweep import LEFTOVER_GRACE_S, JobProcesses
 
-LEFTOVER_GRACE_S = 2.0
-"""For what a rank left behind when it ended: data loaders, shells."""
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
 HANG_GRACE_S = 10.0
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
-
-Message = dict[str, Any]
-
-
-class Surroundings(Protocol):
-    """What the group needs of the supervisor."""
-
-    def snapshot_bytes(self) -> bytes:
-        """The node snapshot of this moment."""
-
-    def publish(self) -> None:
-        """Write the snapshot now: the state has changed."""
-
-    def start_agent(self, attempt: int, restarts_left: int) -> None:
-        """Have the guardian start a new agent."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the supervisor's loop; errors go to its log."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +43,7 @@ class Ending:
     requeue: bool | None = None
 
 
-class Group:
+class Group(AttemptRecord):
     """One job's worker group over all its attempts."""
 
     def __init__(
@@ -75,43 +55,18 @@ class Group:
         around: Surroundings,
         attempt: int,
     ) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._story = story
-        self._usage = usage
-        self._around = around
-        self.state: JobState = "starting"
-        self.attempt = attempt
-        self.attempt_started_s = boottime_s()
-        self.restarts_used = 0
-        self.table = RankTable(spec.nproc, self.attempt_started_s)
+        super().__init__(folder, spec, story, around, attempt)
+        self._processes = JobProcesses(spec.job_id, usage, story)
         self.ended = asyncio.Event()
         self.ending: Ending | None = None
-        self.cause: Cause | None = None
         self.exit_code: int | None = None
         self.agent_pid: int | None = None
         self._send_to_agent: Callable[[Message], None] | None = None
         self._outcomes: list[policy.AttemptOutcome] = []
-        self._ending_ranks_at_s: float | None = None
         self._stop_requested = asyncio.Event()
-        self._suspected = False
         self._concluding = False
 
-    @property
-    def restarts_left(self) -> int:
-        """What the budget still has."""
-        return max(0, self._spec.max_restarts - self.restarts_used)
-
     # -- what happens ----------------------------------------------------------------------------
-
-    def recover(self, snapshot: NodeSnapshot) -> None:
-        """Go on from the snapshot of a supervisor that died."""
-        self.state = snapshot.state
-        self.restarts_used = snapshot.restarts_used
-        self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
-        for rank in snapshot.ranks:
-            if rank.pid is not None and rank.exit_code is None and rank.signal is None:
-                self.table.started(rank.rank, rank.local_rank, rank.pid)
 
     def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
         """The agent says hello, at its start or after the supervisor came back."""
@@ -141,76 +96,6 @@ class Group:
             self._around.spawn(self._answer_torn_down(message))
         elif kind == "group_stopped":
             self._around.spawn(self._answer_group_stopped(message))
-
-    def _adopt_workers(self, message: Message) -> None:
-        if message["attempt"] != self.attempt:
-            self._begin_attempt(message["attempt"])
-        for worker in message["workers"]:
-            record = self.table[worker["rank"]]
-            if record.process is None:
-                self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
-
-    def _begin_attempt(self, attempt: int) -> None:
-        self.attempt = attempt
-        self.attempt_started_s = boottime_s()
-        self.table = RankTable(self._spec.nproc, self.attempt_started_s)
-        self._ending_ranks_at_s = None
-        self._suspected = False
-
-    def _group_started(self, message: Message) -> None:
-        self._begin_attempt(message["attempt"])
-        self._adopt_workers(message)
-        if self.state != "stopping":
-            self.state = "starting" if self._spec.probe else "running"
-        count = len(message["workers"])
-        self._story.tell(
-            "attempt_started",
-            f"attempt {self.attempt}: {count} rank{'s' if count > 1 else ''} started",
-            attempt=self.attempt,
-        )
-        for record in self.table:
-            self._story.tell(
-                "rank_started",
-                f"rank {record.rank} is pid {record.pid}",
-                attempt=self.attempt,
-                rank=record.rank,
-                pid=record.pid,
-            )
-        self._around.publish()
-
-    def heard(self, message: ProbeMessage) -> None:
-        """A probe's message."""
-        record = self.table.hear(message, self.attempt)
-        if record is not None and record.steps and self.state == "starting":
-            took_s = boottime_s() - self.attempt_started_s
-            self.state = "running"
-            self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
-            self._around.publish()
-
-    def rank_exited(self, message: Message) -> None:
-        """A rank of the current attempt ended."""
-        if message["attempt"] != self.attempt:
-            return
-        record = self.table[message["rank"]]
-        if record.exit is not None:
-            return
-        at_s = message["at_boottime_s"]
-        by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
-        record.exit = RankExit(
-            record.rank, message["pid"], message["returncode"], at_s, ended_by_us=by_us
-        )
-        exit_code, signal = None, None
-        if record.exit.returncode is not None:
-            exit_code, signal = procs.split_status(record.exit.returncode)
-        self._story.tell(
-            "rank_exited",
-            f"rank {record.rank} {record.exit.in_words()}",
-            attempt=self.attempt,
-            rank=record.rank,
-            pid=record.pid,
-            exit_code=exit_code,
-            signal=signal,
-        )
 
     def process_exited(self, pid: int, returncode: int, at_boottime_s: float) -> None:
         """The guardian collected a process: the agent, or an orphan whose agent had died."""
@@ -256,7 +141,8 @@ class Group:
 
     async def _decide_after_failure(self) -> bool:
         """Tell the failure, and either wait for the restart's time or set the job's end."""
-        outcome, cause = self._judge()
+        lived_s = boottime_s() - self.attempt_started_s
+        outcome, cause = failure.judge(self._folder, self.attempt, self.table, lived_s)
         self._outcomes.append(outcome)
         if self._stop_requested.is_set() or self.ending is not None:
             return False
@@ -293,54 +179,9 @@ class Group:
             return True
         return False
 
-    def _judge(self) -> tuple[policy.AttemptOutcome, Cause]:
-        exits = self.table.exits()
-        tails = {
-            exit_.rank: evidence.log_tail(self._folder.log_file(self.attempt, exit_.rank))
-            for exit_ in exits
-            if exit_.failed
-        }
-        exceptions = {rank: diagnose.last_exception(tail) for rank, tail in tails.items()}
-        first = diagnose.first_failure(exits, exceptions)
-        lived_s = boottime_s() - self.attempt_started_s
-        steps = self.table.most_steps()
-        if first is None:
-            unknown = Cause(kind="unknown", summary="The worker group ended; nobody saw why.")
-            return policy.AttemptOutcome(self.attempt, lived_s, steps, None, None, None), unknown
-        folder = self._folder.evidence_dir / f"attempt-{self.attempt}-failure"
-        cause = diagnose.failure_cause(
-            first,
-            exceptions[first.rank],
-            tails[first.rank],
-            others_failed=sum(exit_.failed for exit_ in exits) - 1,
-            evidence=str(folder) if folder.exists() else None,
-        )
-        exception = exceptions[first.rank] if cause.kind == "exception" else None
-        outcome = policy.AttemptOutcome(
-            self.attempt, lived_s, steps, cause.exit_code, cause.signal, exception
-        )
-        return outcome, cause
-
     async def _answer_group_stopped(self, question: Message) -> None:
-        await self._end_leftovers()
+        await self._processes.end_leftovers(self.attempt)
         self._answer(question)
-
-    async def _end_leftovers(self) -> None:
-        left = await sweep.end(self._everything_started(), LEFTOVER_GRACE_S)
-        if left:
-            pids = ", ".join(str(process.pid) for process in left)
-            self._story.tell(
-                "alert",
-                f"pid {pids} cannot be ended: stuck in the kernel",
-                attempt=self.attempt,
-            )
-
-    def _everything_started(self) -> list[ProcessId]:
-        """Ranks and all that they started, by job id and by what was seen in their trees."""
-        found = {process.pid: process for process in sweep.rank_processes(self._spec.job_id)}
-        for process in sweep.alive(self._usage.seen.values()):
-            found.setdefault(process.pid, process)
-        return list(found.values())
 
     def _answer(self, question: Message, **fields: Any) -> None:
         if self._send_to_agent is not None:
@@ -350,9 +191,9 @@ class Group:
 
     def check_progress(self, now_s: float) -> None:
         """Once a tick: note that the group runs, and give the hang verdict."""
-        if self.state == "starting" and self.table.alive():
-            if now_s - self.attempt_started_s > STARTED_AFTER_S:
-                self.state = "running"
+        lived_s = now_s - self.attempt_started_s
+        if self.state == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
+            self.state = "running"
         if self.state != "running" or self._stop_requested.is_set():
             return
         timeout_s = self._spec.hang_timeout_s
@@ -431,7 +272,7 @@ class Group:
             self._around.spawn(self._restart_without_agent())
 
     async def _restart_without_agent(self) -> None:
-        await self._end_leftovers()
+        await self._processes.end_leftovers(self.attempt)
         self._around.start_agent(self.attempt + 1, self.restarts_left)
 
     async def _end_ranks(self, grace_s: float) -> None:
@@ -441,7 +282,7 @@ class Group:
             self._send_to_agent({"type": "stopping"})
         ranks = [record.process for record in self.table.alive() if record.process is not None]
         await sweep.end(ranks, grace_s)
-        await sweep.end(self._everything_started(), min(grace_s, LEFTOVER_GRACE_S))
+        await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
         if self.agent_pid is not None:
             agent = procs.identify(self.agent_pid)
             deadline_s = boottime_s() + (AGENT_EXIT_S if ranks else 1.0)
@@ -469,7 +310,7 @@ class Group:
         if alive and self.ending is None:
             self._story.tell(
                 "alert",
-                f"the agent ended ({diagnose.RankExit(0, 0, returncode, 0).in_words()}); "
+                f"the agent ended ({RankExit(0, 0, returncode, 0).in_words()}); "
                 f"{len(alive)} ranks go on without it",
                 attempt=self.attempt,
             )
@@ -482,7 +323,7 @@ class Group:
         await self.conclude()
 
     def _end_without_start(self, returncode: int) -> None:
-        words = diagnose.RankExit(0, 0, returncode, 0).in_words()
+        words = RankExit(0, 0, returncode, 0).in_words()
         tail = [
             line for line in evidence.log_tail(self._folder.supervisor_log).splitlines() if line
         ]
@@ -496,12 +337,12 @@ class Group:
         self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
 
     async def _after_orphan_exit(self) -> None:
-        """A rank ended whose agent is dead: the rest of the group follows, as torch would have it."""
+        """A rank ended whose agent is dead: the group follows it, as torch would have it."""
         failed = any(exit_.failed for exit_ in self.table.exits())
         if failed and self._ending_ranks_at_s is None and self.ending is None:
             await self._keep_evidence("failure")
             self._ending_ranks_at_s = boottime_s()
-            await self._end_leftovers()
+            await self._processes.end_leftovers(self.attempt)
         if self.table.alive() or self.ended.is_set():
             return
         if failed and self.ending is None:
@@ -522,7 +363,7 @@ class Group:
         if self._concluding:
             return
         self._concluding = True
-        await self._end_leftovers()
+        await self._processes.end_leftovers(self.attempt)
         ending = self.ending or Ending("finished")
         self.cause = ending.cause
         lived = f"attempt {self.attempt}"

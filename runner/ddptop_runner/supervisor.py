@@ -24,10 +24,11 @@ import msgspec
 
 from ddptop_runner import alerts, evidence, imbalance, procs, rank_devices, rank_table
 from ddptop_runner.agent_launch import agent_plan
+from ddptop_runner.attempt_record import Message
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.errors import ControlError, DdptopError
-from ddptop_runner.group import Group, Message
+from ddptop_runner.group import Group
 from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage

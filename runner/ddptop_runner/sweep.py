@@ -8,9 +8,13 @@ import signal
 from collections.abc import Iterable
 
 from ddptop_runner import procs
+from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import ProcessId
+from ddptop_runner.story import Story
 
 POLL_S = 0.05
+LEFTOVER_GRACE_S = 2.0
+"""For what a rank left behind when it ended: data loaders, shells."""
 KILL_WAIT_S = 10.0
 """After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
 
@@ -54,3 +58,34 @@ async def _wait(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]
         await asyncio.sleep(POLL_S)
         left = alive(left)
     return left
+
+
+class JobProcesses:
+    """All that a job's ranks started.
+
+    Args:
+        job_id: what they carry as DDPTOP_JOB_ID.
+        usage: remembers each process seen in a rank's tree.
+        story: is told of what cannot be ended.
+    """
+
+    def __init__(self, job_id: str, usage: HostUsage, story: Story) -> None:
+        self._job_id = job_id
+        self._usage = usage
+        self._story = story
+
+    def everything_started(self) -> list[ProcessId]:
+        """Ranks and all that they started, by job id and by what was seen in their trees."""
+        found = {process.pid: process for process in rank_processes(self._job_id)}
+        for process in alive(self._usage.seen.values()):
+            found.setdefault(process.pid, process)
+        return list(found.values())
+
+    async def end_leftovers(self, attempt: int) -> None:
+        """End what is left of an attempt whose ranks have ended."""
+        left = await end(self.everything_started(), LEFTOVER_GRACE_S)
+        if left:
+            pids = ", ".join(str(process.pid) for process in left)
+            self._story.tell(
+                "alert", f"pid {pids} cannot be ended: stuck in the kernel", attempt=attempt
+            )

@@ -1,0 +1,147 @@
+"""What happened in the current attempt: who was started, who was heard, who ended and how."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.diagnose import RankExit
+from ddptop_runner.model import Cause, JobState, NodeSnapshot
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.rank_table import RankTable
+from ddptop_runner.spec import JobSpec
+from ddptop_runner.story import Story
+
+Message = dict[str, Any]
+
+
+class Surroundings(Protocol):
+    """What the group needs of the supervisor."""
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+
+    def publish(self) -> None:
+        """Write the snapshot now: the state has changed."""
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the supervisor's loop; errors go to its log."""
+
+
+class AttemptRecord:
+    """A job's state and its current attempt, kept as the agent, the probes and /proc report them.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job.
+        story: is told each thing that happens.
+        around: the supervisor.
+        attempt: the number of the first attempt.
+    """
+
+    def __init__(
+        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._story = story
+        self._around = around
+        self.state: JobState = "starting"
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.restarts_used = 0
+        self.table = RankTable(spec.nproc, self.attempt_started_s)
+        self.cause: Cause | None = None
+        self._ending_ranks_at_s: float | None = None
+        self._suspected = False
+
+    @property
+    def restarts_left(self) -> int:
+        """What the budget still has."""
+        return max(0, self._spec.max_restarts - self.restarts_used)
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died."""
+        self.state = snapshot.state
+        self.restarts_used = snapshot.restarts_used
+        self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
+        for rank in snapshot.ranks:
+            if rank.pid is not None and rank.exit_code is None and rank.signal is None:
+                self.table.started(rank.rank, rank.local_rank, rank.pid)
+
+    def _adopt_workers(self, message: Message) -> None:
+        if message["attempt"] != self.attempt:
+            self._begin_attempt(message["attempt"])
+        for worker in message["workers"]:
+            record = self.table[worker["rank"]]
+            if record.process is None:
+                self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
+
+    def _begin_attempt(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.table = RankTable(self._spec.nproc, self.attempt_started_s)
+        self._ending_ranks_at_s = None
+        self._suspected = False
+
+    def _group_started(self, message: Message) -> None:
+        self._begin_attempt(message["attempt"])
+        self._adopt_workers(message)
+        if self.state != "stopping":
+            self.state = "starting" if self._spec.probe else "running"
+            self.cause = None
+        count = len(message["workers"])
+        self._story.tell(
+            "attempt_started",
+            f"attempt {self.attempt}: {count} rank{'s' if count > 1 else ''} started",
+            attempt=self.attempt,
+        )
+        for record in self.table:
+            self._story.tell(
+                "rank_started",
+                f"rank {record.rank} is pid {record.pid}",
+                attempt=self.attempt,
+                rank=record.rank,
+                pid=record.pid,
+            )
+        self._around.publish()
+
+    def heard(self, message: ProbeMessage) -> None:
+        """A probe's message."""
+        record = self.table.hear(message, self.attempt)
+        if record is not None and record.steps and self.state == "starting":
+            took_s = boottime_s() - self.attempt_started_s
+            self.state = "running"
+            self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
+            self._around.publish()
+
+    def rank_exited(self, message: Message) -> None:
+        """A rank of the current attempt ended."""
+        if message["attempt"] != self.attempt:
+            return
+        record = self.table[message["rank"]]
+        if record.exit is not None:
+            return
+        at_s = message["at_boottime_s"]
+        by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
+        record.exit = RankExit(
+            record.rank, message["pid"], message["returncode"], at_s, ended_by_us=by_us
+        )
+        exit_code, signal = None, None
+        if record.exit.returncode is not None:
+            exit_code, signal = procs.split_status(record.exit.returncode)
+        self._story.tell(
+            "rank_exited",
+            f"rank {record.rank} {record.exit.in_words()}",
+            attempt=self.attempt,
+            rank=record.rank,
+            pid=record.pid,
+            exit_code=exit_code,
+            signal=signal,
+        )

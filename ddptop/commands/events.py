@@ -1,0 +1,43 @@
+"""`ddptop events`: a job's story, one event per line."""
+
+from __future__ import annotations
+
+from ddptop.output import put, put_json
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.logs import sanitize
+from ddptop_runner.model import Event
+from ddptop_runner.paths import RunFolder
+
+
+def run(folder: RunFolder, json_output: bool) -> int:
+    """Print every event in order: as text in local time, or as one JSON object per line.
+
+    Raises:
+        DamagedFileError: when the history cannot be read.
+    """
+    events = HistoryReader(folder.history_db).events()
+    if json_output:
+        for event in events:
+            put_json(event)
+    else:
+        for line in story(events):
+            put(line)
+    return 0
+
+
+def story(events: list[Event]) -> list[str]:
+    """One line per event; a line with the date stands wherever the day changes."""
+    lines = []
+    day = None
+    for event in events:
+        local = event.ts.astimezone()
+        if local.date() != day:
+            day = local.date()
+            lines.append(f"{day:%a %Y-%m-%d}")
+        attempt = "" if event.attempt is None else f"attempt {event.attempt}"
+        rank = "" if event.rank is None else f"rank {event.rank}"
+        # an event may quote the job, whose text can hold anything
+        message = " ".join(sanitize(event.message).split())
+        evidence = f"  (see {event.evidence})" if event.evidence else ""
+        lines.append(f"  {local:%H:%M:%S}  {attempt:10}  {rank:7}  {message}{evidence}".rstrip())
+    return lines

@@ -1,0 +1,168 @@
+"""Makes plain lines of whatever a rank wrote.
+
+Shown as it is, a log can clear the person's screen or change the window's title, and a progress
+bar is one endless line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+MAX_LINE_CHARS = 32_768
+"""What is kept of one line."""
+
+# What stands whole in a chunk is taken at once: a run of printing characters, backspaces, or a CSI
+# sequence; everything else character by character. A tab is a printing character here. The last
+# two groups order text from right to left or break lines, and so could disguise a line or split it.
+_STEP = re.compile(
+    "(?P<run>[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+)"
+    "|(?P<back>\x08+)"
+    "|\x1b\\[(?P<parameters>[ -?]*)(?P<final>[@-~])"
+)
+_STRING_STARTS = frozenset("PX]^_")
+"""After ESC: DCS, SOS, OSC, PM and APC, which run up to a terminator."""
+_C1_STRINGS = frozenset("\x90\x98\x9d\x9e\x9f")
+_MAX_PARAMETERS = 16
+
+# states of the cleaner
+_TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE = range(5)
+
+
+class LineCleaner:
+    r"""Makes plain lines of what a program wrote, in chunks of any size.
+
+    Every control sequence and control character but `\n` and tab is dropped. `\r` and backspace
+    move the cursor left; writing there discards what stood to the right, so that of a progress bar
+    its last state remains. "Erase line" does as it says. Bytes that are no UTF-8 become U+FFFD.
+    Memory is bounded: of a longer line its first 32 768 characters are kept.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._state = _TEXT
+        self._parameters = ""
+        self._line = ""
+        self._cursor = 0
+        self._cut = 0
+        """Characters of the line that were not kept."""
+        self._redrawn = False
+
+    @property
+    def partial(self) -> str:
+        """The present state of the line that has not ended yet."""
+        text = self._line.rstrip(" ") if self._redrawn else self._line
+        return f"{text} … [{self._cut} more characters]" if self._cut else text
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take the next bytes; returns the lines that ended in them, without the newline."""
+        return self._take(self._decoder.decode(data))
+
+    def finish(self) -> list[str]:
+        """End the input: the last line, if it has any text. The cleaner can then start anew."""
+        lines = self._take(self._decoder.decode(b"", final=True))
+        if self.partial:
+            lines.append(self.partial)
+        self.__init__()  # type: ignore[misc]  # every attribute belongs to the input just ended
+        return lines
+
+    def _take(self, text: str) -> list[str]:
+        lines: list[str] = []
+        position, end = 0, len(text)
+        while position < end:
+            if self._state == _TEXT:
+                if step := _STEP.match(text, position):
+                    position = step.end()
+                    if step.lastgroup == "run":
+                        self._write(step.group())
+                    elif step.lastgroup == "back":
+                        self._cursor = max(0, self._cursor - len(step.group()))
+                        self._redrawn = True
+                    elif step["final"] == "K":
+                        self._erase(step["parameters"])
+                    continue
+                self._control(text[position], lines)
+            else:
+                self._sequence(text[position], lines)
+            position += 1
+        return lines
+
+    def _write(self, run: str) -> None:
+        if self._cursor < len(self._line):
+            self._line = self._line[: self._cursor]
+            self._cut = 0
+        kept = run[: MAX_LINE_CHARS - len(self._line)]
+        self._cut += len(run) - len(kept)
+        self._line += kept
+        self._cursor = len(self._line)
+
+    def _control(self, char: str, lines: list[str]) -> None:
+        if char == "\n":
+            lines.append(self.partial)
+            self._line, self._cursor, self._cut, self._redrawn = "", 0, 0, False
+        elif char == "\r":
+            self._cursor, self._redrawn = 0, True
+        elif char == "\x1b":
+            self._state = _ESCAPE
+        elif char == "\x9b":
+            self._state, self._parameters = _CSI, ""
+        elif char in _C1_STRINGS:
+            self._state = _STRING
+
+    def _sequence(self, char: str, lines: list[str]) -> None:
+        """One character inside a control sequence.
+
+        A line's end ends every sequence: one that was cut off costs the rest of its line, not the
+        rest of the log.
+        """
+        if char in "\n\x18\x1a":  # CAN and SUB cancel
+            self._state = _TEXT
+            if char == "\n":
+                self._control(char, lines)
+        elif self._state == _STRING:
+            if char in "\x07\x9c":
+                self._state = _TEXT
+            elif char == "\x1b":
+                self._state = _STRING_ESCAPE
+        elif self._state == _STRING_ESCAPE and char == "\\":
+            self._state = _TEXT
+        elif char == "\x1b":
+            self._state = _ESCAPE
+        elif self._state in (_ESCAPE, _STRING_ESCAPE):
+            self._state = _ESCAPE
+            if char == "[":
+                self._state, self._parameters = _CSI, ""
+            elif char in _STRING_STARTS:
+                self._state = _STRING
+            elif not " " <= char <= "/":  # those are intermediates: ESC ( B
+                self._state = _TEXT
+                if not "0" <= char <= "~":  # no sequence after all
+                    lines += self._take(char)
+        elif "@" <= char <= "~":
+            self._state = _TEXT
+            if char == "K":
+                self._erase(self._parameters)
+        elif " " <= char <= "?":
+            self._parameters = (self._parameters + char)[:_MAX_PARAMETERS]
+        else:  # no sequence after all
+            self._state = _TEXT
+            lines += self._take(char)
+
+    def _erase(self, parameters: str) -> None:
+        if parameters in ("", "0"):
+            self._line = self._line[: self._cursor]
+        elif parameters in ("1", "2"):
+            self._line, self._cursor = "", 0
+        else:
+            return
+        self._cut, self._redrawn = 0, True
+
+
+def sanitize(data: bytes | str) -> str:
+    """Text that is safe to print, of bytes or text that may hold anything; see `LineCleaner`."""
+    raw = data.encode("utf-8", "replace") if isinstance(data, str) else data
+    cleaner = LineCleaner()
+    lines = cleaner.feed(raw)
+    if rest := cleaner.finish():
+        return "\n".join([*lines, *rest])
+    return "".join(f"{line}\n" for line in lines)

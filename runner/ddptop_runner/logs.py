@@ -1,0 +1,378 @@
+"""Rank logs: found, read from the end, followed from attempt to attempt.
+
+What a log holds is cleaned by `log_clean` before anyone sees it as lines; `ByteFollower` alone
+hands it on as written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from ddptop_runner.log_clean import LineCleaner, sanitize
+from ddptop_runner.paths import RunFolder
+
+__all__ = [
+    "ByteFollower",
+    "LineCleaner",
+    "LogChunk",
+    "LogFollower",
+    "LogLine",
+    "attempts",
+    "last_lines",
+    "merged_tail",
+    "ranks",
+    "sanitize",
+    "separator",
+    "tail_offset",
+]
+
+BLOCK_BYTES = 1 << 18
+MAX_TAIL_BYTES = 1 << 22
+"""Where lines are wanted, the search for them ends here, plus 4 KiB per line: the progress bar of
+days may be a single line."""
+MAX_BLOCKS = 32
+POLL_S = 0.2
+"""How often a follower looks for more."""
+
+
+def attempts(folder: RunFolder) -> list[int]:
+    """The attempts that have a folder for logs, in order."""
+    return _numbers(folder.logs_dir, "attempt-", "")
+
+
+def ranks(folder: RunFolder, attempt: int) -> list[int]:
+    """The ranks that have a log in an attempt, in order."""
+    return _numbers(folder.logs_dir / f"attempt-{attempt}", "rank-", ".log")
+
+
+def _numbers(directory: Path, prefix: str, suffix: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    middles = (
+        name[len(prefix) : len(name) - len(suffix)]
+        for name in names
+        if name.startswith(prefix) and name.endswith(suffix)
+    )
+    return sorted(int(middle) for middle in middles if middle.isascii() and middle.isdigit())
+
+
+def tail_offset(file: BinaryIO, count: int, max_bytes: int | None = None) -> int:
+    """The byte at which the last `count` lines start, an unfinished last line counted.
+
+    Reads from the end, at most `max_bytes` far; the offset may then lie inside a line.
+    """
+    size = file.seek(0, os.SEEK_END)
+    if count <= 0:
+        return size
+    first = 0 if max_bytes is None else max(0, size - max_bytes)
+    # the byte before the end is no separator: whether it is `\n` or not, a line ends there
+    position = max(size - 1, 0)
+    while position > first:
+        start = max(first, position - BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(position - start)
+        index = len(block)
+        while (index := block.rfind(b"\n", 0, index)) >= 0:
+            count -= 1
+            if count == 0:
+                return start + index + 1
+        position = start
+    return first
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a log, cleaned; none where there is no such file.
+
+    Reads only the end of the file. An unfinished last line counts.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return []
+    cleaner, lines = LineCleaner(), deque[str](maxlen=max(count, 0))
+    with file:
+        limit = MAX_TAIL_BYTES + 4096 * count
+        start = tail_offset(file, count, limit)
+        file.seek(max(start - 1, 0))
+        block = file.read(BLOCK_BYTES)
+        if start > 0:  # the line before ends here, or what is left of it at its next redraw
+            block = re.split(rb"[\r\n]", block, maxsplit=1)[-1]
+        while block:
+            lines.extend(cleaner.feed(block))
+            block = file.read(BLOCK_BYTES)
+        lines.extend(cleaner.finish())
+    return list(lines)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One clean line of a rank's log."""
+
+    attempt: int
+    rank: int | None
+    """None: not a rank's, but a note that this attempt begins."""
+    text: str
+
+    def prefixed(self) -> str:
+        """The line as it stands among those of other ranks."""
+        return self.text if self.rank is None else f"[rank {self.rank}] {self.text}"
+
+
+def separator(attempt: int) -> str:
+    """What stands between the lines of one attempt and the next."""
+    return f"──── attempt {attempt} ────"
+
+
+def merged_tail(
+    folder: RunFolder, attempt: int, count: int, only: list[int] | None = None
+) -> list[LogLine]:
+    """The last `count` lines of each rank, rank by rank.
+
+    Log lines carry no time, so those of several ranks cannot be put in the order in which they
+    were written; following does interleave them, as they arrive.
+    """
+    chosen = ranks(folder, attempt) if only is None else only
+    return [
+        LogLine(attempt, rank, text)
+        for rank in chosen
+        for text in last_lines(folder.log_file(attempt, rank), count)
+    ]
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Bytes that a rank wrote."""
+
+    attempt: int
+    rank: int | None
+    """None: no bytes, but the note that this attempt begins."""
+    data: bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there was more than one read takes."""
+        return len(self.data) == BLOCK_BYTES
+
+
+class _OpenLog:
+    """One rank's log and how far it has been read."""
+
+    def __init__(self, path: Path, attempt: int, rank: int) -> None:
+        self.attempt = attempt
+        self.rank = rank
+        self._file = path.open("rb", buffering=0)
+        self._offset = 0
+
+    def skip_to_tail(self, count: int, max_bytes: int | None) -> None:
+        """Read on from the start of the last `count` lines."""
+        self._offset = tail_offset(self._file, count, max_bytes)
+
+    def read(self) -> bytes:
+        """What is new, up to one block."""
+        fd = self._file.fileno()
+        if os.fstat(fd).st_size < self._offset:  # cut short by someone: what is left is new
+            self._offset = 0
+        data = os.pread(fd, BLOCK_BYTES, self._offset)
+        self._offset += len(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ByteFollower:
+    """Follows logs as they are written, from one attempt to the next, and loses nothing.
+
+    The next attempt is looked for before the present one is read, and entered once that read has
+    reached the end. What a left-over process of the former attempt still writes is read too.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        only: Collection[int] | None = None,
+        attempt: int | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+        tail: int | None = None,
+        max_tail_bytes: int | None = None,
+    ) -> None:
+        """Nothing is opened before the first `poll`.
+
+        Args:
+            folder: the job's.
+            only: the ranks to follow; None follows all, later ones included.
+            attempt: stay with this attempt; None starts with the latest and goes on.
+            is_over: whether the job has ended. It is asked before each read, so that what was
+                written before the end is read.
+            tail: start with so many last lines of each log; None starts at the beginning.
+            max_tail_bytes: start no further back than this, be it inside a line.
+        """
+        self._folder = folder
+        self._only = only
+        self._fixed = attempt
+        self._is_over = is_over
+        self._tail = tail
+        self._max_tail_bytes = max_tail_bytes
+        self._attempt: int | None = None
+        self._logs: dict[int, _OpenLog] = {}
+        self._former: list[_OpenLog] = []
+
+    def __enter__(self) -> ByteFollower:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for log in (*self._former, *self._logs.values()):
+            log.close()
+        self._former, self._logs = [], {}
+
+    def poll(self) -> list[LogChunk]:
+        """What is new since the call before, without waiting; empty when all has been read."""
+        existing = attempts(self._folder)
+        if self._attempt is None:
+            if self._fixed is not None:
+                self._attempt = self._fixed
+            elif existing:
+                self._attempt = existing[-1]
+            else:
+                return []
+            self._open(self._attempt)
+            if self._tail is not None:
+                for log in self._logs.values():
+                    log.skip_to_tail(self._tail, self._max_tail_bytes)
+        chunks = self._read(self._attempt)
+        later = [number for number in existing if number > self._attempt]
+        if (
+            not later
+            or self._fixed is not None
+            or any(chunk.attempt == self._attempt and chunk.is_full for chunk in chunks)
+        ):
+            return chunks
+        for log in self._former:
+            log.close()
+        self._former, self._logs = list(self._logs.values()), {}
+        self._attempt = later[0]
+        return [*chunks, LogChunk(self._attempt, None, b""), *self._read(self._attempt)]
+
+    def batches(self, poll_s: float = POLL_S) -> Iterator[list[LogChunk]]:
+        """What each poll finds, empty lists included, until the job is over and all was read."""
+        while True:
+            over = self._is_over() or self._superseded()
+            chunks = self.poll()
+            yield chunks
+            if over and not chunks:
+                return
+            if not over and not any(chunk.is_full for chunk in chunks):
+                time.sleep(poll_s)
+
+    def _superseded(self) -> bool:
+        """Whether the one attempt that is followed has made way for a later one."""
+        return self._fixed is not None and any(n > self._fixed for n in attempts(self._folder))
+
+    def _open(self, attempt: int) -> None:
+        """Open the logs that have appeared since the call before."""
+        for rank in ranks(self._folder, attempt):
+            if rank in self._logs or (self._only is not None and rank not in self._only):
+                continue
+            try:
+                path = self._folder.log_file(attempt, rank)
+                self._logs[rank] = _OpenLog(path, attempt, rank)
+            except FileNotFoundError:  # removed since it was listed
+                continue
+
+    def _read(self, attempt: int) -> list[LogChunk]:
+        self._open(attempt)
+        return [
+            LogChunk(log.attempt, log.rank, data)
+            for log in (*self._former, *self._logs.values())
+            if (data := log.read())
+        ]
+
+
+class LogFollower:
+    """Follows logs as clean lines; a note stands between the lines of two attempts."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        only: Collection[int] | None = None,
+        attempt: int | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+        tail: int | None = None,
+    ) -> None:
+        """The arguments are those of `ByteFollower`."""
+        limit = None if tail is None else MAX_TAIL_BYTES + 4096 * tail
+        self._source = ByteFollower(folder, only, attempt, is_over, tail, limit)
+        self._cleaners: dict[tuple[int, int], LineCleaner] = {}
+
+    def __iter__(self) -> Iterator[LogLine]:
+        """Lines as they come, until the job is over and everything was read."""
+        for lines in self.batches():
+            yield from lines
+
+    def batches(self, poll_s: float = POLL_S) -> Generator[list[LogLine], None, None]:
+        """The lines of each poll, empty lists included, to the end."""
+        with self._source:
+            for chunks in self._source.batches(poll_s):
+                yield self._clean(chunks)
+            yield self._finish()
+
+    def poll(self) -> list[LogLine]:
+        """The lines that have ended since the call before, without waiting.
+
+        At most 8 MiB of each log are read; more is left to the next call.
+        """
+        lines = []
+        for _ in range(MAX_BLOCKS):
+            chunks = self._source.poll()
+            lines += self._clean(chunks)
+            if not any(chunk.is_full for chunk in chunks):
+                break
+        return lines
+
+    def close(self) -> None:
+        """Let go of the files, where `poll` was used."""
+        self._source.close()
+
+    def partial(self) -> dict[int, str]:
+        """By rank: the line that it has not ended yet, such as a progress bar's present state."""
+        return {rank: c.partial for (_, rank), c in self._cleaners.items() if c.partial}
+
+    def _clean(self, chunks: list[LogChunk]) -> list[LogLine]:
+        lines = []
+        for chunk in chunks:
+            if chunk.rank is None:
+                lines += self._finish()
+                lines.append(LogLine(chunk.attempt, None, separator(chunk.attempt)))
+                continue
+            cleaner = self._cleaners.setdefault((chunk.attempt, chunk.rank), LineCleaner())
+            lines += [LogLine(chunk.attempt, chunk.rank, t) for t in cleaner.feed(chunk.data)]
+        return lines
+
+    def _finish(self) -> list[LogLine]:
+        """The lines that no newline ended."""
+        lines = [
+            LogLine(attempt, rank, text)
+            for (attempt, rank), cleaner in sorted(self._cleaners.items())
+            for text in cleaner.finish()
+        ]
+        self._cleaners.clear()
+        return lines

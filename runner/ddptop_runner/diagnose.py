@@ -149,7 +149,7 @@ def failure_cause(
     else:
         kind = "exit_code"
         last = [line.strip() for line in tail.splitlines() if line.strip()]
-        sentences.append(f"Its last line: {last[-1]}" if last else "Its log is empty.")
+        sentences.append(f"Its last line: {last[-1]!r}." if last else "Its log is empty.")
     if others_failed:
         plural = "s" if others_failed > 1 else ""
         sentences.append(f"{others_failed} other rank{plural} ended after it.")

@@ -202,7 +202,12 @@ class Group(AttemptRecord):
             suspicion = hang.verdict(progress, timeout_s / 2)
             if suspicion is not None:
                 self._suspected = True
-                self._story.tell("hang_suspected", suspicion.message, attempt=self.attempt)
+                self._story.tell(
+                    "hang_suspected",
+                    f"no rank took a step for {suspicion.quiet_s:.0f} s; "
+                    f"after {timeout_s:g} s this counts as a hang",
+                    attempt=self.attempt,
+                )
         found = hang.verdict(progress, timeout_s)
         if found is not None:
             self._around.spawn(self._end_hang(found))
@@ -272,7 +277,7 @@ class Group(AttemptRecord):
             self._around.spawn(self._restart_without_agent())
 
     async def _restart_without_agent(self) -> None:
-        await self._processes.end_leftovers(self.attempt)
+        await self._processes.end_leftovers(self.attempt, with_agent=True)
         self._around.start_agent(self.attempt + 1, self.restarts_left)
 
     async def _end_ranks(self, grace_s: float) -> None:
@@ -363,7 +368,7 @@ class Group(AttemptRecord):
         if self._concluding:
             return
         self._concluding = True
-        await self._processes.end_leftovers(self.attempt)
+        await self._processes.end_leftovers(self.attempt, with_agent=True)
         ending = self.ending or Ending("finished")
         self.cause = ending.cause
         lived = f"attempt {self.attempt}"

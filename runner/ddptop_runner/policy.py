@@ -77,7 +77,7 @@ class Decision:
     delay_s: float = 0.0
     """How long to wait before the restart."""
     requeue: bool = True
-    """Whether running the job again later may help; False gives `wait` exit status 93."""
+    """Whether running the job again elsewhere or later may help; False: `wait` gives 93."""
 
 
 def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float) -> Decision:
@@ -94,6 +94,8 @@ def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float
     last = outcomes[-1]
     if reason := _will_fail_again(outcomes):
         return Decision(restart=False, reason=reason, requeue=False)
+    if _never_came_up(outcomes):
+        return Decision(restart=False, reason="it failed before its first step")
     if restarts_left <= 0:
         return Decision(restart=False, reason="no restarts are left")
     fruitless = 0
@@ -112,6 +114,7 @@ def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float
 
 
 def _will_fail_again(outcomes: Sequence[AttemptOutcome]) -> str | None:
+    """Why another attempt would end the same way, whatever the machine does."""
     last = outcomes[-1]
     if last.signal is not None or last.hung or last.made_progress:
         return None
@@ -130,10 +133,16 @@ def _will_fail_again(outcomes: Sequence[AttemptOutcome]) -> str | None:
         and never_stepped
     ):
         return f"{exception.type} at the same place twice without progress"
-    first_attempt = len(outcomes) == 1
-    if first_attempt and never_stepped and not _may_be_transient(last):
-        return "it failed before its first step"
     return None
+
+
+def _never_came_up(outcomes: Sequence[AttemptOutcome]) -> bool:
+    """Whether the first attempt failed by itself before its first step: no restart loop then."""
+    last = outcomes[-1]
+    if len(outcomes) > 1 or last.signal is not None or last.hung or last.made_progress:
+        return False
+    never_stepped = last.made_progress is False or last.lived_s < AT_ONCE_S
+    return never_stepped and not _may_be_transient(last)
 
 
 def _may_be_transient(outcome: AttemptOutcome) -> bool:

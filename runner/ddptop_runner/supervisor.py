@@ -53,6 +53,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._seq = 0
+        self._unguarded = False
         self._started_at = spec.created_at
         self._ended_at: dt.datetime | None = None
         self._guardian: ProcessId | None = None
@@ -102,6 +103,9 @@ class Supervisor:
         for record in self._group.table:
             record.usage = usage.get(record.rank)
         self._group.check_progress(boottime_s())
+        agent_pid = self._group.agent_pid
+        if self._unguarded and agent_pid is not None and procs.state_letter(agent_pid) is None:
+            self._group.process_exited(agent_pid, 0, boottime_s())
         snapshot = self._snapshot()
         new = self._update_alerts(snapshot)
         snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
@@ -200,8 +204,9 @@ class Supervisor:
             return
         except OSError:
             packet = b""
-        if not packet:  # the guardian died; a later command takes the job up again
+        if not packet:  # the guardian died: from now on nobody collects exits for us
             self._loop.remove_reader(self._channel)
+            self._unguarded = True
             return
         message = json.loads(packet)
         if message["type"] == "exited":

@@ -81,9 +81,21 @@ class JobProcesses:
             found.setdefault(process.pid, process)
         return list(found.values())
 
-    async def end_leftovers(self, attempt: int) -> None:
-        """End what is left of an attempt whose ranks have ended."""
-        left = await end(self.everything_started(), LEFTOVER_GRACE_S)
+    def all_but_guards(self) -> list[ProcessId]:
+        """Every process of the job but guardian, supervisor and sampler: store keepers too."""
+        guards = {os.getpid(), os.getppid(), *procs.descendants_of(os.getpid())}
+        of_job = [pid for pid in procs.pids_of_job(self._job_id) if pid not in guards]
+        return [*self.everything_started(), *map(procs.identify, of_job)]
+
+    async def end_leftovers(self, attempt: int, with_agent: bool = False) -> None:
+        """End what is left of an attempt whose ranks have ended.
+
+        Args:
+            attempt: its number.
+            with_agent: also end an agent and its store keeper.
+        """
+        found = self.all_but_guards() if with_agent else self.everything_started()
+        left = await end(found, LEFTOVER_GRACE_S)
         if left:
             pids = ", ".join(str(process.pid) for process in left)
             self._story.tell(

@@ -137,8 +137,8 @@ class SupervisedAgent(LocalElasticAgent):
     def _start_workers(self, worker_group):
         pids = super()._start_workers(worker_group)
         self.restart_requested = False
-        for process in self.handles().values():
-            self._exit_watch.add(process)
+        for rank, process in self.handles().items():
+            self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
         self._link.tell(dict(self.describe(), type="group_started"))
         return pids
 

@@ -106,7 +106,7 @@ class ExitWatch:
 
     Args:
         on_exit: called in the watch's thread with each process handle (`subprocess.Popen`) that
-            ended, right after its return code was read.
+            ended, right after its return code was read, and with what `add` was given for it.
     """
 
     POLL_S = 0.05
@@ -121,9 +121,9 @@ class ExitWatch:
         self._polled = []
         threading.Thread(target=self._serve, name="ddptop-exits", daemon=True).start()
 
-    def add(self, process):
-        """Watch a process from now on."""
-        self._added.put(process)
+    def add(self, process, about):
+        """Watch a process from now on; `about` says which it is."""
+        self._added.put((process, about))
         os.write(self._wake_write, b"+")
 
     def _serve(self):
@@ -138,19 +138,20 @@ class ExitWatch:
                     self._ended(key.data)
             while not self._added.empty():
                 self._watch(self._added.get())
-            for process in [process for process in self._polled if process.poll() is not None]:
-                self._polled.remove(process)
-                self._ended(process)
+            for watched in [watched for watched in self._polled if watched[0].poll() is not None]:
+                self._polled.remove(watched)
+                self._ended(watched)
 
-    def _watch(self, process):
+    def _watch(self, watched):
         try:
-            fd = os.pidfd_open(process.pid)  # type: ignore[attr-defined,unused-ignore]
+            fd = os.pidfd_open(watched[0].pid)  # type: ignore[attr-defined,unused-ignore]
         except (AttributeError, OSError):  # old kernel or Python, or reaped already
-            self._polled.append(process)
+            self._polled.append(watched)
             return
-        self._selector.register(fd, selectors.EVENT_READ, process)
+        self._selector.register(fd, selectors.EVENT_READ, watched)
 
-    def _ended(self, process):
+    def _ended(self, watched):
+        process, about = watched
         while process.poll() is None:  # the pidfd is ready a moment before the status can be had
             time.sleep(0.001)
-        self._on_exit(process)
+        self._on_exit(process, about)

@@ -37,23 +37,17 @@ class Agent:
             exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
         return dict(state, op="agent", pid=os.getpid(), exits=exits)
 
-    def _on_exit(self, process):
-        elastic = self._elastic
-        if elastic is None:
-            return
-        for rank, handle in elastic.handles().items():
-            if handle is process:
-                message = {
-                    "type": "rank_exited",
-                    "attempt": elastic.attempt,
-                    "rank": rank,
-                    "pid": process.pid,
-                    "returncode": process.returncode,
-                    "at_boottime_s": clock(),
-                }
-                with self._exits_lock:
-                    self._exits.append(message)
-                self._link.tell(message)
+    def _on_exit(self, process, about):
+        message = dict(
+            about,
+            type="rank_exited",
+            pid=process.pid,
+            returncode=process.returncode,
+            at_boottime_s=clock(),
+        )
+        with self._exits_lock:
+            self._exits = [e for e in self._exits if e["attempt"] == about["attempt"]] + [message]
+        self._link.tell(message)
 
     def _on_command(self, message):
         kind = message.get("type")

@@ -253,6 +253,8 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
     if options.resume and file.exists():
         step = load_checkpoint(file, size, model, optimizer)
         say(f"resumed from {file} at step {step}")
+        if step >= size.steps:
+            say("that training is complete: it only writes some text (--no-resume starts over)")
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
         say(

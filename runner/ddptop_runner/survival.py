@@ -68,8 +68,15 @@ class SurvivalPlan(Base, frozen=True, kw_only=True):
 
     wrap: list[str] = []
     """Put before the command: argv that moves it out of the session; empty where nothing is due."""
-    warning: str | None = None
-    """What still can end the job, and the command that prevents it."""
+    risk: str | None = None
+    """What can still end the job; None where nothing can."""
+    remedy: str | None = None
+    """The command that prevents it."""
+
+    @property
+    def warning(self) -> str | None:
+        """Risk and remedy in one line, or None."""
+        return None if self.risk is None else f"{self.risk}; prevent it with: {self.remedy}"
 
 
 def plan(facts: SurvivalFacts) -> SurvivalPlan:
@@ -77,16 +84,23 @@ def plan(facts: SurvivalFacts) -> SurvivalPlan:
     if not facts.systemd:
         return SurvivalPlan()
     linger = f"loginctl enable-linger {facts.user}"
+    if facts.placement == "session":
+        return _in_a_session(facts, linger)
+    if facts.linger is True:
+        return SurvivalPlan()
     if facts.placement == "manager":
-        if facts.linger is True:
-            return SurvivalPlan()
         return SurvivalPlan(
-            warning=f"systemd ends this job when the last session of {facts.user} closes,"
-            f" because the user does not linger; prevent it with: {linger}"
+            risk=f"systemd ends this job when the last session of {facts.user} closes, because"
+            " the user does not linger",
+            remedy=linger,
         )
-    if facts.placement == "elsewhere":
-        return _beside_any_session(facts, linger)
-    return _in_a_session(facts, linger)
+    if facts.remove_ipc is False or facts.uid < FIRST_NORMAL_UID:
+        return SurvivalPlan()
+    return SurvivalPlan(
+        risk=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) when that"
+        " user's last login here ends (RemoveIPC)",
+        remedy=linger,
+    )
 
 
 def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
@@ -95,32 +109,23 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan()
     if killed is None and facts.linger is not True:
         return SurvivalPlan(
-            warning="logind did not say whether it kills this session's processes at logout"
-            f" (KillUserProcesses); be sure with: {linger}"
+            risk="logind may kill this job at logout: it does not tell KillUserProcesses",
+            remedy=linger,
         )
     wrap = scope_command(facts)
     if not wrap:
-        what = "kills" if killed else "may kill"
         return SurvivalPlan(
-            warning=f"logind {what} this job at logout (KillUserProcesses), and"
-            f" {_why_no_scope(facts)}; log in directly (not through su or sudo), and run: {linger}"
+            risk=f"logind {'kills' if killed else 'may kill'} this job at logout"
+            f" (KillUserProcesses), and {_why_no_scope(facts)}",
+            remedy=f"a direct login (not su or sudo), and {linger}",
         )
     if facts.linger is True:
         return SurvivalPlan(wrap=wrap)
     return SurvivalPlan(
         wrap=wrap,
-        warning="logind kills processes at logout (KillUserProcesses=yes): this job outlives this"
-        f" session, but not the last one of {facts.user}; prevent that with: {linger}",
-    )
-
-
-def _beside_any_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
-    removes_ipc = facts.remove_ipc is not False and facts.uid >= FIRST_NORMAL_UID
-    if not removes_ipc or facts.linger is True:
-        return SurvivalPlan()
-    return SurvivalPlan(
-        warning=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) when that"
-        f" user's last login here ends (RemoveIPC); prevent it with: {linger}"
+        risk="logind kills processes at logout (KillUserProcesses=yes): this job outlives this"
+        f" session, but not the last one of {facts.user}",
+        remedy=linger,
     )
 
 

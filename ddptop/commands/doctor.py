@@ -1,0 +1,68 @@
+"""`ddptop doctor`: what this machine lacks for a long training, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+from ddptop.output import put, put_json
+from ddptop_runner.doctor import Check, Report, Status, examine
+from ddptop_runner.doctor_facts import Place
+
+MARKS: dict[Status, str] = {
+    "ok": "ok",
+    "warning": "!  warning",
+    "error": "!! error",
+    "unknown": "?? unknown",
+}
+COLOURS: dict[Status, str] = {"ok": "32", "warning": "33", "error": "31", "unknown": "35"}
+TEXT_WIDTH = 100
+
+
+def run(as_json: bool, python: str | None) -> int:
+    """Print all checks; 1 when one of them is an error, else 0."""
+    checks = examine(Place(env=dict(os.environ), cwd=Path.cwd(), python=python))
+    if as_json:
+        put_json(Report(checks=checks))
+    else:
+        put(render(checks, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    sys.stdout.flush()
+    return 1 if any(check.status == "error" for check in checks) else 0
+
+
+def render(checks: list[Check], colours: bool) -> str:
+    """One paragraph per check, its remedy below it, and a closing line that counts."""
+    mark_width = max(len(MARKS[check.status]) for check in checks)
+    title_width = max(len(check.title) for check in checks)
+    lines = []
+    for check in checks:
+        mark = f"{MARKS[check.status]:<{mark_width}}"
+        head = f"{mark}  {check.title:<{title_width}}  "
+        text = textwrap.wrap(
+            check.detail,
+            TEXT_WIDTH,
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [head.rstrip()]
+        if colours:
+            text[0] = text[0].replace(mark, f"\x1b[{COLOURS[check.status]}m{mark}\x1b[0m", 1)
+        lines += text
+        if check.remedy and check.status != "ok":
+            lines.append(f"{' ' * len(head)}-> {check.remedy}")
+    lines.append("")
+    lines.append(_summary(checks))
+    return "\n".join(lines)
+
+
+def _summary(checks: list[Check]) -> str:
+    errors = sum(check.status == "error" for check in checks)
+    others = sum(check.status in ("warning", "unknown") for check in checks)
+    if errors:
+        return f"{errors} of {len(checks)} checks must be mended before a job can run well."
+    if others:
+        return f"Jobs can run; {others} of {len(checks)} checks deserve a look."
+    return f"All {len(checks)} checks are fine."

@@ -1,0 +1,66 @@
+"""`ddptop doctor`: text for people, JSON for scripts, and an exit status that says which."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from ddptop.commands.doctor import render
+
+from ddptop_runner.doctor import Check
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+CHECKS = [
+    Check(id="a", title="Fine", status="ok", detail="as it should be", remedy="never shown"),
+    Check(id="b", title="So so", status="warning", detail="word " * 40, remedy="do this"),
+    Check(id="c", title="Dark", status="unknown", detail="no answer"),
+]
+
+
+def test_text_names_each_status_in_words() -> None:
+    text = render(CHECKS, colours=False)
+    lines = text.splitlines()
+    assert lines[0] == "ok          Fine   as it should be"
+    assert lines[1].startswith("!  warning  So so  word word")
+    assert "            -> do this" in text
+    assert "?? unknown  Dark   no answer" in lines
+    assert lines[-1] == "Jobs can run; 2 of 3 checks deserve a look."
+    assert "never shown" not in text and "\x1b" not in text
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_colours_only_dress_the_mark() -> None:
+    assert "\x1b[33m!  warning\x1b[0m  So so" in render(CHECKS, colours=True)
+
+
+def test_an_error_counts_in_the_last_line() -> None:
+    bad = Check(id="d", title="Bad", status="error", detail="broken", remedy="mend it")
+    assert render([bad], colours=False).endswith(
+        "1 of 1 checks must be mended before a job can run well."
+    )
+
+
+@pytest.mark.torch
+def test_json_and_text_of_this_machine(ddptop_cli: Cli) -> None:
+    asked = ddptop_cli("doctor", "--json", timeout_s=10)
+    report = json.loads(asked.stdout)
+    assert set(report) == {"schema", "checks"}
+    assert {tuple(check) for check in report["checks"]} == {
+        ("id", "title", "status", "detail", "remedy")
+    }
+    errors = [check for check in report["checks"] if check["status"] == "error"]
+    assert asked.returncode == (1 if errors else 0)
+    text = ddptop_cli("doctor", timeout_s=10)
+    assert text.returncode == asked.returncode
+    assert "Python and torch  torch " in text.stdout and "\x1b" not in text.stdout
+    assert asked.stderr == text.stderr == ""
+
+
+def test_a_python_that_does_not_exist_is_an_error_and_no_traceback(ddptop_cli: Cli) -> None:
+    asked = ddptop_cli("doctor", "--json", "--python", "/no/such/python", timeout_s=10)
+    assert asked.returncode == 1 and asked.stderr == ""
+    [check] = [one for one in json.loads(asked.stdout)["checks"] if one["id"] == "python"]
+    assert check["status"] == "error" and check["remedy"]

@@ -52,7 +52,7 @@ snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui
 
 bench: $(DEV_READY)
-	@for script in benchmarks/bench_*.py; do \
+	@for script in benchmarks/*.py; do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 

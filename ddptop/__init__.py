@@ -3,6 +3,7 @@
 In a training script, optional: `ddptop.report(loss=..., step=..., total=..., **metrics)`.
 """
 
+from ddptop.reporting import report
 from ddptop_runner.version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "report"]

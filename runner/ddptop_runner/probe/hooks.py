@@ -1,0 +1,333 @@
+"""The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
+
+Every private name of torch that the probe uses is in this file or in device.py. A patch that does
+not fit the torch at hand is left out; the rest still works.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from _thread import get_ident
+
+from . import compiled, device, recorder
+
+UNSCALED = "_ddptop_unscaled"
+"""Attribute of a scaled loss that holds the loss before scaling, detached."""
+
+
+NO_GRADIENT = (None,)
+"""How Tensor.backward passes on that it was called without a gradient."""
+
+
+class Hooks:
+    """The patches of one process, which can be taken out and put back."""
+
+    def __init__(self, torch, record):
+        self.torch = torch
+        self.record = record
+        self._training_thread = get_ident()
+        self._foreign = []
+        """[(loss before scaling, divisor)] of scalers that make a new tensor out of our sight."""
+        self._uses_scaler = False
+        self._watch = compiled.StepWatch()
+        self._steps_at_last_look = 0
+        self._patched = []
+        self._step_handle = None
+
+    def arm(self):
+        """Patch torch; each patch for itself, so that a missing name costs only its own figure."""
+        torch = self.torch
+        for patch in (
+            lambda: self._patch(torch.autograd, "backward", self._backward),
+            lambda: self.arm_scaler(torch.amp.GradScaler),
+            self._arm_step,
+            lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._meet),
+            self._arm_data_loader,
+            lambda: _hide_from_dynamo(
+                torch, (__name__, compiled.__name__, device.__name__, recorder.__name__)
+            ),
+        ):
+            try:
+                patch()
+            except Exception:  # another torch than the ones known: go without
+                pass
+
+    def disarm(self):
+        """Put back what `arm` replaced."""
+        while self._patched:
+            owner, name, original = self._patched.pop()
+            setattr(owner, name, original)
+        if self._step_handle is not None:
+            self._step_handle.remove()
+            self._step_handle = None
+
+    def arm_scaler(self, scaler):
+        """Keep the unscaled loss of a class of gradient scalers; notice skipped steps."""
+        self._patch(scaler, "scale", self._scale)
+        if "update" in vars(scaler):
+            self._patch(scaler, "update", self._update)
+
+    def arm_deepspeed(self, engine):
+        """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
+        self._patch(engine, "backward", self._deepspeed_backward)
+
+    def arm_apex(self, amp):
+        """The same for apex.amp, as far as it still exists."""
+        self._patch(amp, "scale_loss", self._apex_scale_loss)
+
+    def _patch(self, owner, name, make):
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))
+        self._patched.append((owner, name, original))
+
+    def _backward(self, original):
+        is_compiling, tensor_type = _is_compiling(self.torch), self.torch.Tensor
+        saw, saw_loss = self.saw_backward, self.saw_plain_loss
+        unseen, modes = self.torch._C.DisableTorchFunction, self.torch._C._len_torch_function_stack
+
+        def backward(*args, **kwargs):
+            if not is_compiling():
+                try:
+                    if type(args[0]) is tensor_type and args[1:2] == NO_GRADIENT and not modes():
+                        saw_loss(args[0])
+                    else:
+                        with unseen():
+                            saw(args, kwargs)
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+            return original(*args, **kwargs)
+
+        return backward
+
+    def saw_plain_loss(self, tensor):
+        """Count a backward pass of a plain tensor: the short way of what nearly all scripts do."""
+        record = self.record
+        if not tensor.is_cpu or self._uses_scaler or self._foreign:
+            self.saw_backward((tensor,), {})
+            return
+        if record.backwards != record.backwards_at_step:
+            self.find_unseen_steps()
+        record.backwards += 1
+        if tensor.numel() == 1 and not record.script_reports_loss and device.may_read(self.torch):
+            record.saw_loss(tensor.item())
+
+    def saw_backward(self, args, kwargs):
+        """Count a backward pass and keep its loss, if it has one that can be read."""
+        tensor = args[0] if args else kwargs.get("tensors")
+        if isinstance(tensor, (tuple, list)):
+            tensor = tensor[0] if len(tensor) == 1 else None
+        is_tensor = isinstance(tensor, self.torch.Tensor)
+        on_cuda = is_tensor and tensor.is_cuda
+        if on_cuda and device.is_capturing(self.torch):
+            return
+        if self.record.backwards != self.record.backwards_at_step:
+            self.find_unseen_steps()
+        self.record.backwards += 1
+        if self.record.script_reports_loss or not is_tensor:
+            return
+        gradient = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        if isinstance(gradient, (tuple, list)) and all(item is None for item in gradient):
+            gradient = None
+        if gradient is not None:  # an inner pass, as of activation checkpointing: no loss
+            return
+        divisor = 1
+        if self._uses_scaler:
+            # a scaled loss that went through more arithmetic is nothing a person would know
+            tensor = getattr(tensor, UNSCALED, None)
+            if tensor is None:
+                return
+        if self._foreign:
+            tensor, divisor = self._foreign.pop()
+            on_cuda = tensor.is_cuda
+        loss = self.read(tensor, on_cuda)
+        if loss is not None:
+            self.record.saw_loss(loss if divisor == 1 else loss / divisor)
+
+    def find_unseen_steps(self):
+        """Count the steps of compiled optimizers since the last look, if no hook saw one."""
+        changed = self._watch.changed()
+        if self._steps_at_last_look == self.record.optimizer_steps:
+            for optimizer in changed:
+                self.record.stepped(optimizer)
+        self._steps_at_last_look = self.record.optimizer_steps
+
+    def read(self, tensor, on_cuda):
+        """A float from the CPU, a detached tensor from CUDA, None from anything else."""
+        torch = self.torch
+        kind = type(tensor)
+        if kind is not torch.Tensor and (
+            # DTensor and the like: reading it could start a collective
+            kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        ):
+            return None
+        if tensor.numel() != 1 or not device.may_read(torch):
+            return None
+        if on_cuda:
+            return tensor.detach()
+        return float(tensor.item()) if tensor.is_cpu else None
+
+    def _scale(self, original):
+        is_compiling, keep = _is_compiling(self.torch), self._keep_unscaled
+
+        def scale(scaler, outputs):
+            scaled = original(scaler, outputs)
+            if not is_compiling():
+                try:
+                    keep(outputs, scaled)
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+            return scaled
+
+        return scale
+
+    def _keep_unscaled(self, outputs, scaled):
+        if scaled is outputs:  # a scaler that is switched off
+            return
+        if isinstance(outputs, self.torch.Tensor):
+            outputs, scaled = (outputs,), (scaled,)
+        if isinstance(outputs, (tuple, list)):
+            self._uses_scaler = True
+            for before, after in zip(outputs, scaled):
+                setattr(after, UNSCALED, before.detach())
+
+    def _update(self, original):
+        is_compiling, skipped = _is_compiling(self.torch), self.record.step_skipped
+
+        def update(*args, **kwargs):
+            if not is_compiling():
+                try:
+                    skipped()
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+            return original(*args, **kwargs)
+
+        return update
+
+    def _deepspeed_backward(self, original):
+        foreign = self._foreign
+
+        def backward(engine, loss, *args, **kwargs):
+            try:
+                if engine.fp16_enabled():
+                    foreign[:] = [(loss.detach(), engine.gradient_accumulation_steps())]
+            except Exception as error:
+                if not is_own(error):
+                    raise
+            try:
+                return original(engine, loss, *args, **kwargs)
+            finally:
+                del foreign[:]
+
+        return backward
+
+    def _apex_scale_loss(self, original):
+        foreign = self._foreign
+
+        def scale_loss(loss, *args, **kwargs):
+            try:
+                foreign[:] = [(loss.detach(), 1)]
+            except Exception as error:
+                if not is_own(error):
+                    raise
+            return original(loss, *args, **kwargs)
+
+        return scale_loss
+
+    def _meet(self, original):
+        meet = self._watch.meet
+
+        def _patch_step_function(optimizer):
+            meet(optimizer)
+            return original(optimizer)
+
+        return _patch_step_function
+
+    def _arm_step(self):
+        is_compiling, stepped = _is_compiling(self.torch), self.record.stepped
+
+        def after_step(optimizer, args, kwargs):
+            if not is_compiling():
+                try:
+                    stepped(optimizer)
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+
+        # torch.optim deletes the attributes that its submodules leave on it
+        optimizers = sys.modules["torch.optim.optimizer"]
+        self._step_handle = optimizers.register_optimizer_step_post_hook(after_step)
+
+    def _arm_data_loader(self):
+        # below __next__, whose warning about a dataset's length names its caller's line
+        loader = self.torch.utils.data.dataloader
+        for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
+            self._patch(getattr(loader, name), "_next_data", self._next_data)
+
+    def _next_data(self, original):
+        record, thread = self.record, self._training_thread
+        clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
+
+        def next_data(loader):
+            # without gradients it is an evaluation, in another thread a prefetch
+            if not grad_enabled() or get_ident() != thread:
+                return original(loader)
+            start_s = clock()
+            try:
+                return original(loader)
+            finally:
+                record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+
+        return next_data
+
+
+def is_own(error):
+    """Whether an exception inside a hook is the probe's, and not from a signal handler's code."""
+    frame_module = __name__
+    trace = error.__traceback__
+    while trace is not None:
+        frame_module = trace.tb_frame.f_globals.get("__name__") or ""
+        trace = trace.tb_next
+    return frame_module.split(".")[0] in (__name__.split(".")[0], "torch", "weakref")
+
+
+def _is_compiling(torch):
+    """torch.compiler.is_compiling, which the compiler takes for a constant."""
+    return getattr(torch.compiler, "is_compiling", None) or (lambda: False)
+
+
+def _hide_from_dynamo(torch, names):
+    """Keep torch.compile from tracing the probe's own frames where it falls back to Python."""
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "skip_code"):
+        skip = frames.skip_code
+    else:
+        strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+
+        def skip(code):
+            frames.set_code_exec_strategy(code, strategy)
+
+    for name in names:
+        for code in _code_objects(sys.modules[name]):
+            skip(code)
+
+
+def _code_objects(module):
+    """Every code object that was compiled for a module, closures included."""
+    kinds = [vars(kind) for kind in vars(module).values() if isinstance(kind, type)]
+    for members in [vars(module), *kinds]:
+        for member in members.values():
+            code = getattr(getattr(member, "fget", member), "__code__", None)
+            if code is not None and code.co_filename == module.__file__:
+                yield from _with_nested(code)
+
+
+def _with_nested(code):
+    yield code
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _with_nested(constant)

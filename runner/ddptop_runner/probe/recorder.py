@@ -1,0 +1,221 @@
+"""What one process knows of its training: steps, losses, times. Plain Python, no torch, no locks.
+
+The training's threads write and the sender's thread reads; each attribute is replaced as a whole,
+so that a reader never sees half of a change.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+import weakref
+
+MAX_PENDING_LOSSES = 1024
+"""More backward passes than this without a step, and the next step has no loss."""
+
+LEADER_PATIENCE_STEPS = 100
+"""The optimizer whose loss is shown gives way to another after this many steps without its own."""
+
+DIVIDING_FRAMEWORKS = ("accelerate", "transformers", "deepspeed", "lightning", "pytorch_lightning")
+"""They divide each micro-batch's loss by the accumulation factor, so that the sum is the loss."""
+
+boottime_s = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    if hasattr(time, "CLOCK_BOOTTIME")
+    else time.monotonic
+)
+"""Seconds since boot, suspended time included: the clock of `ddptop_runner.clock`."""
+
+
+class _Optimizer:
+    """What is known of one optimizer."""
+
+    __slots__ = ("backwards", "first_loss_only", "iteration", "ref")
+
+    def __init__(self, optimizer):
+        self.ref = weakref.ref(optimizer)
+        self.backwards = 0
+        """Backward passes of the process at this optimizer's last step."""
+        self.iteration = 0
+        """The iteration of its last step."""
+        # LBFGS evaluates its closure several times in one step: the first loss is the step's
+        self.first_loss_only = any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__)
+
+
+class Recorder:
+    """Counts steps and keeps the latest loss.
+
+    A step is a call of an optimizer with at least one backward pass since its last one. Steps of
+    several optimizers (GAN, one optimizer per parameter) make one iteration, until one of them
+    steps again.
+    """
+
+    def __init__(self, on_first_news=None):
+        self.begin(on_first_news)
+
+    def begin(self, on_first_news):
+        """Know nothing, as at the start of a process; the hooks keep this same object."""
+        self.dirty = False
+        """Whether something is new since the sender looked."""
+        self.backwards = 0
+        self.backwards_at_step = -1
+        """Backward passes at the last step of any optimizer."""
+        self.optimizer_steps = 0
+        """Counted steps of all optimizers together."""
+        self.progress = None
+        """(iterations, CLOCK_BOOTTIME of the last progress), None before the first."""
+        self.first_progress = None
+        """(iterations, CLOCK_BOOTTIME, data wait) of the first: where mean times start."""
+        self.latest_loss = None
+        """(value or None, "ok" | "nan" | "inf", step, "probe" | "api")."""
+        self.loss_sum = 0.0
+        self.loss_n = 0
+        self.loss_range = None
+        """(smallest, largest) since the sender took it; finite losses only."""
+        self.data_wait_s = None
+        """Time spent waiting for data loaders, None where no loader was seen."""
+        self.global_step = None
+        self.total_steps = None
+        self.metrics = {}
+        self.script_reports_loss = False
+        self.offer_device_loss = None
+        """Called with (tensors, whether to take their sum, step) for losses on a device."""
+        self._on_first_news = on_first_news
+        self._pending = []
+        self._optimizers = {}
+        self._leader = None
+        self._iterations = 0
+        self._reported_steps = 0
+
+    def saw_loss(self, loss):
+        """The loss of the backward pass: a float, or a detached scalar tensor of a device."""
+        pending = self._pending
+        pending.append(loss)
+        if len(pending) > MAX_PENDING_LOSSES:
+            # a sum or a mean over a part would be wrong, so what is left stands for no loss
+            self._pending = [None]
+
+    def stepped(self, optimizer):
+        """An optimizer's step has ended."""
+        seen = self._optimizers.get(id(optimizer))
+        if seen is None or seen.ref() is not optimizer:
+            seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
+        backwards = self.backwards
+        if seen.backwards == backwards:
+            return
+        seen.backwards = self.backwards_at_step = backwards
+        self.optimizer_steps += 1
+        if seen.iteration == self._iterations:
+            self._iterations += 1
+        seen.iteration = steps = self._iterations
+        if steps < self._reported_steps:
+            steps = self._reported_steps
+        self.progress = (steps, boottime_s())
+        if self.first_progress is None:
+            self.first_progress = (*self.progress, self.data_wait_s)
+        pending = self._pending
+        if pending:
+            self._pending = []
+            if seen is self._leader or self._takes_over(seen):
+                self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
+        self.dirty = True
+        if self._on_first_news is not None:
+            self._news()
+
+    def step_skipped(self):
+        """A gradient scaler refused the step: its losses are no part of the next one."""
+        pending = self._pending
+        if pending:
+            self._pending = []
+            if self.progress is not None:  # the loop lives, though the optimizer did not step
+                self.progress = (self.progress[0], boottime_s())
+            self._step_loss(pending, self.steps)
+            self._news()
+
+    def set_loss(self, value, step, source):
+        """A loss became known, perhaps later than the step it belongs to."""
+        if source == "probe" and self.script_reports_loss:
+            return
+        if value - value == 0.0:  # finite
+            self.loss_sum += value
+            self.loss_n += 1
+            known = self.loss_range
+            if known is None:
+                self.loss_range = (value, value)
+            elif not known[0] <= value <= known[1]:
+                self.loss_range = (min(known[0], value), max(known[1], value))
+            self.latest_loss = (value, "ok", step, source)
+        else:
+            self.latest_loss = (None, "nan" if math.isnan(value) else "inf", step, source)
+        self.dirty = True
+
+    def take_loss_range(self):
+        """(smallest, largest) loss since the last call, or None."""
+        taken, self.loss_range = self.loss_range, None
+        return taken
+
+    def give_back_loss_range(self, taken):
+        """Undo `take_loss_range`: the datagram was not sent."""
+        if taken is not None:
+            low, high = self.loss_range or taken
+            self.loss_range = (min(low, taken[0]), max(high, taken[1]))
+
+    def reported(self, step, total, has_loss):
+        """The script called `report`; `step` and `total` are whole numbers or None."""
+        if total is not None:
+            self.total_steps = total
+        is_new = has_loss if step is None else step != self.global_step
+        if step is not None:
+            self.global_step = step
+        elif self.global_step is not None:
+            is_new = False
+        if is_new and not self._iterations:
+            self._reported_steps += 1
+            self.progress = (self._reported_steps, boottime_s())
+            if self.first_progress is None:
+                self.first_progress = (*self.progress, self.data_wait_s)
+        self._news()
+
+    def metric(self, name, value):
+        """A figure of the script's own; NaN and infinities are kept as None."""
+        self.metrics[name] = value if math.isfinite(value) else None
+        self._news()
+
+    @property
+    def steps(self):
+        """Iterations so far; 0 before the first."""
+        return self.progress[0] if self.progress else 0
+
+    def _takes_over(self, seen):
+        """Whether `seen` becomes the optimizer whose loss is shown."""
+        leader = self._leader
+        if (
+            leader is None
+            or leader.ref() is None
+            or self._iterations - leader.iteration > LEADER_PATIENCE_STEPS
+        ):
+            self._leader = seen
+            return True
+        return False
+
+    def _step_loss(self, losses, step):
+        first = losses[0]
+        if len(losses) == 1 and type(first) is float:
+            self.set_loss(first, step, "probe")
+            return
+        if first is None or self.script_reports_loss:
+            return
+        is_sum = any(name in sys.modules for name in DIVIDING_FRAMEWORKS)
+        if all(type(loss) is float for loss in losses):
+            total = sum(losses)
+            self.set_loss(total if is_sum else total / len(losses), step, "probe")
+        elif self.offer_device_loss is not None:
+            self.offer_device_loss(losses, is_sum, step)
+
+    def _news(self):
+        self.dirty = True
+        if self._on_first_news is not None:
+            wake, self._on_first_news = self._on_first_news, None
+            wake()

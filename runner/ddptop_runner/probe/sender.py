@@ -1,0 +1,196 @@
+"""The probe's thread: turns what the recorder knows into datagrams.
+
+At most four a second, sent to a path, so that a supervisor that comes back on the same path is
+heard again, and with counters that go on, so that a lost datagram costs nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import signal
+import socket
+import time
+
+from . import identity, stacks
+from .recorder import boottime_s
+
+INTERVAL_S = 0.25
+KEEP_ALIVE_S = 5.0
+STOP_LIMIT_S = 0.2
+MAX_BYTES = 2048
+
+
+class Sender:
+    """Sends for one process; made anew after a fork."""
+
+    def __init__(self, record):
+        self.record = record
+        self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
+        self.device_scalars = []
+        self._job = os.environ.get("DDPTOP_JOB_ID")
+        self._pid = os.getpid()
+        self._seq = 0
+        self._sent_at_s = None
+        self._signal = None
+        self._has_asked_for_stacks = False
+        self._means_from = None
+        self._step_time_s = None
+        self._data_wait_s = None
+        self._stop = None
+        self._done = None
+
+    @property
+    def is_running(self):
+        """Whether the thread was started and not stopped."""
+        return self._stop is not None
+
+    def start(self):
+        """Start the thread, unseen by `threading`, so that the script's thread count stays."""
+        if self._stop is not None:
+            return
+        stop, done = _thread.allocate_lock(), _thread.allocate_lock()
+        stop.acquire()
+        done.acquire()
+        self._stop, self._done = stop, done
+        try:
+            _thread.start_new_thread(self._send_until_stopped, (stop, done))
+        except RuntimeError:  # the limit on threads, or the interpreter is ending
+            self._stop = self._done = None
+
+    def stop(self):
+        """End the thread, before a fork or at exit; waits no longer than STOP_LIMIT_S."""
+        stop, done = self._stop, self._done
+        if stop is not None and done is not None:
+            self._stop = self._done = None
+            stop.release()
+            done.acquire(True, STOP_LIMIT_S)
+
+    def register_stacks(self):
+        """Let the stack signal write this rank's stacks; does nothing while the rank is unknown."""
+        folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
+        if folder and rank is not None and not self._has_asked_for_stacks:
+            self._has_asked_for_stacks = True
+            attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
+            self._signal = stacks.register(folder, attempt, rank)
+
+    def send_last(self, limit_s):
+        """The process ends: say the last that is known."""
+        self.stop()
+        deadline_s = time.monotonic() + limit_s
+        for scalar in self.device_scalars:
+            try:
+                scalar.drain(deadline_s)
+            except Exception:  # a device that failed: what is known without it is still sent
+                pass
+        self.send(is_final=True)
+
+    def tick(self):
+        """Collect what has arrived and send it if there is news, or nothing was sent for long."""
+        for scalar in self.device_scalars:
+            scalar.harvest()
+        is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
+        if self.record.dirty or is_due:
+            self.record.dirty = False
+            self.register_stacks()
+            if not self.send():
+                self.record.dirty = True
+
+    def send(self, is_final=False):
+        """Send one datagram; False where nobody takes it."""
+        loss_range = self.record.take_loss_range()
+        data = encode(self.message(loss_range, is_final))
+        try:
+            # opened for each datagram: no descriptor for the script to inherit, count or close
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
+                endpoint.setblocking(False)
+                endpoint.sendto(data, self.path)
+        except (OSError, ValueError):
+            self.record.give_back_loss_range(loss_range)
+            return False
+        self._sent_at_s = time.monotonic()
+        return True
+
+    def message(self, loss_range=None, is_final=False):
+        """All that is known, as the datagram's fields; `seq` counts the calls."""
+        record = self.record
+        self._seq += 1
+        progress = record.progress
+        self._update_means(progress)
+        value, state, step, source = record.latest_loss or (None, None, None, None)
+        low, high = loss_range or (None, None)
+        return {
+            "v": 1,
+            "job": self._job,
+            "pid": self._pid,
+            "rank": identity.rank(),
+            "local_rank": identity.local_rank(),
+            "world_size": identity.world_size(),
+            "attempt": identity.env_int("DDPTOP_ATTEMPT"),
+            "seq": self._seq,
+            "t": boottime_s(),
+            "steps": progress and progress[0],
+            "last_step_t": progress and progress[1],
+            "loss": value,
+            "loss_state": state,
+            "loss_step": step,
+            "loss_sum": finite(record.loss_sum),
+            "loss_n": record.loss_n,
+            "loss_min": low,
+            "loss_max": high,
+            "loss_source": source,
+            "step_time_s": self._step_time_s,
+            "data_wait_s": self._data_wait_s,
+            "global_step": record.global_step,
+            "total_steps": record.total_steps,
+            "metrics": dict(record.metrics),
+            "stack_signal": self._free_signal(),
+            "final": is_final,
+        }
+
+    def _update_means(self, progress):
+        """Mean step time and data wait since the last message that had new steps."""
+        start = self._means_from or self.record.first_progress
+        waited_s = self.record.data_wait_s
+        if progress is None or start is None or progress[0] <= start[0]:
+            return
+        steps = progress[0] - start[0]
+        self._step_time_s = (progress[1] - start[1]) / steps
+        if waited_s is not None:
+            self._data_wait_s = (waited_s - (start[2] or 0.0)) / steps
+        self._means_from = (progress[0], progress[1], waited_s)
+
+    def _free_signal(self):
+        # the script may have taken the signal after it was registered
+        return self._signal if self._signal and stacks.is_free(self._signal) else None
+
+    def _send_until_stopped(self, stop, done):
+        try:
+            # signals are the script's: none is to be taken by this thread
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            while True:
+                try:
+                    self.tick()
+                except Exception:  # a rank must run whatever becomes of its probe
+                    pass
+                if stop.acquire(True, INTERVAL_S):
+                    return
+        except BaseException:  # nothing of this thread may reach the script's stderr
+            pass
+        finally:
+            done.release()
+
+
+def finite(value):
+    """A float that JSON can hold, else None."""
+    return value if value - value == 0 else None
+
+
+def encode(message):
+    """The datagram: JSON of at most MAX_BYTES, metrics left out from the end where too long."""
+    while True:
+        data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+        if len(data) <= MAX_BYTES or not message["metrics"]:
+            return data
+        message["metrics"].popitem()

@@ -1,0 +1,190 @@
+"""Joins recorder, hooks and sender of one process, over forks and to its end."""
+
+from __future__ import annotations
+
+import atexit
+import numbers
+import os
+import sys
+
+from . import identity
+from .recorder import Recorder
+from .sender import Sender
+
+EXIT_LIMIT_S = 0.05
+"""How long a process may wait at its end for a last loss to arrive from its device."""
+
+MAX_METRICS = 32
+MAX_NAME_LENGTH = 64
+MAX_COUNT = 2**53
+
+
+class Session:
+    """The probe of one process.
+
+    A rank speaks from the moment it has torch; any other process only once it takes an optimizer
+    step or reports, so that data loader workers and helpers stay silent.
+    """
+
+    def __init__(self):
+        self.hooks = None
+        self.record = Recorder(on_first_news=self._speak)
+        self._torch = None
+        self._was_running = False
+        self._begin()
+
+    def _begin(self):
+        self._pid = os.getpid()
+        self._scalars = {}
+        self._has_exit_hook = False
+        self._has_ended = False
+        self.sender = Sender(self.record)
+
+    def torch_imported(self, torch):
+        """Patch torch; a rank is heard from now on."""
+        if self.hooks is not None:
+            return
+        from . import hooks
+
+        self._torch = torch
+        self.hooks = hooks.Hooks(torch, self.record)
+        self.record.offer_device_loss = self._offer_loss
+        self.hooks.arm()
+        if identity.claim_rank():
+            self.sender.register_stacks()
+            self._speak()
+
+    def report(self, loss, step, total, metrics):
+        """Keep what the script says. A value on a device is read later, without waiting."""
+        if identity.is_data_worker():
+            return
+        has_loss = self._is_figure(loss)
+        if has_loss:
+            self.record.script_reports_loss = True
+        self.record.reported(whole(step), whole(total), has_loss)
+        if has_loss:
+            self._keep(None, loss)
+        for name, value in metrics.items():
+            known = self.record.metrics
+            is_new = name not in known and name not in self._scalars
+            if is_new and (len(known) >= MAX_METRICS or len(name) > MAX_NAME_LENGTH):
+                continue
+            if self._is_figure(value) and name.isprintable():
+                self._keep(name, value)
+
+    def before_fork(self):
+        """No thread of the probe is alive while the process forks."""
+        self._was_running = self.sender.is_running and self._pid == os.getpid()
+        if self._was_running:
+            self.sender.stop()
+
+    def after_fork_in_parent(self):
+        """Go on as before."""
+        if self._was_running:
+            self.sender.start()
+
+    def after_fork_in_child(self):
+        """A new process, which is not the rank and has done nothing yet."""
+        self._was_running = False
+        self.record.begin(self._speak)
+        self.record.offer_device_loss = self._offer_loss
+        self._begin()
+
+    def _speak(self):
+        if identity.is_data_worker():
+            return
+        self._add_exit_hook()
+        self.sender.start()
+
+    def _add_exit_hook(self):
+        if self._has_exit_hook:
+            return
+        self._has_exit_hook = True
+        atexit.register(self._end, self._pid)
+        # a child of multiprocessing leaves without atexit
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None and processes.parent_process() is not None:
+            from multiprocessing import util
+
+            util.Finalize(None, self._end, (self._pid,), exitpriority=0)
+
+    def _end(self, pid):
+        try:
+            if pid == os.getpid() and pid == self._pid and not self._has_ended:
+                self._has_ended = True
+                if self.hooks is not None:
+                    self.hooks.find_unseen_steps()
+                self.sender.send_last(EXIT_LIMIT_S)
+        except Exception:  # a process must end as it would have without the probe
+            pass
+
+    def _is_figure(self, value):
+        """Whether a value can become a float: a real number or a tensor of one element."""
+        if isinstance(value, bool) or value is None:
+            return False
+        if isinstance(value, numbers.Real):
+            return True
+        if self._torch is not None and isinstance(value, self._torch.Tensor):
+            kinds = (self._torch.bool, self._torch.complex64, self._torch.complex128)
+            return value.numel() == 1 and value.dtype not in kinds
+        # numpy's scalars without a place in `numbers`, and its arrays of one element
+        return (
+            type(value).__module__ == "numpy"
+            and getattr(value, "size", 0) == 1
+            and getattr(getattr(value, "dtype", None), "kind", "") in "fiu"
+        )
+
+    def _keep(self, name, value):
+        """Keep a figure under `name`; None is the loss."""
+        try:
+            self._read(name, value)
+        except (ArithmeticError, RuntimeError, TypeError, ValueError):
+            pass  # a figure that cannot be had must not cost the others
+
+    def _read(self, name, value):
+        step = self.record.steps
+        if self.hooks is not None and isinstance(value, self.hooks.torch.Tensor):
+            value = self.hooks.read(value, value.is_cuda)
+            if value is None:
+                return
+            if not isinstance(value, float):
+                self._device_scalar(name).offer([value], True, step)
+                return
+        elif not isinstance(value, numbers.Real):
+            value = value.item()
+        self._publish(name, float(value), step, "api")
+
+    def _publish(self, name, value, step, source):
+        if name is None:
+            self.record.set_loss(value, step, source)
+        else:
+            self.record.metric(name, value)
+
+    def _offer_loss(self, tensors, is_sum, step):
+        self._device_scalar("", "probe").offer(tensors, is_sum, step)
+
+    def _device_scalar(self, name, source="api"):
+        """The reader of one figure: "" is the backward pass's loss, None the reported one."""
+        scalar = self._scalars.get(name)
+        if scalar is None:
+            from .device import DeviceScalar
+
+            key = name or None
+
+            def publish(value, step):
+                self._publish(key, value, step, source)
+
+            scalar = self._scalars[name] = DeviceScalar(self._torch, publish)
+            self.sender.device_scalars.append(scalar)
+        return scalar
+
+
+def whole(value):
+    """A whole number from 0 to 2**53, else None; a tensor is not read."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return None
+    try:
+        number = int(float(value))
+    except (ArithmeticError, ValueError):  # NaN and infinity
+        return None
+    return number if 0 <= number <= MAX_COUNT and number == value else None

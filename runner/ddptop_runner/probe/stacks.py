@@ -1,0 +1,71 @@
+"""Stacks on request: a signal makes faulthandler append all threads' stacks to a file.
+
+It works while the interpreter's lock is held by a hung C call and needs no ptrace right.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+HIGH_FD = 900
+"""Descriptors below may be closed and reused by a script that closes "all" of them; a dump must
+never end up in the script's own file."""
+
+
+def stack_signal():
+    """The signal's number, the same in every process: SIGRTMIN + 9. None where there is none."""
+    first = getattr(signal, "SIGRTMIN", None)
+    return None if first is None else int(first) + 9
+
+
+def register(folder, attempt, rank):
+    """Dump stacks to `attempt-<n>-rank-<r>.txt` in `folder` on the signal.
+
+    Returns:
+        The signal's number, or None where it is in use or nothing could be registered.
+    """
+    number = stack_signal()
+    if number is None or not is_free(number) or _is_caught(number):
+        return None
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, "attempt-{}-rank-{}.txt".format(attempt, rank))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        faulthandler.register(number, file=_raise_fd(os.open(path, flags, 0o600)), chain=False)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return number
+
+
+def is_free(number):
+    """Whether the script has not taken the signal for itself, as far as Python knows."""
+    return signal.getsignal(number) is signal.SIG_DFL
+
+
+def _is_caught(number):
+    """Whether something outside Python's knowledge handles the signal."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def _raise_fd(fd):
+    """The same file under a high descriptor where the limit allows one."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except (OSError, AttributeError):
+        return fd
+    os.close(fd)
+    return high

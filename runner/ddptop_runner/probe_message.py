@@ -1,0 +1,71 @@
+"""What a rank's probe says: one datagram, decoded.
+
+Sent by `probe/sender.py`. Counters go on for the life of the process, so that a lost datagram costs
+nothing; a process is told from a later one of the same rank by `pid` and `attempt`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ddptop_runner.model import Base, LossSource, LossState
+
+VERSION = 1
+MAX_BYTES = 2048
+"""A probe sends no more than this in one datagram."""
+
+
+class ProbeMessage(Base, frozen=True, kw_only=True):
+    """All that one process knows of its training; None where it does not know."""
+
+    v: int
+    job: str | None = None
+    """DDPTOP_JOB_ID, `name@nonce`."""
+    pid: int
+    """As the process sees itself, in its own pid namespace."""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    attempt: int | None = None
+    seq: int
+    """1, 2, ... in the order of sending."""
+    t: float
+    """CLOCK_BOOTTIME when it was written, in seconds."""
+    steps: int | None = None
+    """Optimizer steps of this process; None before the first, and no sign of progress by itself."""
+    last_step_t: float | None = None
+    """CLOCK_BOOTTIME of the last progress."""
+    loss: float | None = None
+    loss_state: LossState | None = None
+    loss_step: int | None = None
+    """Value of `steps` that the loss belongs to."""
+    loss_sum: float | None = None
+    """Sum of the `loss_n` finite losses that were read so far."""
+    loss_n: int = 0
+    loss_min: float | None = None
+    """Smallest finite loss since the datagram before; None without a new one."""
+    loss_max: float | None = None
+    loss_source: LossSource | None = None
+    step_time_s: float | None = None
+    """Mean duration of the latest steps."""
+    data_wait_s: float | None = None
+    """Mean time per step that the training thread waited for its data loader."""
+    global_step: int | None = None
+    total_steps: int | None = None
+    metrics: dict[str, float | None] = {}
+    stack_signal: int | None = None
+    """The signal that makes the process write its stacks; None where none may be sent."""
+    final: bool = False
+    """Whether the process is about to end."""
+
+
+_decoder = msgspec.json.Decoder(ProbeMessage)
+
+
+def decode_message(datagram: bytes) -> ProbeMessage | None:
+    """The message in a datagram, or None for anything that is not one of this version."""
+    try:
+        message = _decoder.decode(datagram)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return message if message.v == VERSION else None

@@ -52,7 +52,7 @@ snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui
 
 bench: $(DEV_READY)
-	@for script in benchmarks/*.py; do \
+	@for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 

@@ -1,0 +1,270 @@
+"""A history with its writer in another process: read beside it, killed, out of disk, read-only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner import history, history_reader
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.history import HistoryReader, HistoryWriter
+from ddptop_runner.model import RankSample
+
+START = 1_767_225_600
+
+WRITER = """
+import sys
+from pathlib import Path
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Event, RankSample
+
+writer = HistoryWriter(Path(sys.argv[1]))
+start, count, ending = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+for second in range(count):
+    rank = RankSample(rank=0, local_rank=0, host="node", step=second, loss=float(second))
+    writer.add(start + second, 0, [rank], [])
+    if second % 10 == 0:
+        event = Event(ts=utc_from_unix(start + second), type="checkpoint", message="saved")
+        print(writer.event(event).seq, second, flush=True)
+print("done", flush=True)
+if ending == "wait":
+    sys.stdin.read()
+writer.close(final=True)
+"""
+
+
+def start_writer(path: Path, count: int, ending: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(START), str(count), ending],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+def is_wal(path: Path) -> bool:
+    return path.read_bytes()[18:20] == b"\x02\x02"
+
+
+def test_a_reader_sees_what_a_live_writer_has_told_and_never_less(path):
+    with start_writer(path, 3000, "wait") as process:
+        assert process.stdout is not None
+        told, points = 0, 0
+        reader = HistoryReader(path)
+        for line in process.stdout:
+            if line == "done\n":
+                break
+            told, second = map(int, line.split())
+            events = reader.events()
+            assert [event.seq for event in events] == list(range(1, len(events) + 1))
+            assert len(events) >= told
+            if told % 20 == 0:
+                series = reader.rank_series("loss", 0, START + 10**6, 5000)[0]
+                assert series.t == list(range(START, START + len(series.t)))
+                assert len(series.t) >= max(points, second + 1)
+                points = len(series.t)
+        assert told == 300
+        assert is_wal(path)
+        process.communicate()
+    assert process.returncode == 0
+    assert not is_wal(path)
+    assert list(path.parent.iterdir()) == [path]
+    assert len(reader.rank_series("loss", 0, START + 10**6, 5000)[0].t) == 3000
+
+
+def test_a_killed_writer_loses_nothing_it_had_told_and_can_be_replaced(path):
+    with start_writer(path, 10**9, "wait") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            told, second = map(int, line.split())
+            if second >= 1500:
+                break
+        process.kill()
+        last_words = [line for line in process.stdout.read().splitlines(True) if line[-1] == "\n"]
+    assert process.returncode == -signal.SIGKILL
+    if last_words:
+        told, second = map(int, last_words[-1].split())
+
+    reader = HistoryReader(path)
+    events = reader.events()
+    assert len(events) >= told
+    span = reader.span()
+    assert span is not None and span[1] >= START + second
+
+    again = HistoryWriter(path)
+    assert again.damaged_file is None
+    first_new = span[1] + 1
+    for t in range(first_new, first_new + 700):
+        rank = RankSample(rank=0, local_rank=0, host="node", loss=float(t - START))
+        again.add(t, 0, [rank], [])
+    assert again.event(events[0]).seq == len(events) + 1
+    again.close(final=True)
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        (minutes,) = db.execute("SELECT count(*) FROM rank_60s").fetchone()
+    db.close()
+    assert minutes == (first_new + 699) // 60 - START // 60
+    # every second of both lives is in the bucket it belongs to, the one of the kill included
+    series = reader.rank_series("loss", 0, first_new + 699, 5)[0]
+    width = series.bucket_s
+    assert series.min == [t - START for t in series.t]
+    assert series.last == [*(t - START + width - 1 for t in series.t[:-1]), first_new + 699 - START]
+
+
+DISK_FULL = """
+import json, resource, sys
+from pathlib import Path
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Event, RankSample
+
+def add(second):
+    ranks = [RankSample(rank=r, local_rank=r, host="n", loss=second + r / 7) for r in range(8)]
+    writer.add(start + second, 0, ranks, [])
+
+writer, start = HistoryWriter(Path(sys.argv[1])), int(sys.argv[2])
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+for second in range(500):
+    add(second)
+event = writer.event(Event(ts=utc_from_unix(start), type="failure", message="disk full"))
+full = [writer.problem, writer.lost_writes, event.seq]
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+add(500)
+print(json.dumps([full, [writer.problem, writer.lost_writes]]))
+writer.close(final=True)
+"""
+
+
+def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room(path):
+    """A limit on the size of files stands in for the disk."""
+    asked = subprocess.run(
+        [sys.executable, "-c", DISK_FULL, str(path), str(START)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    full, afterwards = json.loads(asked.stdout)
+    assert "history.db cannot be written" in full[0]
+    assert full[1:] == [0, 1]
+    assert afterwards == [None, 0]
+    series = HistoryReader(path).rank_series("loss", 0, START + 1000, 1000)
+    assert len(series) == 8 and all(len(one.t) == 501 for one in series.values())
+    assert len(HistoryReader(path).events()) == 1
+
+
+# --- a folder in which nothing may be written ------------------------------------------------
+
+READ = """
+import json, os, sys
+from pathlib import Path
+from ddptop_runner.history import HistoryReader
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
+path = Path(sys.argv[1])
+assert not os.access(path.parent, os.W_OK)
+reader = HistoryReader(path)
+print(json.dumps([reader.span(), reader.rank_series("loss", 0, 2**31, 1000)[0].last]))
+"""
+
+
+@pytest.fixture
+def sealed() -> Iterator[Path]:
+    """A folder that every user can reach; the test takes its write permission away."""
+    folder = Path(tempfile.mkdtemp(prefix="ddptop-sealed-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def read_in(folder: Path) -> list[object]:
+    for file in folder.iterdir():
+        file.chmod(0o444)
+    folder.chmod(0o555)
+    asked = subprocess.run(
+        [sys.executable, "-c", READ, str(folder / "history.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    return json.loads(asked.stdout)
+
+
+def write_three(path: Path) -> HistoryWriter:
+    writer = HistoryWriter(path)
+    for second in range(3):
+        rank = RankSample(rank=0, local_rank=0, host="node", loss=float(second))
+        writer.add(START + second, 0, [rank], [])
+    return writer
+
+
+def test_an_ended_job_reads_where_nothing_may_be_written(sealed):
+    write_three(sealed / "history.db").close(final=True)
+    assert [file.name for file in sealed.iterdir()] == ["history.db"]
+    assert read_in(sealed) == [[START, START + 2], [0.0, 1.0, 2.0]]
+
+
+def test_a_copied_live_job_reads_where_nothing_may_be_written(path, sealed):
+    writer = write_three(path)
+    writer._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(path, sealed / "history.db")
+    writer.close()
+    assert is_wal(sealed / "history.db")
+    assert read_in(sealed) == [[START, START + 2], [0.0, 1.0, 2.0]]
+
+
+# --- two at one file -------------------------------------------------------------------------
+
+
+def test_a_reader_that_stays_leaves_the_file_in_wal_mode_and_the_writer_says_so(path, monkeypatch):
+    monkeypatch.setattr(history, "FINAL_TIMEOUT_S", 0.1)
+    writer = write_three(path)
+    other = sqlite3.connect(path)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM meta").fetchall()
+    writer.close(final=True)
+    assert writer.problem is not None and "stays in WAL mode" in writer.problem
+    other.close()
+    assert HistoryReader(path).span() == (START, START + 2)
+
+
+def test_reading_leaves_no_file_and_no_lock_behind(path):
+    writer = write_three(path)
+    reader = HistoryReader(path)
+    assert reader.span() is not None and reader.events() == []
+    writer.close(final=True)
+    assert writer.problem is None and not is_wal(path)
+    before = path.read_bytes()
+    assert reader.span() is not None
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+    assert stat.S_ISREG(path.stat().st_mode)
+
+
+def test_a_file_that_stays_locked_is_an_error_in_words(path, monkeypatch):
+    monkeypatch.setattr(history_reader, "BUSY_TIMEOUT_S", 0.05)
+    write_three(path).close(final=True)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DdptopError, match=r"history\.db cannot be .*locked"):
+        HistoryReader(path).span()
+    other.execute("ROLLBACK")
+    other.close()
+    assert HistoryReader(path).span() == (START, START + 2)

@@ -84,7 +84,7 @@ def run(backend: DeviceBackend, interval_s: float, once: bool) -> int:
             return 0
         next_s = max(next_s + interval_s, boottime_s())
         while (wait_s := next_s - boottime_s()) > 0:
-            if closed.poll(math.ceil(wait_s * 1000)) or os.getppid() != parent:
+            if closed.poll(math.ceil(wait_s * 1000)):
                 return 0
         if os.getppid() != parent:
             return 0

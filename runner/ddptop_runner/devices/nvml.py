@@ -94,6 +94,8 @@ class NvmlBackend:
             parts.append(f"{self._forbidden} device(s) that this user or container may not use")
         if lost := [str(gpu.index) for gpu in self._gpus if gpu.handle is None]:
             parts.append(f"GPU {', '.join(lost)} lost: see `dmesg | grep -i xid`; reset or reboot")
+        if not parts and not self._gpus:
+            return "no device was asked for"
         return "; ".join(parts) or None
 
     def sample(self, boottime_s: float) -> list[GpuSample]:

@@ -44,7 +44,8 @@ class ProcessOwners:
                     argv = file.read().strip()
         except OSError:
             return None, None
-        command = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        text = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        command = "".join(char if char.isprintable() else " " for char in text)
         if len(command) > COMMAND_LIMIT:
             command = command[: COMMAND_LIMIT - 3] + "..."
         return user_name(uid), command or None

@@ -1,0 +1,190 @@
+"""The sampler's clients: the feed of a supervisor or viewer, and the one reading of a command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ddptop_runner import device_feed
+from ddptop_runner.device_feed import DeviceFeed, next_delay_s
+from ddptop_runner.device_once import sample_once
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def stub(make_stub, monkeypatch):
+    """A stub that child processes of this one find. This one's own loader cannot see it."""
+    driver = make_stub(2)
+    for name, value in driver.env({}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: True)
+    monkeypatch.setattr("ddptop_runner.device_once.driver_library_exists", lambda: True)
+    return driver
+
+
+async def test_the_feed_follows_the_driver_and_ends_its_sampler(stub):
+    feed = DeviceFeed(interval_s=0.1)
+    assert feed.latest is None and feed.note is None and feed.pid is None
+    await feed.start()
+    await feed.start()  # a second start changes nothing
+    await until(lambda: feed.latest)
+    assert [gpu.index for gpu in feed.latest.gpus] == [0, 1]
+    stub.set(0, util=5)
+    await until(lambda: feed.latest.gpus[0].util_percent == 5)
+    pid = feed.pid
+    assert pid is not None
+    await feed.stop()
+    assert feed.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    await feed.stop()
+
+
+async def test_a_feed_of_some_devices(stub):
+    feed = DeviceFeed([stub.gpu(1).uuid], interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest)
+    assert [gpu.index for gpu in feed.latest.gpus] == [1]
+    await feed.stop()
+
+
+async def test_a_killed_sampler_is_started_again(stub, monkeypatch):
+    monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.2)
+    stub.slow_ms = 0
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest)
+    first = feed.pid
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: feed.pid not in (None, first))
+    stub.set(1, util=7)
+    await until(lambda: feed.latest.gpus[1].util_percent == 7)
+    assert feed.note is None
+    await feed.stop()
+
+
+async def test_a_silent_sampler_makes_its_figures_unknown(stub, monkeypatch):
+    feed = DeviceFeed(interval_s=0.1)
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
+    await feed.start()
+    await until(lambda: feed.latest)
+    os.kill(feed.pid, signal.SIGSTOP)
+    await until(lambda: feed.note)
+    assert "has not answered for" in feed.note
+    gpu = feed.latest.gpus[0]
+    assert gpu.util_percent is gpu.power_w is gpu.processes is gpu.mem_used_bytes is None
+    assert gpu.name and gpu.uuid and gpu.mem_total_bytes
+    os.kill(feed.pid, signal.SIGCONT)
+    await until(lambda: feed.note is None)
+    assert feed.latest.gpus[0].util_percent == 97
+    await feed.stop()
+
+
+async def test_a_driver_that_never_answers_is_reported(stub, monkeypatch):
+    stub.set_driver(slow_ms=60_000)
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest)
+    assert feed.latest.gpus == []
+    assert "has not answered for" in feed.note
+    await feed.stop()
+
+
+async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch, tmp_path):
+    (tmp_path / "select.py").write_text("raise RuntimeError('not this one')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.2)
+    monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 30.0)
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.note)
+    assert "ended with status 1: RuntimeError: not this one" in feed.note
+    await feed.stop()
+
+
+async def test_where_there_is_nothing_to_sample_it_stays_ended(stub):
+    stub.gpus = []
+    stub.write()
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest and feed.pid is None)
+    await until(lambda: feed._task.done())
+    assert "sees no device" in feed.note
+    assert stub.counts()["nvmlInitWithFlags"] == 1
+    await feed.stop()
+
+
+async def test_without_the_library_no_process_is_started(monkeypatch):
+    monkeypatch.setattr(device_feed, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", None)
+    feed = DeviceFeed()
+    await feed.start()
+    await until(lambda: feed.latest)
+    assert feed.latest.source is None and "libnvidia-ml.so.1" in feed.note
+    await feed.stop()
+
+
+def test_delays_double_up_to_a_limit_and_start_anew_after_a_steady_life():
+    assert next_delay_s(None, 0) == 1
+    assert next_delay_s(1, 2) == 2
+    assert next_delay_s(16, 2) == 30
+    assert next_delay_s(30, 3600) == 1
+
+
+# --- one reading -------------------------------------------------------------------------------
+
+
+def test_one_reading(stub):
+    report = sample_once()
+    assert report.source == "nvml" and len(report.gpus) == 2
+    assert [gpu.index for gpu in sample_once(uuids=[stub.gpu(1).uuid]).gpus] == [1]
+
+
+def test_one_reading_does_not_wait_for_a_driver_that_blocks(stub):
+    stub.set_driver(slow_ms=60_000)
+    started = time.monotonic()
+    report = sample_once(timeout_s=0.5)
+    assert time.monotonic() - started < 5
+    assert report.gpus == [] and "has not answered" in report.note
+
+
+def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch, tmp_path):
+    (tmp_path / "pynvml.py").write_text("import os; os.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = sample_once()
+    assert report.gpus == [] and "signal 6" in report.note
+
+
+def test_the_working_folders_modules_are_not_imported(stub, monkeypatch, tmp_path):
+    for name in ("select", "signal", "msgspec", "pynvml", "ddptop_runner"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
+    monkeypatch.chdir(tmp_path)
+    assert sample_once().source == "nvml"
+
+
+def test_a_reading_where_nvml_cannot_be_loaded_starts_nothing(no_library_env):
+    script = """
+import subprocess
+subprocess.Popen = None
+from ddptop_runner.device_once import sample_once
+print(sample_once().note)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", script], env=no_library_env, capture_output=True, text=True
+    )
+    assert "libnvidia-ml.so.1 was not found" in said.stdout, said.stderr

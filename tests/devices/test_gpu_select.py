@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.errors import UsageError
+from ddptop_runner.gpu_select import (
+    GpuRequest,
+    job_environment,
+    mig_instances,
+    parse_gpus,
+    resolve,
+    visible_devices,
+)
+from ddptop_runner.model import GpuSample
+from ddptop_runner.spec import Device
+
+MACHINE = [
+    GpuSample(index=0, uuid="GPU-aa00", name="H100"),
+    GpuSample(index=1, uuid="GPU-aa11", name="H100"),
+    GpuSample(index=2, uuid="GPU-bb22", name="H100"),
+    GpuSample(index=3, uuid="GPU-cc33", name="H100"),
+]
+MIG = GpuSample(index=1, uuid="MIG-dd44", name="H100 MIG 3g.40gb")
+
+
+def indices(devices: list[Device] | None) -> list[int] | None:
+    return None if devices is None else [device.index for device in devices]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0-3", (0, 1, 2, 3)),
+        ("0,2,5", (0, 2, 5)),
+        ("0-1,4", (0, 1, 4)),
+        ("3,1", (3, 1)),
+        (" 2 , 0 ", (2, 0)),
+        ("7-7", (7,)),
+    ],
+)
+def test_indices(text, expected):
+    assert parse_gpus(text) == GpuRequest("indices", expected)
+
+
+def test_all_and_none():
+    assert parse_gpus("all") == GpuRequest("all")
+    assert parse_gpus("none") == GpuRequest("none")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "empty"),
+        ("  ", "empty"),
+        ("a", "'a'"),
+        ("0,,1", "''"),
+        ("0,", "''"),
+        ("1-", "'1-'"),
+        ("-1", "'-1'"),
+        ("0,x-2", "'x-2'"),
+        ("0-1-2", "'0-1-2'"),
+        ("1.5", "'1.5'"),
+        ("²", "'²'"),
+        ("3-0", "'3-0' runs backwards; write 0-3"),
+        ("0,1,0", "GPU 0 twice"),
+        ("0-3,2", "GPU 2 twice"),
+        ("0-99999999999", "'0-99999999999'"),
+        ("auto", "auto:N"),
+        ("auto:0", "auto:N"),
+        ("auto:4", "yet"),
+    ],
+)
+def test_what_cannot_be_used_is_named(text, named):
+    with pytest.raises(UsageError) as raised:
+        parse_gpus(text)
+    assert named in str(raised.value)
+    assert raised.value.exit_code == 2
+    assert raised.value.hint
+
+
+# --- resolving ---------------------------------------------------------------------------------
+
+
+def test_the_default_is_all_devices():
+    assert indices(resolve(None, MACHINE, None)) == [0, 1, 2, 3]
+    assert resolve(None, MACHINE, None)[1] == Device(index=1, uuid="GPU-aa11", name="H100")
+
+
+def test_a_machine_without_devices_trains_on_cpus():
+    assert resolve(None, [], None) is None
+    assert resolve(GpuRequest("none"), [], None) == []
+
+
+@pytest.mark.parametrize("request_", [GpuRequest("all"), GpuRequest("indices", (0,))])
+def test_devices_asked_for_where_there_are_none(request_):
+    with pytest.raises(UsageError, match="this machine has no GPU"):
+        resolve(request_, [], None)
+
+
+def test_none_hides_all_devices():
+    assert resolve(GpuRequest("none"), MACHINE, None) == []
+
+
+def test_the_order_asked_for_is_kept():
+    assert indices(resolve(parse_gpus("3,1"), MACHINE, None)) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("cvd", "expected"),
+    [
+        ("2,0", [2, 0]),
+        (" 1 , 3 ", [1, 3]),
+        ("GPU-bb22,GPU-aa00", [2, 0]),
+        ("GPU-bb", [2]),
+        ("GPU-aa", []),  # two devices begin so
+        ("GPU-", []),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("void", []),
+        ("0,-1,1", [0]),
+        ("0,9,1", [0]),
+        ("1,GPU-bb22", [1]),
+        ("GPU-bb22,1", [2]),
+        ("0,1,0", []),
+        ("0,1,", [0, 1]),
+    ],
+)
+def test_an_inherited_list_is_read_as_cuda_does(cvd, expected):
+    assert indices(visible_devices(MACHINE, cvd)) == expected
+    assert indices(resolve(None, MACHINE, cvd)) == expected
+
+
+def test_an_inherited_list_is_the_outer_bound():
+    assert indices(resolve(parse_gpus("2"), MACHINE, "2,0")) == [2]
+    assert indices(resolve(parse_gpus("all"), MACHINE, "2,0")) == [2, 0]
+    with pytest.raises(UsageError) as raised:
+        resolve(parse_gpus("0-1"), MACHINE, "2,0")
+    assert str(raised.value) == (
+        "GPU 1 is outside: CUDA_VISIBLE_DEVICES is '2,0'; allowed: GPUs 0, 2"
+    )
+
+
+@pytest.mark.parametrize("text", ["all", "0"])
+def test_an_empty_inherited_list_allows_nothing(text):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES is '', which allows no GPU"):
+        resolve(parse_gpus(text), MACHINE, "")
+
+
+def test_devices_that_are_not_there_are_named_with_those_that_are():
+    with pytest.raises(UsageError) as raised:
+        resolve(parse_gpus("2-5"), MACHINE, None)
+    assert str(raised.value) == "GPUs 4, 5 are not on this machine; it has GPUs 0, 1, 2, 3"
+
+
+def test_lost_devices_are_left_out_or_refused():
+    machine = [*MACHINE[:2], GpuSample(index=2, uuid="GPU-bb22", lost=True), MACHINE[3]]
+    assert indices(resolve(None, machine, None)) == [0, 1, 3]
+    assert indices(resolve(parse_gpus("all"), machine, None)) == [0, 1, 3]
+    with pytest.raises(UsageError, match="GPU 2 is lost; choose from GPUs 0, 1, 3"):
+        resolve(parse_gpus("1-2"), machine, None)
+
+
+# --- MIG ---------------------------------------------------------------------------------------
+
+
+def test_a_mig_instance_is_for_one_rank():
+    assert mig_instances("MIG-dd44,MIG-ee55") == ["MIG-dd44", "MIG-ee55"]
+    assert mig_instances("0,1") == mig_instances(None) == []
+    for nproc in (None, 1):
+        devices = resolve(None, [MIG], "MIG-dd44", nproc)
+        assert devices == [Device(index=1, uuid="MIG-dd44", name="H100 MIG 3g.40gb")]
+    with pytest.raises(UsageError, match="2 ranks cannot train on one instance; use --nproc 1"):
+        resolve(None, [MIG], "MIG-dd44", 2)
+
+
+def test_of_several_mig_instances_cuda_sees_the_first():
+    other = GpuSample(index=2, uuid="MIG-ee55")
+    assert indices(resolve(None, [MIG, other], "MIG-ee55,MIG-dd44")) == [2]
+
+
+def test_a_mig_instance_that_is_not_there():
+    with pytest.raises(UsageError, match="names MIG-ff66, which the driver does not know"):
+        resolve(None, MACHINE, "MIG-ff66")
+
+
+# --- the job's variables -----------------------------------------------------------------------
+
+
+def test_the_jobs_variables():
+    devices = resolve(parse_gpus("3,1"), MACHINE, None)
+    assert job_environment(devices) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "3,1",
+    }
+    assert job_environment(devices, by_uuid=True)["CUDA_VISIBLE_DEVICES"] == "GPU-cc33,GPU-aa11"
+    assert job_environment([Device(index=4)], by_uuid=True)["CUDA_VISIBLE_DEVICES"] == "4"
+    assert job_environment([])["CUDA_VISIBLE_DEVICES"] == ""
+    assert job_environment(None) == {}
+    mig = resolve(None, [MIG], "MIG-dd44")
+    assert job_environment(mig)["CUDA_VISIBLE_DEVICES"] == "MIG-dd44"

@@ -1,0 +1,405 @@
+"""The NVML back end, on the real pynvml and the stand-in driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from tests.nvml_stub import GIB, StubGpu, StubProcess
+from tests.nvml_stub.driver import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    LIB_RM_VERSION_MISMATCH,
+    NO_PERMISSION,
+    UNKNOWN,
+)
+
+from ddptop_runner.devices.nvml_queries import process_queries
+
+FIGURES = [
+    "util_percent",
+    "mem_util_percent",
+    "mem_used_bytes",
+    "mem_reserved_bytes",
+    "temperature_c",
+    "power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "throttle_reasons",
+    "ecc_uncorrected",
+    "processes",
+]
+
+
+def test_every_figure_is_read_in_its_unit(make_stub, make_reader):
+    stub = make_stub(1)
+    stub.set(0, reasons=0x4 | 0x1, ecc_uncorrected=2)
+    stub.set_processes(0, [StubProcess(os.getpid(), 7 * GIB)])
+
+    report = make_reader(stub).report(0)
+
+    assert (report["source"], report["driver"], report["note"]) == ("nvml", "570.124.06", None)
+    gpu = report["gpus"][0]
+    process = gpu.pop("processes")[0]
+    assert gpu.pop("host")
+    assert gpu == {
+        "index": 0,
+        "uuid": "GPU-00000000-1111-2222-3333-444455556666",
+        "name": "NVIDIA H100 80GB HBM3",
+        "util_percent": 97,
+        "mem_util_percent": 55,
+        "mem_used_bytes": 40 * GIB,
+        "mem_total_bytes": 80 * GIB,
+        "mem_reserved_bytes": GIB,
+        "temperature_c": 61,
+        "power_w": 412,
+        "power_limit_w": 700,
+        "sm_clock_mhz": 1755,
+        "throttle_reasons": ["power cap"],
+        "ecc_uncorrected": 2,
+        "xid": [],
+        "lost": False,
+    }
+    assert process["pid"] == os.getpid()
+    assert process["mem_used_bytes"] == 7 * GIB
+    assert process["command"] is None or "pytest" in process["command"]
+
+
+def test_queries_keep_to_the_budget(make_stub, make_reader):
+    stub = make_stub(8)
+    for index in range(8):
+        stub.set_processes(index, [StubProcess(os.getpid())])
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.clear_calls()
+
+    for second in range(1, 61):
+        reader.sample(second)
+
+    a_minute = {function: count / 8 for function, count in stub.counts().items()}
+    assert a_minute.pop("nvmlEventSetWait_v2") == 60 / 8  # one for all devices
+    assert a_minute == {
+        "nvmlDeviceGetUtilizationRates": 60,
+        "nvmlDeviceGetMemoryInfo_v2": 60,
+        "nvmlDeviceGetPowerUsage": 60,
+        "nvmlDeviceGetTemperature": 12,
+        "nvmlDeviceGetClockInfo": 12,
+        "nvmlDeviceGetCurrentClocksEventReasons": 12,
+        "nvmlDeviceGetEnforcedPowerLimit": 2,
+        "nvmlDeviceGetTotalEccErrors": 2,
+        "nvmlDeviceGetComputeRunningProcesses_v3": 30 * 2,  # its size, then the list
+    }
+    per_device_second = sum(stub.counts().values()) / 8 / 60
+    assert per_device_second < 5
+
+
+def test_a_tick_that_comes_early_puts_nothing_off(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.clear_calls()
+    for second in range(1, 11):
+        reader.sample(second - 0.01 * (second % 2))
+    assert stub.counts()["nvmlDeviceGetUtilizationRates"] == 10
+    assert stub.counts()["nvmlDeviceGetTemperature"] == 2
+
+
+def test_faster_ticks_ask_no_more(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    for tick in range(41):
+        reader.sample(tick / 4)
+    assert 10 <= stub.counts()["nvmlDeviceGetPowerUsage"] <= 13
+
+
+@pytest.mark.parametrize("status", [3, FUNCTION_NOT_FOUND, NO_PERMISSION])
+def test_what_a_device_does_not_tell_is_none_and_not_asked_again(make_stub, make_reader, status):
+    stub = make_stub(1)
+    functions = [
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetPowerManagementLimit",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+        "nvmlDeviceRegisterEvents",
+    ]
+    stub.unsupported(0, *functions, status=status)
+    reader = make_reader(stub)
+
+    for second in range(40):
+        gpu = reader.sample(second)[0]
+
+    known = {name for name in FIGURES if gpu[name] is not None}
+    assert known == {"mem_used_bytes", "mem_reserved_bytes"}
+    assert gpu["xid"] is None
+    assert not gpu["lost"]
+    assert {name: stub.counts()[name] for name in functions} == dict.fromkeys(functions, 1)
+
+
+def test_older_names_serve_where_newer_are_missing(make_stub, make_reader):
+    stub = make_stub(1)
+    stub.unsupported(
+        0,
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        status=FUNCTION_NOT_FOUND,
+    )
+    stub.set(0, reasons=0x20)
+    stub.set_processes(0, [StubProcess(os.getpid(), GIB)])
+
+    gpu = make_reader(stub).sample(0)[0]
+
+    assert gpu["mem_used_bytes"] == 41 * GIB  # version 1 counts the driver's reserved part
+    assert gpu["mem_reserved_bytes"] is None
+    assert gpu["temperature_c"] == 61
+    assert gpu["throttle_reasons"] == ["thermal, by software"]
+    assert gpu["power_limit_w"] == 700
+    assert gpu["processes"][0]["mem_used_bytes"] == GIB
+
+
+def test_memory_shared_with_the_host_is_unknown(make_stub, make_reader):
+    stub = make_stub(1)
+    stub.set(0, mem_total=0, mem_used=0)
+    gpu = make_reader(stub).sample(0)[0]
+    assert gpu["mem_used_bytes"] is gpu["mem_total_bytes"] is gpu["mem_reserved_bytes"] is None
+    assert gpu["util_percent"] == 97
+
+
+def test_process_memory_that_reads_nothing_is_unknown(make_stub, make_reader):
+    stub = make_stub(1)
+    stub.set_processes(
+        0, [StubProcess(70001, 0), StubProcess(70002, None), StubProcess(70003, GIB)]
+    )
+    processes = make_reader(stub).sample(0)[0]["processes"]
+    assert [p["mem_used_bytes"] for p in processes] == [None, None, GIB]
+
+
+def test_graphics_processes_are_not_asked_for(make_stub, make_reader):
+    stub = make_stub(1)
+    stub.set_processes(0, [StubProcess(os.getpid(), kind="graphics")])
+    assert make_reader(stub).sample(0)[0]["processes"] == []
+    assert "nvmlDeviceGetGraphicsRunningProcesses_v3" not in stub.counts()
+
+
+@pytest.mark.parametrize(
+    ("driver", "names"),
+    [
+        ("570.124.06", ["_v3", "_v2"]),
+        ("535.104.05", ["_v3", "_v2"]),
+        ("535.54.03", ["_v2"]),  # its version 3 has a layout of its own
+        (None, ["_v3", "_v2"]),
+        ("[N/A]", ["_v3", "_v2"]),
+    ],
+)
+def test_processes_are_asked_for_in_a_layout_that_the_driver_shares(driver, names):
+    assert [query[0][-3:] for query in process_queries(driver)] == names
+
+
+# --- lost devices ------------------------------------------------------------------------------
+
+
+def calls_after_loss(stub, index: int) -> Counter[str]:
+    calls = [call for call in stub.calls() if call.index == index]
+    first = next(i for i, call in enumerate(calls) if call.status == 15)
+    return Counter(call.function for call in calls[first + 1 :])
+
+
+def test_a_lost_device_says_so_and_its_handle_is_not_used_again(make_stub, make_reader):
+    stub = make_stub(2)
+    reader = make_reader(stub)
+    before = reader.sample(0)[1]
+    with stub.together():
+        stub.raise_xid(1, 79)
+        stub.lose(1)
+
+    for second in range(1, 31):
+        report = reader.report(second)
+
+    healthy, lost = report["gpus"]
+    assert healthy["util_percent"] == 97 and not healthy["lost"]
+    assert lost["lost"] and lost["xid"] == [79]
+    assert all(lost[name] is None for name in FIGURES)
+    for kept in ("index", "uuid", "name", "mem_total_bytes"):
+        assert lost[kept] == before[kept]
+    assert "GPU 1 lost" in report["note"]
+    assert calls_after_loss(stub, 1) == {}
+    assert 2 <= stub.counts()["nvmlDeviceGetHandleByUUID"] <= 3  # looked up again every 10 s
+
+
+def test_a_device_that_is_back_is_found_within_ten_seconds(make_stub, make_reader):
+    stub = make_stub(2)
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.lose(0)
+    assert reader.sample(1)[0]["lost"]
+    stub.restore(0)
+    assert reader.sample(2)[0]["lost"]
+    for second in range(3, 12):
+        gpu = reader.sample(second)[0]
+    assert not gpu["lost"]
+    assert gpu["util_percent"] == 97 and gpu["power_limit_w"] == 700
+    stub.raise_xid(0, 13)
+    assert reader.sample(12)[0]["xid"] == [13]
+
+
+def test_a_device_that_is_lost_from_the_start_keeps_its_index(make_stub, make_reader):
+    stub = make_stub(3)
+    stub.lose(1)
+    gpus = make_reader(stub).sample(0)
+    assert [(gpu["index"], gpu["lost"]) for gpu in gpus] == [(0, False), (1, True), (2, False)]
+    assert gpus[1]["uuid"] is None
+
+
+def test_the_only_device_that_was_asked_for_and_is_lost_is_named(make_stub, make_reader):
+    stub = make_stub(3)
+    stub.lose(1)
+    asked = [stub.gpu(1).uuid, stub.gpu(2).uuid]
+    gpus = make_reader(stub, ",".join(asked)).sample(0)
+    assert [(gpu["index"], gpu["uuid"], gpu["lost"]) for gpu in gpus] == [
+        (1, asked[0], True),
+        (2, asked[1], False),
+    ]
+
+
+def test_a_device_that_only_fails_counts_as_lost_at_the_second_tick(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    reader.sample(0)
+    fast = ("UtilizationRates", "MemoryInfo_v2", "MemoryInfo", "PowerUsage")
+    stub.unsupported(0, *(f"nvmlDeviceGet{name}" for name in fast), status=UNKNOWN)
+    first = reader.sample(1)[0]
+    assert not first["lost"] and first["util_percent"] is None
+    assert reader.sample(2)[0]["lost"]
+
+
+def test_one_failing_query_is_no_loss_and_is_asked_again(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    stub.unsupported(0, "nvmlDeviceGetPowerUsage", status=UNKNOWN)
+    for second in range(5):
+        gpu = reader.sample(second)[0]
+    assert gpu["power_w"] is None and not gpu["lost"]
+    stub.set(0, errors={})
+    assert reader.sample(5)[0]["power_w"] == 412
+
+
+# --- XIDs --------------------------------------------------------------------------------------
+
+
+def test_xids_are_kept_in_order_by_device(make_stub, make_reader):
+    stub = make_stub(2)
+    stub.raise_xid(0, 13)  # before anyone listened
+    reader = make_reader(stub)
+    assert [gpu["xid"] for gpu in reader.sample(0)] == [[], []]
+    with stub.together():
+        stub.raise_xid(1, 31)
+        stub.raise_xid(1, 94)
+        stub.raise_xid(0, 48)
+    assert [gpu["xid"] for gpu in reader.sample(1)] == [[48], [31, 94]]
+    assert [gpu["xid"] for gpu in reader.sample(2)] == [[48], [31, 94]]
+
+
+def test_an_event_set_that_fails_is_set_up_anew(make_stub, make_reader):
+    stub = make_stub(1)
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.set_driver(errors={"nvmlEventSetWait_v2": UNKNOWN})
+    reader.sample(1)
+    stub.set_driver(errors={})
+    for second in range(2, 12):
+        reader.sample(second)
+    stub.raise_xid(0, 45)
+    assert reader.sample(12)[0]["xid"] == [45]
+
+
+# --- which devices -----------------------------------------------------------------------------
+
+
+def test_only_the_devices_asked_for_are_queried(make_stub, make_reader):
+    stub = make_stub(4)
+    wanted = [stub.gpu(2).uuid, stub.gpu(0).uuid, "GPU-none"]
+    report = make_reader(stub, ",".join(wanted)).report(0)
+    assert [gpu["index"] for gpu in report["gpus"]] == [0, 2]
+    assert report["note"] == "not on this machine: GPU-none"
+    queried = {call.index for call in stub.calls() if call.function == "nvmlDeviceGetPowerUsage"}
+    assert queried == {0, 2}
+
+
+def test_a_device_that_may_not_be_used_is_left_out(make_stub, make_reader):
+    stub = make_stub(2)
+    stub.unsupported(0, "nvmlDeviceGetHandleByIndex_v2", status=NO_PERMISSION)
+    report = make_reader(stub).report(0)
+    assert [gpu["index"] for gpu in report["gpus"]] == [1]
+    assert "may not use" in report["note"]
+
+
+def test_a_mig_instance_is_read_under_its_parents_index(make_stub, make_reader):
+    whole = [StubGpu(0), StubGpu(1, mig_mode=1)]
+    mig = StubGpu(
+        7,
+        uuid="MIG-5c1b1b2a-0000-1111-2222-333344445555",
+        name="NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+        parent=whole[1].uuid,
+        mem_total=40 * GIB,
+        mem_used=3 * GIB,
+        util=None,
+        power_mw=None,
+    )
+    stub = make_stub([*whole, mig])
+    assert [gpu["index"] for gpu in make_reader(stub).sample(0)] == [0, 1]
+    gpu = make_reader(stub, mig.uuid).sample(0)[0]
+    assert (gpu["index"], gpu["uuid"], gpu["mem_total_bytes"]) == (1, mig.uuid, 40 * GIB)
+    assert gpu["util_percent"] is gpu["power_w"] is None
+    assert not gpu["lost"]
+
+
+# --- no driver ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (DRIVER_NOT_LOADED, "modprobe nvidia"),
+        (LIB_RM_VERSION_MISMATCH, "reboot"),
+        (NO_PERMISSION, "/dev/nvidia"),
+        (UNKNOWN, "nvidia-smi"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_explained(make_stub, make_reader, status, words):
+    stub = make_stub(2)
+    stub.set_driver(init_status=status)
+    report = make_reader(stub).report(0)
+    assert (report["source"], report["driver"], report["gpus"]) == (None, None, [])
+    assert words in report["note"]
+
+
+def test_a_driver_without_devices_is_named(make_stub, make_reader):
+    report = make_reader(make_stub(0)).report(0)
+    assert (report["source"], report["driver"], report["gpus"]) == (None, "570.124.06", [])
+    assert "sees no device" in report["note"]
+
+
+def test_another_package_of_pynvmls_name_is_explained(tmp_path):
+    (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
+    script = "from ddptop_runner.devices import open_backend; print(open_backend().note)"
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pip install --force-reinstall nvidia-ml-py" in said.stdout

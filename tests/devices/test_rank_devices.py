@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.rank_devices import join, stray_devices
+from ddptop_runner.spec import Device
+
+DEVICES = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]
+
+
+def rank(number: int, **fields: object) -> RankSample:
+    fields.setdefault("state", "running")
+    return RankSample(rank=number, local_rank=number, host="h", pid=100 + number, **fields)
+
+
+def gpu(index: int, *processes: GpuProcess, **fields: object) -> GpuSample:
+    figures = {"util_percent": 10.0 * index, "mem_used_bytes": 1000 * index, **fields}
+    return GpuSample(
+        **{"index": index, "uuid": f"GPU-{index}", "processes": list(processes), **figures}
+    )
+
+
+def process(pid: int, mem: int | None = 7) -> GpuProcess:
+    return GpuProcess(pid=pid, mem_used_bytes=mem)
+
+
+def placed(ranks: list[RankSample]) -> list[tuple[object, ...]]:
+    return [(r.gpu, r.gpus, r.gpu_util_percent, r.gpu_mem_used_bytes) for r in ranks]
+
+
+def test_the_drivers_word_beats_the_order_of_ranks():
+    gpus = [gpu(2, process(101)), gpu(5, process(100))]
+    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    assert placed(ranks) == [(5, ["GPU-5"], 50, 7), (2, ["GPU-2"], 20, 7)]
+    assert [(p.job, p.rank) for g in labelled for p in g.processes] == [("train", 1), ("train", 0)]
+
+
+def test_a_descendants_memory_is_its_ranks():
+    gpus = [gpu(2, process(100), process(900), process(4000)), gpu(5)]
+    ranks, labelled = join([rank(0)], gpus, {0: [100, 900]}, DEVICES, "train")
+    assert placed(ranks) == [(2, ["GPU-2"], 20, 14)]
+    assert [(p.pid, p.rank) for p in labelled[0].processes] == [(100, 0), (900, 0), (4000, None)]
+
+
+def test_a_stray_context_does_not_hide_the_own_device():
+    gpus = [gpu(2, process(100), process(101, 3)), gpu(5, process(101))]
+    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    assert placed(ranks)[1] == (5, ["GPU-2", "GPU-5"], 50, 10)
+    assert stray_devices(ranks[0], labelled) == []
+    assert stray_devices(ranks[1], labelled) == [2]
+
+
+def test_one_rank_on_several_devices_has_no_single_one():
+    gpus = [gpu(2, process(100)), gpu(5, process(100))]
+    ranks, labelled = join([rank(0)], gpus, {}, DEVICES, "train")
+    assert placed(ranks) == [(None, ["GPU-2", "GPU-5"], 35, 14)]
+    assert stray_devices(ranks[0], labelled) == []
+
+
+def test_without_samples_local_rank_i_has_the_ith_device():
+    ranks, _ = join([rank(0), rank(1), rank(2)], [], {}, DEVICES, "train")
+    assert placed(ranks) == [
+        (2, ["GPU-2"], None, None),
+        (5, ["GPU-5"], None, None),
+        (None, [], None, None),
+    ]
+
+
+def test_where_the_driver_lists_no_processes_the_device_speaks_for_its_only_rank():
+    gpus = [gpu(2, processes=None), gpu(5, processes=None)]
+    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    assert placed(ranks) == [(2, ["GPU-2"], 20, 2000), (5, ["GPU-5"], 50, 5000)]
+    assert labelled == gpus
+
+
+def test_pids_of_another_namespace_are_not_taken_for_ranks():
+    gpus = [gpu(2, process(88001)), gpu(5, process(88002))]
+    ranks, labelled = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    assert [r.gpu_mem_used_bytes for r in ranks] == [2000, 5000]
+    assert all(p.job is None for g in labelled for p in g.processes)
+
+
+def test_a_rank_that_is_not_on_its_device_yet_holds_nothing_known():
+    gpus = [gpu(2, process(100)), gpu(5, process(4000))]
+    ranks, _ = join([rank(0), rank(1)], gpus, {}, DEVICES, "train")
+    assert placed(ranks)[1] == (5, ["GPU-5"], 50, None)
+
+
+def test_memory_that_the_driver_does_not_tell():
+    alone = [gpu(2, process(100, None)), gpu(5)]
+    assert join([rank(0)], alone, {}, DEVICES, "t")[0][0].gpu_mem_used_bytes == 2000
+    shared = [gpu(2, process(100, None), process(4000)), gpu(5)]
+    assert join([rank(0)], shared, {}, DEVICES, "t")[0][0].gpu_mem_used_bytes is None
+
+
+def test_an_ended_rank_keeps_its_device_without_figures():
+    ended = rank(0, state="failed")
+    ranks, _ = join([ended], [gpu(2, process(100))], {}, DEVICES, "train")
+    assert placed(ranks) == [(2, ["GPU-2"], None, None)]
+
+
+def test_a_job_on_cpus_is_left_as_it_is():
+    assert join([rank(0)], [], {0: [100]}, [], "train") == ([rank(0)], [])

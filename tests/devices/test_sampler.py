@@ -1,0 +1,136 @@
+"""The sampler process: what it prints and when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ddptop_runner import procs
+from ddptop_runner.device_report import decode_report
+from ddptop_runner.sampler import parse_arguments
+
+SAMPLER = [sys.executable, "-m", "ddptop_runner.sampler"]
+
+
+def run(env, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*SAMPLER, *arguments], env=env, capture_output=True, timeout=20, check=False
+    )
+
+
+def test_once_prints_one_report_and_ends_with_0(make_stub):
+    done = run(make_stub(2).env(), "--once")
+    assert (done.returncode, done.stderr) == (0, b"")
+    report = decode_report(*done.stdout.splitlines())
+    assert report.source == "nvml"
+    assert [gpu.index for gpu in report.gpus] == [0, 1]
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert now_s - 20 < report.boottime_s <= now_s
+
+
+def test_uuids_limit_it(make_stub):
+    stub = make_stub(3)
+    done = run(stub.env(), "--once", "--uuids", stub.gpu(1).uuid)
+    assert [gpu.index for gpu in decode_report(done.stdout).gpus] == [1]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "arguments", "words"),
+    [(0, (), "sees no device"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
+)
+def test_nothing_to_sample_ends_with_3_and_a_last_line_that_says_why(
+    make_stub, gpus, arguments, words
+):
+    done = run(make_stub(gpus).env(), *arguments)
+    assert done.returncode == 3
+    report = decode_report(done.stdout.splitlines()[-1])
+    assert (report.source, report.gpus) == (None, [])
+    assert words in report.note
+
+
+def test_without_the_library_it_ends_with_3(no_library_env):
+    done = run(no_library_env)
+    assert done.returncode == 3
+    assert "libnvidia-ml.so.1 was not found" in decode_report(done.stdout).note
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--interval", "0"], ["--interval", "nan"], ["--interval"], ["--fast"]]
+)
+def test_wrong_arguments_end_with_2(arguments, no_library_env):
+    done = run(no_library_env, *arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"usage:" in done.stderr
+
+
+def test_arguments():
+    assert parse_arguments([]) == (None, 1.0, False)
+    assert parse_arguments(["--uuids", "a,b", "--once"]) == (["a", "b"], 1.0, True)
+    assert parse_arguments(["--uuids", "a", "--all", "--interval", "2"]) == (None, 2.0, False)
+
+
+def test_a_tick_has_its_interval(make_stub):
+    with subprocess.Popen(
+        [*SAMPLER, "--interval", "0.2"], env=make_stub(1).env(), stdout=subprocess.PIPE
+    ) as child:
+        stamps = [decode_report(child.stdout.readline()).boottime_s for _ in range(6)]
+        child.stdout.close()
+    assert 0.9 < stamps[-1] - stamps[0] < 2.0
+
+
+def test_it_ends_when_nobody_reads_even_between_ticks(make_stub):
+    with subprocess.Popen(
+        [*SAMPLER, "--interval", "600"], env=make_stub(1).env(), stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.wait(5) == 0
+
+
+def test_it_ends_when_its_parent_dies(make_stub, tmp_path, wait_until):
+    output = tmp_path / "output"
+    script = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen({[*SAMPLER, "--interval", "0.1"]!r}, stdout=open({str(output)!r}, "wb"))
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=make_stub(1).env(), stdout=subprocess.PIPE, text=True
+    ) as parent:
+        sampler = int(parent.stdout.readline())
+        wait_until(lambda: output.exists() and output.stat().st_size, 10)
+        parent.kill()
+        try:
+            wait_until(lambda: has_ended(sampler), 10, "the sampler ends")
+        except BaseException:
+            os.kill(sampler, signal.SIGKILL)
+            raise
+
+
+def has_ended(pid: int) -> bool:
+    return procs.state_letter(pid) in (None, "Z", "X")
+
+
+def test_ctrl_c_is_for_the_one_who_started_it(make_stub):
+    with subprocess.Popen(
+        [*SAMPLER, "--interval", "0.1"], env=make_stub(1).env(), stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        for _ in range(3):
+            assert child.stdout.readline()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(5) == -signal.SIGTERM
+
+
+def test_nvml_is_never_shut_down(make_stub):
+    stub = make_stub(1)
+    run(stub.env(), "--once")
+    assert stub.counts()["nvmlInitWithFlags"] == 1
+    assert stub.counts()["nvmlShutdown"] == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import email
 import email.message
+import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -116,3 +118,41 @@ def test_every_pip_line_of_the_set_up_is_constrained() -> None:
 
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        (None, "is not installed: ddptop needs Python 3.10 or newer"),
+        (
+            '[ "$1" = -V ] && echo Python 3.9.1; exit 1',
+            "is Python 3.9.1; name another: make PYTHON=",
+        ),
+        ('case "$2" in *ensurepip*) exit 1; esac', "sudo apt install python3-venv"),
+    ],
+    ids=["no python", "old python", "no ensurepip"],
+)
+def test_set_up_says_in_one_line_what_is_missing(
+    tmp_path: Path, script: str | None, line: str
+) -> None:
+    python = tmp_path / "python3"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))
+    }
+    made = subprocess.run(
+        ["make", f"VENV={tmp_path}/venv", f"PYTHON={python}", "demo"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert made.returncode == 2
+    said = [text for text in made.stderr.splitlines() if not text.startswith("make: ***")]
+    assert len(said) == 1 and line in said[0]
+    assert not (tmp_path / "venv").exists()

@@ -248,10 +248,12 @@ def _busctl_value(line: str) -> str:
 
 def _read_logind_conf(root: Path) -> dict[str, str]:
     """Logind's settings from its files; the shipped file shows the defaults in comments."""
-    places = [root / "usr/lib/systemd", root / "run/systemd", root / "etc/systemd"]
-    files = [place / "logind.conf" for place in places]
-    for place in places:
-        files += sorted((place / "logind.conf.d").glob("*.conf"))
+    places = [root / "etc/systemd", root / "run/systemd", root / "usr/lib/systemd"]
+    files = [place / "logind.conf" for place in places if (place / "logind.conf").exists()][:1]
+    drop_ins: dict[str, Path] = {}
+    for place in reversed(places):  # of one name, the file in /etc counts
+        drop_ins |= {file.name: file for file in (place / "logind.conf.d").glob("*.conf")}
+    files += [drop_ins[name] for name in sorted(drop_ins)]
     defaults: dict[str, str] = {}
     given: dict[str, str] = {}
     for file in files:

@@ -199,3 +199,40 @@ def test_linger_version_and_runtime_dir(tmp_path: Path) -> None:
     assert facts.systemd_version == 255
     assert (facts.runtime_dir, facts.runtime_dir_exported) == (standard, False)
     assert gather(env_of(root, XDG_RUNTIME_DIR=standard), root).runtime_dir_exported is True
+
+
+@pytest.mark.parametrize(
+    ("files", "killed"),
+    [
+        ({"etc/systemd/logind.conf": "#KillUserProcesses=yes"}, True),  # the default as built
+        ({"usr/lib/systemd/logind.conf": "KillUserProcesses=yes"}, True),
+        (
+            {  # only the first main file is read
+                "etc/systemd/logind.conf": "[Login]",
+                "usr/lib/systemd/logind.conf": "KillUserProcesses=yes",
+            },
+            None,
+        ),
+        (
+            {  # a comment after it takes nothing back
+                "run/systemd/logind.conf.d/10-a.conf": "KillUserProcesses=yes",
+                "etc/systemd/logind.conf.d/90-z.conf": "#KillUserProcesses=no",
+            },
+            True,
+        ),
+        (
+            {  # the same name in /etc hides it, and a later name wins
+                "usr/lib/systemd/logind.conf.d/50-a.conf": "KillUserProcesses=yes",
+                "etc/systemd/logind.conf.d/50-a.conf": "KillUserProcesses=no",
+                "etc/systemd/logind.conf.d/40-b.conf": "KillUserProcesses=yes",
+            },
+            False,
+        ),
+    ],
+)
+def test_the_files_of_logind(tmp_path: Path, files: dict[str, str], killed: bool | None) -> None:
+    root = fake_root(tmp_path)
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    assert gather(env_of(root), root).kill_user_processes is killed

@@ -222,8 +222,9 @@ def stacks(job: str | None, rank: int | None) -> int:
 def gpus(as_json: bool) -> int:
     """Show this machine's GPUs and who holds them."""
     from ddptop.commands.gpus import run
+    from ddptop_runner.registry import rank_of_pid
 
-    return run(as_json)
+    return run(as_json, rank_of_pid().get)
 
 
 @cli.command()

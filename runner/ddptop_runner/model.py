@@ -74,7 +74,7 @@ class RankSample(Base, frozen=True, kw_only=True):
     host: str
     pid: int | None = None
     gpu: int | None = None
-    """Machine index (PCI order) of the rank's device; None without one or when it holds several."""
+    """Machine index (PCI order) of the rank's own device; None when none of those it holds is."""
     gpus: list[str] = []
     """UUIDs of every device the rank's process holds."""
     state: RankState = "unknown"

@@ -125,6 +125,22 @@ def is_recent(view: JobView) -> bool:
     return (view.read_at - view.ended_at).total_seconds() < RECENT_S
 
 
+def rank_of_pid() -> dict[int, tuple[str, int | None]]:
+    """(job, rank) of every process that a live job of this host has on a device or as a rank."""
+    owners: dict[int, tuple[str, int | None]] = {}
+    for view in all_jobs():
+        if view.snapshot is None or view.on_other_host or not view.is_live:
+            continue
+        for gpu in view.snapshot.gpus:
+            for process in gpu.processes or ():
+                if process.job is not None:
+                    owners[process.pid] = (process.job, process.rank)
+        for rank in view.snapshot.ranks:
+            if rank.pid is not None:
+                owners[rank.pid] = (view.job, rank.rank)
+    return owners
+
+
 def _names(views: Iterable[JobView]) -> str:
     return ", ".join(sorted(view.job for view in views))
 

@@ -1,0 +1,126 @@
+"""What the benchmarks share: a small DDP script, one way to run it under either launcher, medians."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TOY = """
+import sys, time
+import torch
+import torch.distributed as dist
+steps, pause, stamp = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(steps):
+    loss = model(torch.randn(32, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 0 and dist.get_rank() == 0:
+        open(stamp + ".first", "w").write(repr(time.time()))
+    if pause:
+        time.sleep(pause)
+if dist.get_rank() == 0:
+    open(stamp + ".last", "w").write(repr(time.time()))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Times of one run, in seconds after the command was started."""
+
+    first_step_s: float
+    last_step_s: float
+    wall_s: float
+
+
+class Home:
+    """A state folder and a tmux socket of the benchmark's own."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ddptop-bench-")
+        self.path = Path(self._folder.name)
+        self.script = self.path / "toy.py"
+        self.script.write_text(TOY, encoding="utf-8")
+        self.env = {
+            **os.environ,
+            "DDPTOP_HOME": str(self.path / "home"),
+            "DDPTOP_TMUX_SOCKET": f"bench-{uuid.uuid4().hex[:8]}",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def ddptop(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run one verb to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "ddptop", *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=check,
+        )
+
+    def status(self, job: str) -> dict[str, object]:
+        """`status --json`."""
+        answer: dict[str, object] = json.loads(self.ddptop("status", job, "--json").stdout)
+        return answer
+
+    def run_torchrun(self, steps: int, pause_s: float = 0.0) -> Run:
+        """The toy under plain torchrun, two ranks."""
+        stamp = self.path / uuid.uuid4().hex
+        started = time.time()
+        subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            + ["2", str(self.script), str(steps), str(pause_s), str(stamp)],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+        )
+        return _times(stamp, started)
+
+    def run_ddptop(self, steps: int, pause_s: float = 0.0, *options: str) -> Run:
+        """The toy under `ddptop launch`, two ranks, until the job has ended."""
+        stamp = self.path / uuid.uuid4().hex
+        started = time.time()
+        launched = self.ddptop(
+            *["launch", "-d", "--nproc", "2", *options],
+            *[str(self.script), str(steps), str(pause_s), str(stamp)],
+        )
+        while not Path(f"{stamp}.last").exists():
+            time.sleep(0.01)
+        self.ddptop("wait", launched.stdout.strip())
+        return _times(stamp, started)
+
+
+def _times(stamp: Path, started: float) -> Run:
+    ended = time.time()
+    first = float(Path(f"{stamp}.first").read_text(encoding="utf-8"))
+    last = float(Path(f"{stamp}.last").read_text(encoding="utf-8"))
+    return Run(first - started, last - started, ended - started)
+
+
+def bootstrap_median(
+    values: Sequence[float], rounds: int = 4000, seed: int = 0
+) -> tuple[float, float, float]:
+    """(median, 2.5 %, 97.5 %) by resampling."""
+    generator = random.Random(seed)
+    medians = sorted(
+        statistics.median(generator.choices(values, k=len(values))) for _ in range(rounds)
+    )
+    return statistics.median(values), medians[rounds // 40], medians[-rounds // 40]

@@ -1,0 +1,128 @@
+"""Real jobs: a small DDP script, and a handle on a launched job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAINER = '''
+"""A plain DDP script: trains a line, writes down what it computed."""
+import json, os, sys, time
+import torch
+import torch.distributed as dist
+
+steps, pause_s, out = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open(f"{out}/losses-{attempt}-{rank}.jsonl", "w", buffering=1) as file:
+    for step in range(1, steps + 1):
+        loss = (model(torch.randn(8, 16)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        file.write(json.dumps({"step": step, "loss": loss.item(), "at": time.time()}) + "\\n")
+        print(f"rank {rank} attempt {attempt} step {step}", flush=True)
+        time.sleep(pause_s)
+dist.barrier()
+dist.destroy_process_group()
+'''
+
+
+class Job:
+    """A launched job, seen through the command line as a person's script would see it."""
+
+    def __init__(self, name: str, cli: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+        self.name = name
+        self.cli = cli
+
+    def status(self) -> dict[str, Any]:
+        answer = self.cli("status", self.name, "--json")
+        assert answer.returncode == 0, answer.stderr
+        status: dict[str, Any] = json.loads(answer.stdout)
+        return status
+
+    def rank(self, rank: int) -> dict[str, Any]:
+        ranks: list[dict[str, Any]] = self.status()["ranks"]
+        return ranks[rank] if len(ranks) > rank else {"pid": None, "step": None, "state": None}
+
+    def events(self, type_: str | None = None) -> list[dict[str, Any]]:
+        lines = self.cli("events", self.name, "--json").stdout.splitlines()
+        return [event for event in map(json.loads, lines) if type_ in (None, event["type"])]
+
+    def folder(self) -> Path:
+        return Path(os.environ["DDPTOP_HOME"]) / "runs" / self.name
+
+    def processes(self) -> dict[str, int]:
+        """Pids of guardian, supervisor and agent."""
+        node = json.loads(next((self.folder() / "nodes").glob("*.json")).read_text())
+        roles = ("guardian", "supervisor", "agent")
+        return {role: node[role]["pid"] for role in roles if node[role]}
+
+    def trains(self, attempt: int = 0, step: int = 3) -> bool:
+        status = self.status()
+        return (
+            status["attempt"] == attempt
+            and status["state"] == "running"
+            and len(status["ranks"]) > 0
+            and all((rank["step"] or 0) >= step for rank in status["ranks"])
+        )
+
+    def kill_rank(self, rank: int) -> int:
+        pid = int(self.rank(rank)["pid"])
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait(self, timeout_s: float = 60.0) -> int:
+        return self.cli("wait", self.name, "--timeout", str(timeout_s)).returncode
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Path:
+    """A folder with `train.py`, which writes its losses there."""
+    (tmp_path / "train.py").write_text(TRAINER)
+    return tmp_path
+
+
+@pytest.fixture
+def launch(
+    trainer: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> Callable[..., Job]:
+    """`launch(steps, pause_s, *options)` starts the trainer with two ranks, detached."""
+
+    def start(steps: int = 10_000, pause_s: float = 0.03, *options: str, nproc: int = 2) -> Job:
+        answer = ddptop_cli(
+            *["launch", "-d", "--nproc", str(nproc), *options],
+            *[str(trainer / "train.py"), str(steps), str(pause_s), str(trainer)],
+        )
+        assert answer.returncode == 0, answer.stderr
+        return Job(answer.stdout.strip(), ddptop_cli)
+
+    return start
+
+
+@pytest.fixture
+def launch_script(
+    tmp_path: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> Callable[..., Job]:
+    """`launch_script(text, *options)` starts a script of the test's own."""
+
+    def start(text: str, *options: str, nproc: int = 2, name: str = "script") -> Job:
+        (tmp_path / f"{name}.py").write_text(text)
+        answer = ddptop_cli(
+            "launch", "-d", "--nproc", str(nproc), *options, str(tmp_path / f"{name}.py")
+        )
+        assert answer.returncode == 0, answer.stderr
+        return Job(answer.stdout.strip(), ddptop_cli)
+
+    return start

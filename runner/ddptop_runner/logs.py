@@ -90,6 +90,15 @@ def tail_offset(file: BinaryIO, count: int, max_bytes: int | None = None) -> int
     return first
 
 
+def _next_start(file: BinaryIO, offset: int) -> int:
+    """`offset`, or where the next line or redraw starts if it lies inside one."""
+    file.seek(max(offset - 1, 0))
+    if offset == 0 or file.read(1) == b"\n":
+        return offset
+    found = re.search(rb"[\r\n]", file.read(BLOCK_BYTES))
+    return offset if found is None else offset + found.end()
+
+
 def last_lines(path: Path, count: int) -> list[str]:
     """The last `count` lines of a log, cleaned; none where there is no such file.
 
@@ -101,15 +110,9 @@ def last_lines(path: Path, count: int) -> list[str]:
         return []
     cleaner, lines = LineCleaner(), deque[str](maxlen=max(count, 0))
     with file:
-        limit = MAX_TAIL_BYTES + 4096 * count
-        start = tail_offset(file, count, limit)
-        file.seek(max(start - 1, 0))
-        block = file.read(BLOCK_BYTES)
-        if start > 0:  # the line before ends here, or what is left of it at its next redraw
-            block = re.split(rb"[\r\n]", block, maxsplit=1)[-1]
-        while block:
+        file.seek(_next_start(file, tail_offset(file, count, MAX_TAIL_BYTES + 4096 * count)))
+        while block := file.read(BLOCK_BYTES):
             lines.extend(cleaner.feed(block))
-            block = file.read(BLOCK_BYTES)
         lines.extend(cleaner.finish())
     return list(lines)
 

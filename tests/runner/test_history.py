@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import history
+from ddptop_runner import history, history_reader
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.errors import DamagedFileError
 from ddptop_runner.history import HistoryReader, HistoryWriter, Series
-from ddptop_runner.history_schema import TIERS
+from ddptop_runner.history_schema import RANK, TIERS
 from ddptop_runner.model import Event, GpuSample, RankSample
 
 START = 1_767_225_600
@@ -196,6 +196,29 @@ def test_the_newest_sample_shows_at_once_in_the_coarsest_view(path):
     writer.close()
 
 
+def test_a_writer_that_goes_on_during_a_read_tears_no_gap(path, monkeypatch):
+    writer = HistoryWriter(path, batch_s=60)
+
+    def write(seconds: range) -> None:
+        for second in seconds:
+            writer.add(START + second, 0, [rank(loss=1.0)], [])
+        writer.flush()
+
+    def gather_slowly(self, db, tier, start, end):
+        gather(self, db, tier, start, end)
+        while ahead:
+            write(ahead.pop())
+
+    ahead = [range(1500, 2500)]
+    write(range(1500))
+    before = HistoryReader(path).rank_series("loss", 0, START + 9999, 10)
+    assert before[0].bucket_s > 60 and before[0].t[-1] + before[0].bucket_s > START + 1500
+    gather = history_reader._Points._gather
+    monkeypatch.setattr(history_reader._Points, "_gather", gather_slowly)
+    assert HistoryReader(path).rank_series("loss", 0, START + 9999, 10) == before
+    writer.close()
+
+
 def test_a_span_of_weeks_is_read_from_the_coarsest_tier(path):
     write_losses(path, dict.fromkeys(range(0, 14 * 86400, 300), 1.0))
     series = HistoryReader(path).rank_series("loss", 0, START + 10**9, 240)[0]
@@ -284,6 +307,10 @@ def test_a_clock_that_is_set_back_loses_nothing(path):
     assert len(series.t) == 200 and sorted(series.t) == series.t
     assert series.max[-1] == 9.0 and series.t[-1] == START + 99
     assert series.max[:100] == [2.0] * 100
+    tens = {row[0]: row for row in dump(path)["rank_10s"]}
+    highest = RANK.columns.index("loss_max")
+    assert tens[START + 90][highest] == 9.0
+    assert {tens[START - 7200 + second][highest] for second in range(0, 90, 10)} == {2.0}
 
 
 # --- events ----------------------------------------------------------------------------------

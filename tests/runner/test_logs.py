@@ -1,0 +1,413 @@
+"""Rank logs: cleaned, read from the end, followed."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner import logs
+from ddptop_runner.log_clean import MAX_LINE_CHARS
+from ddptop_runner.logs import (
+    ByteFollower,
+    LineCleaner,
+    LogFollower,
+    LogLine,
+    last_lines,
+    merged_tail,
+    sanitize,
+    separator,
+    tail_offset,
+)
+from ddptop_runner.paths import RunFolder
+
+# --- cleaning --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("plain\ttext: ä 漢 █\n", "plain\ttext: ä 漢 █\n"),
+        ("", ""),
+        ("\n\n", "\n\n"),
+        ("no newline", "no newline"),
+        ("dos\r\n", "dos\n"),
+        # what could hurt a terminal
+        ("\x1b[2J\x1b[H\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;owned\x07title", "title"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP1$r\x1b\\dcs\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\", "dcs"),
+        ("\x1bc\x1b7\x1b(B\x1b=a", "a"),
+        ("bell\x07\x00\x0b\x0c\x0e\x7f!", "bell!"),
+        ("\x9b2Ja\x90x\x9cb\x85c", "abc"),
+        ("\u202egnp.exe\u2028next\u2066", "gnp.exenext"),
+        # cut off or broken
+        ("a\x1b[31\nb", "a\nb"),
+        ("a\x1b]0;never ended\nb", "a\nb"),
+        ("a\x1b", "a"),
+        ("\x1b[3\x1b[1mx", "x"),
+        ("\x1b[3\x18x\x1b[3\x1ay", "xy"),
+        ("\x1bé\x1b[é", "éé"),
+        ("\x1b]0;x\x1b[1mbold", "bold"),
+        # redraws
+        (" 1%\r 2%\r 100%\n", " 100%\n"),
+        ("long state\rshort\n", "short\n"),
+        ("half\r", "half"),
+        ("bar 50%\r\x1b[2Kdone\n", "done\n"),
+        ("bar 50%\r\x1b[K\n", "\n"),
+        ("keep this\x1b[K\n", "keep this\n"),
+        ("keep\x1b[5K\n", "keep\n"),
+        ("gone\x1b[2Kx\n", "x\n"),
+        ("bar\r     \rline\n", "line\n"),
+        ("bar\r     \r\n", "\n"),
+        ("work |\b/\b-\b\\", "work \\"),
+        ("99%\b\b\b100%\n", "100%\n"),
+        ("\b\b\bx", "x"),
+        ("a\b", "a"),
+        ("trailing  \n", "trailing  \n"),
+    ],
+)
+def test_lines_are_what_a_person_should_see(written, shown):
+    assert sanitize(written) == shown
+    assert sanitize(written.encode()) == shown
+
+
+def test_bytes_that_are_no_text_are_replaced():
+    assert sanitize(b"a\xff\xfeb\xe6\xbc") == "a\ufffd\ufffdb\ufffd"
+    assert sanitize("lone \udc80 surrogate") == "lone ? surrogate"
+
+
+HF = (
+    " 10%|█         | 10/100 [00:01<00:09,  9.53it/s]\r" + " " * 60 + "\r{'loss': '4.4'}\n"
+    "\r 10%|█         | 10/100 [00:01<00:09,  9.53it/s]\r100%|██████████| 100/100\n"
+)
+KERAS = "".join(
+    "\b" * 20 + f"\r\x1b[1m{i}/3\x1b[0m \x1b[32m━\x1b[0m loss: {4 - i}.5" for i in (1, 2, 3)
+)
+
+
+def test_progress_bars_of_training_frameworks_fold_to_their_last_state():
+    assert sanitize(HF) == "{'loss': '4.4'}\n100%|██████████| 100/100\n"
+    assert sanitize(KERAS + "\n") == "3/3 ━ loss: 1.5\n"
+
+
+PIECES = [
+    *(bytes([code]) for code in range(0x20)),
+    *(b"\x1b[", b"\x1b]", b"\x1bP", b"\x1b\\", b"\x1b(", b"\xc2\x9b", b"\xc2\x90", b"\xc2\x9c"),
+    *(b"K", b"2K", b"1", b";", b"?", b" ", b"m", b"text", b"\\", b"\x7f", b"\n", b"\r", b"\b"),
+    *("é漢█😀\u2028".encode(), b"\xff", b"\xe6", b"\xf0\x9f"),
+]
+
+
+def noise(rng: random.Random, length: int) -> bytes:
+    return b"".join(
+        rng.choice(PIECES) if rng.random() < 0.9 else bytes([rng.randrange(256)])
+        for _ in range(length)
+    )
+
+
+def clean_in_chunks(data: bytes, rng: random.Random) -> list[str]:
+    cleaner, lines, position = LineCleaner(), [], 0
+    while position < len(data):
+        size = rng.choice([1, 1, 2, 3, 7, 50])
+        lines += cleaner.feed(data[position : position + size])
+        position += size
+    return lines + cleaner.finish()
+
+
+FORBIDDEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_bytes_in_any_chunks_give_the_same_clean_lines(seed):
+    rng = random.Random(seed)
+    data = noise(rng, rng.randrange(400))
+    whole = LineCleaner()
+    lines = whole.feed(data) + whole.finish()
+    assert clean_in_chunks(data, rng) == lines
+    assert not any(FORBIDDEN.search(line) for line in lines)
+    # clean text is not touched again
+    text = sanitize(data)
+    assert sanitize(text) == text
+    # no newline is lost, whatever stands around it
+    assert text.count("\n") == data.count(b"\n")
+
+
+def test_a_cleaner_can_start_anew():
+    cleaner = LineCleaner()
+    assert cleaner.feed(b"one\x1b]0;open") == []
+    assert cleaner.finish() == ["one"]
+    assert cleaner.feed(b"two\n") == ["two"]
+    assert cleaner.finish() == []
+
+
+def test_the_unfinished_line_is_known():
+    cleaner = LineCleaner()
+    cleaner.feed(b"done\n 10%")
+    assert cleaner.partial == " 10%"
+    cleaner.feed("\r 20%  é".encode()[:-1])
+    assert cleaner.partial == " 20%"
+    cleaner.feed("é".encode()[1:])
+    assert cleaner.partial == " 20%  é"
+
+
+def test_an_endless_line_costs_bounded_memory_and_says_what_is_missing():
+    cleaner = LineCleaner()
+    tracemalloc.start()
+    for _ in range(100):
+        assert cleaner.feed(b"x" * 100_000) == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3_000_000
+    (line,) = cleaner.feed(b"\n")
+    missing = 10_000_000 - MAX_LINE_CHARS
+    assert line == "x" * MAX_LINE_CHARS + f" … [{missing} more characters]"
+    assert cleaner.feed(b"y" * 40_000 + b"\rshort\n") == ["short"]
+
+
+# --- reading from the end --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_tail_starts_where_counting_from_the_end_says(tmp_path, monkeypatch, seed):
+    rng = random.Random(seed)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", rng.choice([1, 2, 7, 64, 1 << 18]))
+    data = b"".join(rng.choice([b"\n", b"a", b"bc"]) for _ in range(rng.randrange(60)))
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    lines = data.splitlines(keepends=True)
+    for count in (0, 1, 2, 5, 100):
+        expected = b"".join(lines[len(lines) - count :]) if count < len(lines) else data
+        with path.open("rb") as file:
+            assert data[tail_offset(file, count) :] == expected
+        assert (
+            last_lines(path, count)
+            == [line.decode().strip("\n") for line in lines][max(0, len(lines) - count) :]
+        )
+
+
+def test_a_log_that_is_not_there_has_no_lines(tmp_path):
+    assert last_lines(tmp_path / "rank-0.log", 10) == []
+
+
+def test_the_end_of_a_huge_log_is_read_without_the_rest(tmp_path):
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # sparse
+        file.seek(0, 2)
+        file.write(b"\n" + b"".join(b"line %d\n" % i for i in range(1000)))
+    tracemalloc.start()
+    assert last_lines(path, 3) == ["line 997", "line 998", "line 999"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+def test_the_progress_bar_of_days_is_read_from_its_last_redraws(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "MAX_TAIL_BYTES", 10_000)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 512)
+    path = tmp_path / "rank-0.log"
+    path.write_text("start\n" + "".join(f"\r{i:6} █ steps" for i in range(10_000)))
+    assert last_lines(path, 1) == ["  9999 █ steps"]
+    assert last_lines(path, 50) == ["start", "  9999 █ steps"]
+    path.write_text("█" * 100_000 + "\nlast\n")
+    assert last_lines(path, 1) == ["last"]
+
+
+# --- following -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "job")
+
+
+def write(folder: RunFolder, attempt: int, rank: int, data: str | bytes) -> None:
+    path = folder.log_file(attempt, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def texts(lines: list[LogLine]) -> list[str]:
+    return [line.prefixed() for line in lines]
+
+
+def test_attempts_and_ranks_are_found_in_order_of_number(folder):
+    assert logs.attempts(folder) == []
+    for attempt, rank in ((0, 0), (10, 2), (2, 11), (2, 9)):
+        write(folder, attempt, rank, "x")
+    (folder.logs_dir / "attempt-x").mkdir()
+    (folder.logs_dir / "attempt-2" / "rank-3.log.gz").touch()
+    (folder.logs_dir / "attempt-2" / "rank-٣.log").touch()
+    assert logs.attempts(folder) == [0, 2, 10]
+    assert logs.ranks(folder, 2) == [9, 11]
+    assert logs.ranks(folder, 7) == []
+
+
+def test_the_tails_of_several_ranks_stand_rank_by_rank(folder):
+    for rank in range(3):
+        write(folder, 1, rank, f"old\nfirst of {rank}\nlast of {rank}")
+    expected = [LogLine(1, r, f"{w} of {r}") for r in range(3) for w in ("first", "last")]
+    assert merged_tail(folder, 1, 2) == expected
+    assert merged_tail(folder, 1, 2, only=[2]) == expected[4:]
+    assert expected[0].prefixed() == "[rank 0] first of 0"
+
+
+def test_following_starts_with_the_tail_and_goes_on(folder):
+    write(folder, 0, 0, "1\n2\n3\n")
+    follower = LogFollower(folder, [0], tail=2)
+    assert texts(follower.poll()) == ["[rank 0] 2", "[rank 0] 3"]
+    assert follower.poll() == []
+    write(folder, 0, 0, "4\n5 and")
+    assert texts(follower.poll()) == ["[rank 0] 4"]
+    assert follower.partial() == {0: "5 and"}
+    write(folder, 0, 0, " more\n")
+    assert texts(follower.poll()) == ["[rank 0] 5 and more"]
+    assert follower.partial() == {}
+    follower.close()
+
+
+def test_following_waits_for_the_first_log_and_takes_ranks_as_they_come(folder):
+    follower = LogFollower(folder)
+    assert follower.poll() == []
+    write(folder, 0, 1, "one\n")
+    assert texts(follower.poll()) == ["[rank 1] one"]
+    write(folder, 0, 1, "two\n")
+    write(folder, 0, 0, "from the start\n")
+    assert sorted(texts(follower.poll())) == ["[rank 0] from the start", "[rank 1] two"]
+    follower.close()
+
+
+def test_ranks_that_are_not_wanted_are_not_read(folder):
+    for rank in range(3):
+        write(folder, 0, rank, f"{rank}\n")
+    follower = LogFollower(folder, [0, 2])
+    assert texts(follower.poll()) == ["[rank 0] 0", "[rank 2] 2"]
+    follower.close()
+
+
+def test_no_line_is_lost_when_the_next_attempt_begins(folder):
+    write(folder, 0, 0, "a\n")
+    follower = LogFollower(folder, [0])
+    follower.poll()
+    write(folder, 0, 0, "last words, no newline")
+    write(folder, 1, 0, "b\n")
+    write(folder, 2, 0, "c\n")
+    lines = follower.poll() + follower.poll() + follower.poll()
+    assert [(line.attempt, line.text) for line in lines] == [
+        (0, "last words, no newline"),
+        (1, separator(1)),
+        (1, "b"),
+        (2, separator(2)),
+        (2, "c"),
+    ]
+    # a left-over process of the attempt before
+    write(folder, 1, 0, "late\n")
+    write(folder, 2, 0, "d\n")
+    assert [(line.attempt, line.text) for line in follower.poll()] == [(1, "late"), (2, "d")]
+    follower.close()
+
+
+def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    write(folder, 0, 0, "a\n")
+    follower = ByteFollower(folder)
+    follower.poll()
+    write(folder, 0, 0, "0123456\n" * 20)
+    write(folder, 1, 0, "next\n")
+    chunks = []
+    while new := follower.poll():
+        chunks += new
+    follower.close()
+    assert [(c.attempt, c.rank) for c in chunks[-2:]] == [(1, None), (1, 0)]
+    assert b"".join(c.data for c in chunks) == b"0123456\n" * 20 + b"next\n"
+
+
+def test_a_leftover_that_never_stops_writing_does_not_hold_up_the_next_attempt(folder):
+    write(folder, 0, 0, "a\n")
+    follower = LogFollower(folder, [0])
+    follower.poll()
+    write(folder, 1, 0, "b\n")
+    write(folder, 0, 0, "noise\n")
+    assert "b" in [line.text for line in follower.poll()]
+    follower.close()
+
+
+def test_one_attempt_is_followed_until_the_next_begins(folder):
+    write(folder, 0, 0, "a\n")
+    follower = LogFollower(folder, [0], attempt=0)
+    batches = follower.batches(poll_s=0.001)
+    assert texts(next(batches)) == ["[rank 0] a"]
+    write(folder, 0, 0, "b\nc")
+    write(folder, 1, 0, "not this\n")
+    assert texts([line for batch in batches for line in batch]) == ["[rank 0] b", "[rank 0] c"]
+
+
+def test_following_ends_when_the_job_is_over_and_everything_was_read(folder):
+    write(folder, 0, 0, "a\n")
+    asked = []
+
+    def is_over() -> bool:
+        """The job writes its last words right before it is over."""
+        asked.append(True)
+        if len(asked) == 3:
+            write(folder, 0, 0, "last\nwords")
+            write(folder, 1, 1, "of another attempt\n")
+        return len(asked) >= 3
+
+    follower = LogFollower(folder, is_over=is_over)
+    lines = [line for batch in follower.batches(poll_s=0.001) for line in batch]
+    assert texts(lines) == [
+        "[rank 0] a",
+        "[rank 0] last",
+        "[rank 0] words",
+        separator(1),
+        "[rank 1] of another attempt",
+    ]
+
+
+def test_iterating_yields_single_lines(folder):
+    write(folder, 0, 0, "a\nb\n")
+    assert texts(list(LogFollower(folder, is_over=lambda: True))) == ["[rank 0] a", "[rank 0] b"]
+    assert list(LogFollower(RunFolder(folder.path / "none"), is_over=lambda: True)) == []
+
+
+def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
+    write(folder, 0, 0, "a long line before\n")
+    follower = LogFollower(folder, [0])
+    follower.poll()
+    folder.log_file(0, 0).write_text("new\n")
+    assert texts(follower.poll()) == ["[rank 0] new"]
+    follower.close()
+
+
+def test_bytes_are_followed_as_written(folder):
+    raw = b"\x1b[2J\xff 1%\r 2%\r\n"
+    write(folder, 0, 0, raw)
+    with ByteFollower(folder, [0], is_over=lambda: True) as follower:
+        chunks = [chunk for batch in follower.batches() for chunk in batch]
+    assert b"".join(chunk.data for chunk in chunks) == raw
+
+
+def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatch):
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 1000)
+    write(folder, 0, 0, "".join(f"\r{i:6} steps" for i in range(2000)))
+    follower = LogFollower(folder, [0], tail=100)
+    assert follower.poll() == []
+    assert follower.partial() == {0: "  1999 steps"}
+    follower.close()
+
+
+def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 100)
+    rests = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+    write(folder, 0, 0, "x" * 350 + "\n")
+    left = iter([False] * 8 + [True] * 9)
+    list(LogFollower(folder, is_over=lambda: next(left)))
+    assert rests == [logs.POLL_S] * 5  # 8 looks, of which 3 brought a whole block

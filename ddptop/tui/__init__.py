@@ -1,0 +1,1 @@
+"""The terminal interface: a viewer without state that matters, which may be left at any time."""

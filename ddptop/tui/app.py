@@ -1,0 +1,246 @@
+"""The Textual app: wires screens, collector, commands and theme together, and knows no widget."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from ddptop.tui import messages, operations
+from ddptop.tui.actions import Action, palette_actions
+from ddptop.tui.collector import Collector
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.stacks import StacksScreen
+from ddptop.tui.snapshot import Machine, Snapshot, Wish
+from ddptop.tui.sources import read_machine
+from ddptop.tui.theme import DARK, LIGHT
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import DdptopError
+
+TICK_S = 1.0
+
+
+class DdptopApp(App[None]):
+    """Watches jobs. Leaving it never touches one."""
+
+    TITLE = "ddptop"
+    CSS_PATH = Path(__file__).with_name("ddptop.tcss")
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", show=False, priority=True, id="app.exit"),
+    ]
+
+    def __init__(
+        self,
+        job: str | None = None,
+        *,
+        now: Callable[[], dt.datetime] = utc_now,
+        machine: Callable[[], Machine] = read_machine,
+        tick_s: float | None = TICK_S,
+    ) -> None:
+        """Open on `job`, or on all jobs.
+
+        Args:
+            job: a job's name.
+            now: the clock that everything on the screen is measured by.
+            machine: reads CPU and memory of this host.
+            tick_s: seconds between two looks; None looks only when asked.
+        """
+        super().__init__()
+        self._first_job = job
+        self._tick_s = tick_s
+        self.collector = Collector(self.post_message, now, machine)
+        """Looks at everything, in a thread."""
+        self.latest: Snapshot | None = None
+        """The latest look."""
+        self.animation_level = "none"
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+
+    # --- life ----------------------------------------------------------------------------------
+
+    def on_mount(self) -> None:
+        """Show the first screens and start to look."""
+        self.push_screen(OverviewScreen())
+        if self._first_job is not None:
+            self.push_screen(JobScreen(self._first_job, is_first=True))
+        loop = asyncio.get_running_loop()
+        self.collector.start(loop)
+        if self._tick_s is not None:
+            self.set_interval(self._tick_s, self.collector.ask)
+        # A terminal that is gone reads as end of file for ever, which Textual's reader turns into
+        # a busy loop when SIGHUP is ignored. Without a terminal at the start there is none to lose.
+        if _is_terminal():
+            self.set_interval(1.0, self._leave_with_terminal)
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
+            loop.add_signal_handler(signal.SIGTERM, self.exit)
+
+    async def on_unmount(self) -> None:
+        """Stop looking; samplers end with the interface."""
+        self.collector.stop()
+        await self.collector.devices.close()
+
+    def _leave_with_terminal(self) -> None:
+        if not _is_terminal():
+            self.exit(return_code=1)
+
+    # --- data ----------------------------------------------------------------------------------
+
+    @property
+    def monitor(self) -> MonitorScreen | None:
+        """The uppermost screen that shows snapshots."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, MonitorScreen):
+                return screen
+        return None
+
+    def on_snapshot_ready(self, message: messages.SnapshotReady) -> None:
+        """Hand each look to the screen that is seen."""
+        self.latest = message.snapshot
+        if (monitor := self.monitor) is not None:
+            self.collector.wish = monitor.wish()
+            monitor.snapshot = message.snapshot
+        if isinstance(self.screen, LaunchScreen):
+            self.screen.show_devices(message.snapshot.devices)
+
+    def on_wish_changed(self) -> None:
+        """Look for what is wanted now."""
+        if isinstance(self.screen, LaunchScreen):
+            self.collector.wish = Wish(devices=True)
+        elif (monitor := self.monitor) is not None:
+            self.collector.wish = monitor.wish()
+        self.collector.ask()
+
+    def on_log_read(self, message: messages.LogRead) -> None:
+        """Lines go to the job's screen, whatever lies above it."""
+        if isinstance(monitor := self.monitor, JobScreen):
+            monitor.on_log_read(message)
+
+    def on_collector_failed(self, message: messages.CollectorFailed) -> None:
+        """A defect of ours: leave with its words, jobs go on."""
+        self.exit(
+            return_code=1,
+            message=f"ddptop: the interface failed ({message.error!r}); jobs are not touched",
+        )
+
+    # --- screens -------------------------------------------------------------------------------
+
+    def on_job_picked(self, message: messages.JobPicked) -> None:
+        """Show a job."""
+        self.push_screen(JobScreen(message.job), lambda _: self.on_wish_changed())
+        self.on_wish_changed()
+
+    def on_launch_wanted(self) -> None:
+        """Open the form; what was launched is shown."""
+        self.push_screen(LaunchScreen(), self._launched)
+        self.on_wish_changed()
+
+    def _launched(self, job: str | None) -> None:
+        if job is not None:
+            self.on_job_picked(messages.JobPicked(job))
+        else:
+            self.on_wish_changed()
+
+    def action_help(self) -> None:
+        """Keys and words."""
+        self.push_screen(HelpScreen())
+
+    def action_detach(self) -> None:
+        """Leave; jobs go on."""
+        self.exit()
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def on_operation_wanted(self, message: messages.OperationWanted) -> None:
+        """Ask first, then act."""
+        view = message.view
+        if view.is_live != message.needs_live:
+            text = "still lives: stop it first" if view.is_live else "has ended; R starts it again"
+            self.notify(f"{view.job} {text}", severity="warning", markup=False)
+            return
+        operation = message.make(view)
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._carry_out(operation)
+
+        self.push_screen(
+            ConfirmScreen(operation.question, operation.effect, operation.verb), answered
+        )
+
+    @work(thread=True, group="commands")
+    def _carry_out(self, operation: operations.Operation) -> None:
+        error = None
+        try:
+            operation.run()
+        except DdptopError as refused:
+            error = refused
+        except OSError as failed:
+            error = DdptopError(str(failed))
+        self.post_message(messages.CommandDone(operation.done, error))
+
+    def on_command_done(self, message: messages.CommandDone) -> None:
+        """Say how it went, and look again."""
+        self._tell(message.text, message.error)
+        self.collector.ask()
+
+    def _tell(self, text: str, error: DdptopError | None) -> None:
+        if error is None:
+            self.notify(text, markup=False)
+        else:
+            hint = f"\n{error.hint}" if error.hint else ""
+            self.notify(f"{error.message}{hint}", severity="error", timeout=10, markup=False)
+
+    def on_stacks_wanted(self, message: messages.StacksWanted) -> None:
+        """Show where the ranks stand, once they have answered."""
+        live = message.view.is_live
+        source = "asking every rank, without stopping it" if live else "from the evidence kept"
+        screen = StacksScreen(f"stacks of {message.view.job}", source)
+        self.push_screen(screen)
+        self._take_stacks(screen, message)
+
+    @work(thread=True, group="stacks")
+    def _take_stacks(self, screen: StacksScreen, message: messages.StacksWanted) -> None:
+        try:
+            sections = operations.read_stacks(message.view)
+        except DdptopError as error:
+            self.call_from_thread(screen.fail, error.message, error.hint)
+        else:
+            self.call_from_thread(screen.show, sections)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Every action of the screen on top, by name; then Textual's own."""
+        for action in palette_actions(screen.BINDINGS):
+            yield self._system_command(screen, action)
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme", "Quit"):
+                yield command
+
+    def _system_command(self, screen: Screen[object], action: Action) -> SystemCommand:
+        async def run() -> None:
+            await self.run_action(action.action, default_namespace=screen)
+
+        return SystemCommand(action.name, action.help, run)
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False

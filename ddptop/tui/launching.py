@@ -1,0 +1,162 @@
+"""From the form to a running job: the same command line that a person would type."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop.tui.render import units
+from ddptop_runner.errors import DdptopError
+
+TIMEOUT_S = 120.0
+"""Launching takes a second or two; a home on a slow network file system may take longer."""
+
+DEFAULT_MAX_RESTARTS = "3"
+
+
+@dataclass(frozen=True)
+class LaunchForm:
+    """What was filled in, as typed."""
+
+    script: str = ""
+    arguments: str = ""
+    gpus: tuple[int, ...] | None = None
+    """Machine indices; () is none of them, None where there is no device to choose."""
+    nproc: str = ""
+    name: str = ""
+    max_restarts: str = DEFAULT_MAX_RESTARTS
+
+
+def problem(form: LaunchForm) -> str | None:
+    """What is missing or cannot be meant, in one line; None when it can be tried."""
+    if not form.script.strip():
+        return "which script?"
+    try:
+        shlex.split(form.arguments)
+    except ValueError:
+        return "arguments: a quote is not closed"
+    if not form.gpus and not form.nproc.strip():
+        return "how many ranks? (no GPU is chosen)"
+    for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
+        if text.strip() and not text.strip().isdecimal():
+            return f"{label}: {text.strip()} is not a number"
+    return None
+
+
+def launch_argv(form: LaunchForm) -> list[str]:
+    """The words after `ddptop` that launch what the form says.
+
+    Raises:
+        ValueError: when a quote in the arguments is not closed.
+    """
+    argv = ["launch"]
+    if form.gpus is not None:
+        argv += ["--gpus", units.ranks(list(form.gpus)) or "none"]
+    if form.nproc.strip():
+        argv += ["--nproc", form.nproc.strip()]
+    if form.name.strip():
+        argv += ["--name", form.name.strip()]
+    if form.max_restarts.strip() not in ("", DEFAULT_MAX_RESTARTS):
+        argv += ["--max-restarts", form.max_restarts.strip()]
+    script = form.script.strip()
+    if script.startswith("~"):
+        script = os.path.expanduser(script)  # noqa: PTH111 - "~x" of no user stays as it is
+    if script.startswith("-"):
+        script = f"./{script}"
+    return [*argv, script, *shlex.split(form.arguments)]
+
+
+def command_line(form: LaunchForm) -> str:
+    """The same as one line for a shell, with what is missing named in capitals."""
+    try:
+        argv = launch_argv(form)
+    except ValueError:
+        return "ddptop launch ..."
+    words = [word for word in argv if word]
+    line = shlex.join(["ddptop", *words])
+    return line if form.script.strip() else f"{line} SCRIPT"
+
+
+def run_cli(arguments: Sequence[str]) -> str:
+    """Run ddptop's own command line without a terminal; what it printed on stdout.
+
+    Raises:
+        DdptopError: with the command's own line when it fails.
+    """
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ddptop", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DdptopError(
+            f"ddptop {arguments[0]} did not answer within {TIMEOUT_S:.0f} s",
+            "ddptop ls shows whether the job came up",
+        ) from error
+    if ended.returncode != 0:
+        lines = ended.stderr.strip().splitlines()
+        text = lines[-1].removeprefix("ddptop: ") if lines else "no message"
+        raise DdptopError(text)
+    return ended.stdout
+
+
+def launch(form: LaunchForm) -> str:
+    """Launch; the new job's name.
+
+    Raises:
+        DdptopError: with the command's own line when it was refused.
+    """
+    argv = launch_argv(form)
+    return run_cli([argv[0], "-d", *argv[1:]]).strip().splitlines()[-1]
+
+
+def restart_ended(job: str) -> None:
+    """Start an ended job again.
+
+    Raises:
+        DdptopError: with the command's own line when it was refused.
+    """
+    run_cli(["restart", job])
+
+
+def complete_path(text: str) -> str | None:
+    """The first folder or Python file that begins with `text`, completed as far as it is one.
+
+    Asks the file system: not to be called where a widget waits.
+    """
+    if not text:
+        return None
+    expanded = os.path.expanduser(text)  # noqa: PTH111 - keeps a trailing slash
+    folder, start = os.path.split(expanded)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = sorted(
+                entry.name + "/" if entry.is_dir() else entry.name
+                for entry in entries
+                if entry.name.startswith(start)
+                and (start.startswith(".") or not entry.name.startswith("."))
+                and (entry.is_dir() or entry.name.endswith(".py"))
+            )
+    except OSError:
+        return None
+    # a script is meant more often than a folder
+    names.sort(key=lambda name: name.endswith("/"))
+    if not names or names[0] == start:
+        return None
+    return text[: len(text) - len(start)] + names[0]
+
+
+def exists(script: str) -> bool:
+    """Whether there is such a file here."""
+    return Path(script).expanduser().is_file()

@@ -1,0 +1,117 @@
+"""What happened, as facts that travel from threads to screens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.message import Message
+
+from ddptop.tui.operations import Operation
+from ddptop.tui.snapshot import Snapshot
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.registry import JobView
+
+
+@dataclass
+class SnapshotReady(Message):
+    """The collector looked again."""
+
+    snapshot: Snapshot
+
+    def can_replace(self, message: Message) -> bool:
+        """A newer look makes one that still waits worthless."""
+        return isinstance(message, SnapshotReady)
+
+
+@dataclass
+class CollectorFailed(Message):
+    """The collector met a defect and ended."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class LogKey:
+    """One rank's log, over all attempts."""
+
+    job: str
+    job_id: str
+    rank: int
+    viewer: int
+    """The `Wish.viewer` that it is read for."""
+
+
+@dataclass
+class LogRead(Message):
+    """Lines of a rank's log, clean of control sequences."""
+
+    key: LogKey
+    lines: list[str]
+    restarted: bool
+    """Whether these are the first lines: what was shown before belongs to something else."""
+    partial: str = ""
+    """The line that has not ended yet, such as a progress bar."""
+
+
+@dataclass
+class CommandDone(Message):
+    """A command that a person gave has been carried out, or refused."""
+
+    text: str
+    """What was done, for the person."""
+    error: DdptopError | None = None
+
+
+@dataclass
+class StacksTaken(Message):
+    """Stacks of a job's ranks, as text of one section per rank."""
+
+    job: str
+    sections: list[tuple[str, str]]
+    """Heading and text."""
+    error: DdptopError | None = None
+
+
+@dataclass
+class JobLaunched(Message):
+    """A launch or a new attempt was tried."""
+
+    job: str | None
+    """The new job's name; None when it failed."""
+    error: str | None = None
+    """One line, from the command itself."""
+
+
+@dataclass
+class JobPicked(Message):
+    """A person wants to see a job."""
+
+    job: str
+
+
+@dataclass
+class LaunchWanted(Message):
+    """A person wants to launch a job."""
+
+
+@dataclass
+class OperationWanted(Message):
+    """A person wants something done to a job; it is still to be confirmed."""
+
+    view: JobView
+    make: Callable[[JobView], Operation]
+    needs_live: bool
+    """Whether it makes sense for a live job; otherwise for an ended one."""
+
+
+@dataclass
+class StacksWanted(Message):
+    """A person wants to see where the ranks stand."""
+
+    view: JobView
+
+
+@dataclass
+class WishChanged(Message):
+    """The screen on top needs something else from the next look, and needs it now."""

@@ -1,0 +1,340 @@
+"""Headers and panels as lines: values in, lines of a given width out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.text import (
+    Line,
+    clip,
+    field,
+    fill,
+    fit,
+    join,
+    line,
+    pad,
+    spread,
+    width,
+    wrap,
+)
+from ddptop.tui.snapshot import Machine
+from ddptop_runner.model import Alert, Cause, GpuSample, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.registry import JobView
+
+HOT_C = 85.0
+"""From here on a temperature is drawn as a warning."""
+
+FULL_SHARE = 0.95
+"""From here on a memory bar is drawn as a warning."""
+
+UNEVEN = 0.2
+"""From here on an imbalance is drawn as a warning."""
+
+
+def elapsed_s(view: JobView, now: dt.datetime) -> float | None:
+    """How long the job has run, or ran."""
+    if view.snapshot is None:
+        return None
+    end = view.ended_at or now
+    return max(0.0, (end - view.snapshot.started_at).total_seconds())
+
+
+def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:
+    """The median of the ranks' losses, or the state of one that is not finite."""
+    for rank in snapshot.ranks:
+        if rank.loss_state in ("nan", "inf"):
+            return None, rank.loss_state
+    known = sorted(rank.loss for rank in snapshot.ranks if rank.loss is not None)
+    if not known:
+        return None, None
+    middle = len(known) // 2
+    return (known[middle] if len(known) % 2 else (known[middle - 1] + known[middle]) / 2), "ok"
+
+
+def steps_per_s(ranks: Sequence[RankSample]) -> float | None:
+    """The slowest rank's pace: the others wait for it."""
+    known = [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]
+    return min(known) if known else None
+
+
+def restarts_text(snapshot: NodeSnapshot) -> str:
+    """`1 used, 2 left`."""
+    return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
+
+
+def title_line(name: str, right: Line, cells: int) -> Line:
+    """The top row: program, job, and where one is."""
+    left = line((" ddptop", "title"), ("  ", ""), (name, "strong"))
+    return fit(spread(left, (*right, (" ", "")), cells), cells)
+
+
+def header_lines(view: JobView, now: dt.datetime, cells: int) -> list[Line]:
+    """Three rows: state and pace, a bar of the progress, attempt and guard."""
+    snapshot, state = view.snapshot, words.job_state(view.state)
+    if snapshot is None:
+        text = (
+            "no snapshot yet: its processes are coming up"
+            if view.is_live
+            else f"it never came up; see {view.folder.supervisor_log}"
+        )
+        return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
+    live = view.is_live
+    gap = "   " if cells >= 100 else "  "
+    step = units.count(snapshot.step)
+    if snapshot.total_steps:
+        step += f" / {units.count(snapshot.total_steps)}"
+    first = [line(" ", state), field("step", step)]
+    if live:
+        first.append(field("pace", units.rate(steps_per_s(snapshot.ranks))))
+        first.append(field("ETA", units.duration(snapshot.eta_s)))
+    first.append(_loss_field(snapshot))
+    elapsed = field("elapsed", units.duration(elapsed_s(view, now)))
+    second: list[Line] = []
+    if width(join([*first, elapsed], gap)) <= cells:
+        first.append(elapsed)
+    else:
+        second.append(elapsed)
+    return [
+        fit(fill(first, cells, gap), cells),
+        progress_line(snapshot.step, snapshot.total_steps, live, cells),
+        fit(fill(_indented([*second, *_facts(view, snapshot)]), cells, gap), cells),
+    ]
+
+
+def _indented(parts: list[Line]) -> list[Line]:
+    return [line(" ", *parts[0]), *parts[1:]] if parts else []
+
+
+def _loss_field(snapshot: NodeSnapshot) -> Line:
+    value, state = median_loss(snapshot)
+    text = units.loss(value, state)
+    return field("loss", text, "bad" if state in ("nan", "inf") else "strong")
+
+
+def progress_line(step: int | None, total: int | None, live: bool, cells: int) -> Line:
+    """A bar over the whole width; empty where the total is not known."""
+    if not total or step is None:
+        return line(" ", ("total steps not known: no bar and no ETA", "dim")) if live else ()
+    label = f" {100 * step / total:5.1f} % "
+    return line(" ", *bar(step / total, cells - len(label) - 1), (label, "dim"))
+
+
+def _facts(view: JobView, snapshot: NodeSnapshot) -> list[Line]:
+    """What stays the same for long: stale figures, guard, attempt, restarts, host."""
+    parts: list[Line] = []
+    stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
+    if stale:
+        parts.append(line((f"▲ {stale}", "warn")))
+    guard = words.guard_words(view.guarded, view.is_live)
+    warned = bool(guard) and guard[0][1] == "warn"
+    if warned:
+        parts.append(guard)
+    if view.on_other_host:
+        parts.append(line((f"on host {snapshot.host}", "warn")))
+    if snapshot.attempt is not None:
+        parts.append(field("attempt", str(snapshot.attempt), ""))
+    parts.append(field("restarts", restarts_text(snapshot), ""))
+    if snapshot.world_size is not None:
+        parts.append(field("world size", str(snapshot.world_size), ""))
+    if not warned:
+        parts.append(guard)
+    return parts
+
+
+def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int) -> list[Line]:
+    """The worst alerts, one a line, and how many more there are."""
+    order = {"error": 0, "warning": 1, "info": 2}
+    ranked = sorted(alerts, key=lambda alert: (order.get(alert.severity, 1), alert.since))
+    shown = ranked if len(ranked) <= most else ranked[: most - 1]
+    lines = []
+    for alert in shown:
+        symbol, style = words.severity(alert.severity)
+        since = units.brief_duration((now - alert.since).total_seconds())
+        text = clip(alert.message, cells - 4 - len(since) - 9)
+        lines.append(
+            fit(
+                spread(
+                    line(" ", (f"{symbol} {text}", style)), line((f"since {since} ", "dim")), cells
+                ),
+                cells,
+            )
+        )
+    if len(shown) < len(ranked):
+        lines.append(fit(line((f"   and {len(ranked) - len(shown)} more: press e", "dim")), cells))
+    return lines
+
+
+def cause_lines(
+    state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int
+) -> list[Line]:
+    """Why the job ended, and the last words of the rank that failed first."""
+    who = f"rank {cause.rank} failed first" if cause.rank is not None else cause.kind
+    how = f" ({cause.signal})" if cause.signal else ""
+    if not how and cause.exit_code is not None:
+        how = f" (exit {cause.exit_code})"
+    head = line(words.job_state(state), ("  ", ""), (who + how, "strong"))
+    lines = [head]
+    summary_rows = 1 if rows < 6 else 2 if rows < 9 else 3
+    lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
+    room = rows - len(lines) - (1 if cause.evidence else 0)
+    tail = [text for text in last_lines if text.strip()][-room:] if room > 1 else []
+    lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
+    if cause.evidence and len(lines) < rows:
+        lines.append(line(("evidence ", "dim"), (clip(cause.evidence, cells - 11), "dim")))
+    return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
+
+
+def imbalance_note(imbalance: Imbalance, cells: int) -> Line:
+    """`imbalance  memory +34 %  util +2 %`, the worst first, as many as fit."""
+    found = [
+        (value, label)
+        for label, value in (
+            ("step time", imbalance.step_time),
+            ("memory", imbalance.memory),
+            ("util", imbalance.utilization),
+            ("power", imbalance.power),
+        )
+        if value is not None
+    ]
+    found.sort(key=lambda item: -item[0])
+    parts: list[Line] = [
+        ((f"{label} {units.deviation(value)}", "warn" if value >= UNEVEN else "dim"),)
+        for value, label in found
+    ]
+    shown = fill(parts, cells - 11, "  ")
+    return line(("imbalance  ", "dim"), *shown) if shown else ()
+
+
+def device_lines(
+    gpus: Sequence[GpuSample], cells: int, holder: Callable[[GpuSample], Line]
+) -> list[Line]:
+    """A row of column names, then one device a line: bars, figures, and who holds it."""
+    names = [short_name(gpu.name) for gpu in gpus]
+    name_cells = min(18, max(map(len, names), default=0)) + 2 if cells >= 96 else 0
+    full = cells >= 60
+    memory = [
+        units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
+        if full
+        else units.size(gpu.mem_used_bytes)
+        for gpu in gpus
+    ]
+    power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
+    holders = [holder(gpu) for gpu in gpus]
+    index_cells = max((len(str(gpu.index)) for gpu in gpus), default=1) + 2
+    memory_cells = max(map(len, memory), default=0)
+    power_cells = max(5, *map(len, power)) if power else 5
+    room = cells - index_cells - name_cells - memory_cells - power_cells - 19
+    bars = min(60, room - min(max(map(width, holders), default=0), max(0, room - 10)))
+    util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
+    head = "".join(
+        (
+            " " * index_cells,
+            pad("device" if name_cells else "", name_cells),
+            pad("util", util_cells + 6),
+            pad(" memory", memory_bar_cells + memory_cells + 2),
+            f"{'temp':>6} ",
+            f"{'power':>{power_cells}}  ",
+            "held by",
+        )
+    )
+    lines = [fit(line((head, "dim")), cells)]
+    for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
+        who: Line = (
+            (f" {gpu.index:>{index_cells - 2}} ", "strong"),
+            (pad(name, name_cells), "dim"),
+        )
+        if gpu.lost:
+            lines.append(fit((*who, ("✗ lost: the driver does not answer for it", "bad")), cells))
+            continue
+        figures: Line = (
+            *_util_bar(gpu.util_percent, util_cells),
+            (f"{units.percent(gpu.util_percent):>6} ", ""),
+            *_memory_bar(gpu, memory_bar_cells),
+            (f" {used:>{memory_cells}} ", ""),
+            (f"{units.celsius(gpu.temperature_c):>6} ", _heat(gpu.temperature_c)),
+            (f"{watts:>{power_cells}}  ", ""),
+        )
+        lines.append(fit((*who, *figures, *held), cells))
+    return lines
+
+
+def _util_bar(percent: float | None, cells: int) -> Line:
+    return bar(None if percent is None else percent / 100, cells, "busy")
+
+
+def _memory_bar(gpu: GpuSample, cells: int) -> Line:
+    if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
+        return bar(None, cells)
+    share = gpu.mem_used_bytes / gpu.mem_total_bytes
+    return bar(share, cells, "warn" if share >= FULL_SHARE else "median")
+
+
+def _heat(celsius: float | None) -> str:
+    return "warn" if celsius is not None and celsius >= HOT_C else ""
+
+
+def short_name(name: str | None) -> str:
+    """`NVIDIA H100 80GB HBM3` as `H100 80GB HBM3`."""
+    return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
+    """Throttling, XID errors and uncorrected memory errors, in words; `brief` gives no reasons."""
+    parts: list[Line] = []
+    if gpu.xid:
+        parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
+    if gpu.ecc_uncorrected:
+        parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
+    reasons = [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
+    if reasons:
+        text = _brief_reason(reasons) if brief else ", ".join(reasons).replace("_", " ")
+        parts.append(line((f"▼ {text}", "warn")))
+    return fill(parts, 200, "  ")
+
+
+def _brief_reason(reasons: Sequence[str]) -> str:
+    if any("thermal" in reason for reason in reasons):
+        return "hot"
+    return "power" if any("power" in reason for reason in reasons) else "throttled"
+
+
+_CALM_REASONS = frozenset({"gpu_idle", "applications_clocks_setting", "none", "sw_power_cap"})
+"""Reasons that are no trouble: an idle GPU, a clock that a person set, the usual power limit."""
+
+
+def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
+    """Without devices: CPU and resident memory of each rank, under column names.
+
+    The bars compare ranks: full is the busiest one, or one whole core.
+    """
+    if all(rank.cpu_percent is None and rank.rss_bytes is None for rank in ranks):
+        return [line(" "), line((" no figures: no rank is running", "dim"))]
+    digits = max((len(str(rank.rank)) for rank in ranks), default=1)
+    most = max([100.0, *(rank.cpu_percent for rank in ranks if rank.cpu_percent is not None)])
+    bars = max(0, min(40, cells - 6 - digits - 26))
+    head = f"{'':{7 + digits}}{'CPU of one core':<{bars + 8}} {'RSS':>9}"
+    lines = [fit(line((head, "dim")), cells)]
+    for rank in ranks:
+        share = None if rank.cpu_percent is None else rank.cpu_percent / most
+        figures = f" {units.percent(rank.cpu_percent):>7} {units.size(rank.rss_bytes):>9}"
+        spans = ((f" rank {rank.rank:>{digits}} ", "strong"), *bar(share, bars), (figures, ""))
+        lines.append(fit(spans, cells))
+    return lines
+
+
+def machine_lines(machine: Machine, cells: int) -> list[Line]:
+    """CPU and memory of the machine."""
+    bars = max(0, min(40, cells - 40))
+    cpu = None if machine.cpu_percent is None else machine.cpu_percent / 100
+    cores = "" if machine.cores is None else f" of {units.plural(machine.cores, 'core')}"
+    total = machine.memory_total_bytes
+    memory = machine.memory_used_bytes / total if machine.memory_used_bytes and total else None
+    used = units.size_of(machine.memory_used_bytes, total)
+    rows = (("CPU", cpu, units.percent(machine.cpu_percent) + cores), ("memory", memory, used))
+    return [
+        fit(line((f" {label:<7}", "strong"), *bar(share, bars), (f"  {text}", "")), cells)
+        for label, share, text in rows
+    ]

@@ -1,0 +1,132 @@
+"""Time series of several ranks, put into the columns of a chart. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+OUTLIER_RATIO = 0.2
+"""A rank whose recent values lie this far from the ranks' median is drawn as an outlier."""
+
+OUTLIER_MIN_RANKS = 3
+"""With fewer ranks nobody can say which of them is the odd one."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """One rank's samples, oldest first; `t` in unix seconds.
+
+    `low` and `high` are the extremes within the time that each sample stands for.
+    """
+
+    t: Sequence[float]
+    low: Sequence[float | None]
+    mean: Sequence[float | None]
+    high: Sequence[float | None]
+    not_finite: Sequence[float] = ()
+    """Moments at which a value was NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One rank's samples, one entry for each dot column; None where there are none."""
+
+    low: list[float | None]
+    mean: list[float | None]
+    high: list[float | None]
+    not_finite: frozenset[int] = frozenset()
+    """Columns in which a value was NaN or infinite."""
+    reach: int = 2
+    """Columns that may lie between two samples without being a gap."""
+
+
+@dataclass(frozen=True)
+class ChartData:
+    """What a chart shows: samples of each rank between two moments."""
+
+    series: Mapping[int, Points] = field(default_factory=dict)
+    since: float = 0.0
+    """Left edge, unix seconds."""
+    until: float = 0.0
+    """Right edge, unix seconds."""
+    window_s: float | None = None
+    """None: the whole run."""
+    marks: tuple[tuple[float, str], ...] = ()
+    """Moments worth a vertical line, such as group restarts: unix seconds and a label."""
+    ended: bool = False
+
+
+def bin_points(points: Points, since: float, until: float, columns: int) -> Columns:
+    """Samples between `since` and `until`, by column: least, mean and greatest of each."""
+    low: list[float | None] = [None] * columns
+    total = [0.0] * columns
+    number = [0] * columns
+    high: list[float | None] = [None] * columns
+    inside: list[float] = []
+    factor = columns / max(1e-9, until - since)
+    rows = zip(points.t, points.low, points.mean, points.high, strict=False)
+    for t, least, mean, greatest in rows:
+        if not since <= t <= until:
+            continue
+        x = min(columns - 1, int((t - since) * factor))
+        inside.append(t)
+        if mean is None or not math.isfinite(mean):
+            continue
+        total[x] += mean
+        number[x] += 1
+        bottom = least if least is not None and math.isfinite(least) else mean
+        top = greatest if greatest is not None and math.isfinite(greatest) else mean
+        previous_low, previous_high = low[x], high[x]
+        low[x] = bottom if previous_low is None else min(previous_low, bottom)
+        high[x] = top if previous_high is None else max(previous_high, top)
+    not_finite = {
+        min(columns - 1, int((t - since) * factor))
+        for t in points.not_finite
+        if since <= t <= until
+    }
+    means = [total[x] / number[x] if number[x] else None for x in range(columns)]
+    return Columns(low, means, high, frozenset(not_finite), _reach(inside, factor))
+
+
+def _reach(times: list[float], columns_per_s: float) -> int:
+    """Three usual distances between samples, in columns: anything longer is a gap."""
+    if len(times) < 2:
+        return 2
+    usual = statistics.median(b - a for a, b in itertools.pairwise(times))
+    return max(2, math.ceil(usual * columns_per_s * 3))
+
+
+def across(ranks: Sequence[Columns], columns: int) -> Columns:
+    """The median of the ranks in each column, between the least and the greatest of them."""
+    low: list[float | None] = [None] * columns
+    middle: list[float | None] = [None] * columns
+    high: list[float | None] = [None] * columns
+    for x in range(columns):
+        values = [value for rank in ranks if (value := rank.mean[x]) is not None]
+        if values:
+            middle[x] = statistics.median(values)
+            low[x], high[x] = min(values), max(values)
+    if len(ranks) == 1:
+        low, high = ranks[0].low, ranks[0].high
+    return Columns(low, middle, high, frozenset(), max((r.reach for r in ranks), default=2))
+
+
+def outliers(ranks: Mapping[int, Columns], columns: int) -> dict[int, float]:
+    """Ranks whose recent values lie apart from the others' median, and by which ratio."""
+    if len(ranks) < OUTLIER_MIN_RANKS:
+        return {}
+    found: dict[int, float] = {}
+    middle = across(list(ranks.values()), columns).mean
+    recent = [x for x, value in enumerate(middle) if value][-max(3, columns // 8) :]
+    for rank, values in ranks.items():
+        ratios = [
+            (mine - usual) / abs(usual)
+            for x in recent
+            if (mine := values.mean[x]) is not None and (usual := middle[x])
+        ]
+        if len(ratios) >= 3 and abs(ratio := statistics.median(ratios)) > OUTLIER_RATIO:
+            found[rank] = ratio
+    return found

@@ -1,0 +1,158 @@
+"""Lines of styled spans, measured in terminal cells.
+
+A style is a name, not a colour: the theme decides. Names are those of `STYLES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from rich.cells import cell_len, chop_cells
+
+Span: TypeAlias = tuple[str, str]
+"""Text and the name of its style ("" is plain)."""
+
+Line: TypeAlias = tuple[Span, ...]
+"""One row of the screen."""
+
+STYLES = (
+    "strong",  # what the eye should find first
+    "dim",  # labels and units
+    "faint",  # rules, tracks, axes
+    "title",  # names of panels
+    "ok",
+    "busy",
+    "warn",
+    "bad",
+    "median",
+    "band",
+    "chosen",
+)
+"""Every style name that a line may use."""
+
+ELLIPSIS = "…"
+
+
+def line(*spans: Span | str) -> Line:
+    """A line of spans; a bare string is plain."""
+    return tuple((span, "") if isinstance(span, str) else span for span in spans)
+
+
+def plain(of: Line) -> str:
+    """The text without styles."""
+    return "".join(text for text, _ in of)
+
+
+def width(of: Line) -> int:
+    """Width in terminal cells."""
+    return sum(cell_len(text) for text, _ in of)
+
+
+def clip(text: str, cells: int) -> str:
+    """`text` cut to at most `cells`, ending in an ellipsis when something is missing."""
+    if cell_len(text) <= cells:
+        return text
+    if cells <= 0:
+        return ""
+    pieces = chop_cells(text, cells - 1) if cells > 1 else [""]
+    return (pieces[0] if pieces else "") + ELLIPSIS
+
+
+def pad(text: str, cells: int, align: str = "<") -> str:
+    """`text` cut or filled to exactly `cells`; `align` is "<" or ">"."""
+    text = clip(text, cells)
+    space = " " * (cells - cell_len(text))
+    return space + text if align == ">" else text + space
+
+
+def fit(of: Line, cells: int) -> Line:
+    """The line cut or filled to exactly `cells`."""
+    spans: list[Span] = []
+    left = cells
+    for text, style in of:
+        size = cell_len(text)
+        if size > left:
+            if (cut := clip(text, left)) or left:
+                spans.append((pad(cut, left), style))
+            return tuple(spans)
+        spans.append((text, style))
+        left -= size
+    if left > 0:
+        spans.append((" " * left, ""))
+    return tuple(spans)
+
+
+def spread(left: Line, right: Line, cells: int) -> Line:
+    """`left` and `right` at the two ends of `cells`; `right` gives way when both do not fit."""
+    space = cells - width(left) - width(right)
+    if space < 2:
+        return fit(left, cells)
+    return (*left, (" " * space, ""), *right)
+
+
+def join(parts: Iterable[Line], separator: str = "   ") -> Line:
+    """Non-empty lines beside each other."""
+    spans: list[Span] = []
+    for part in parts:
+        if not part:
+            continue
+        if spans:
+            spans.append((separator, ""))
+        spans.extend(part)
+    return tuple(spans)
+
+
+def fill(parts: Iterable[Line], cells: int, separator: str = "   ") -> Line:
+    """As many of `parts`, in order, as fit in `cells` beside each other."""
+    chosen: list[Line] = []
+    used = 0
+    for part in parts:
+        if not part:
+            continue
+        size = width(part) + (len(separator) if chosen else 0)
+        if used + size > cells:
+            break
+        chosen.append(part)
+        used += size
+    return join(chosen, separator)
+
+
+def field(label: str, value: str, style: str = "strong") -> Line:
+    """A dim label and its value."""
+    return ((f"{label} ", "dim"), (value, style))
+
+
+def rule(title: str, cells: int, note: Line = (), style: str = "title") -> Line:
+    """A horizontal rule that carries a panel's title at the left and a note at the right."""
+    head = line(("── ", "faint"), (title, style), (" ", ""))
+    tail: Line = (("  ", ""), *note, (" ──", "faint")) if note else ()
+    space = cells - width(head) - width(tail)
+    if space < 1 and note:
+        room = cells - width(head) - 6
+        if room >= 6:
+            tail = (("  ", ""), *fit(note, room), (" ──", "faint"))
+            space = cells - width(head) - width(tail)
+        else:
+            return rule(title, cells, style=style)
+    return fit((*head, ("─" * max(0, space), "faint"), *tail), cells)
+
+
+def wrap(text: str, cells: int, rows: int) -> list[str]:
+    """`text` in at most `rows` lines of `cells`, broken at spaces where possible."""
+    lines: list[str] = []
+    for paragraph in text.splitlines() or [""]:
+        current = ""
+        for word in paragraph.split(" "):
+            candidate = f"{current} {word}" if current else word
+            if cell_len(candidate) <= cells:
+                current = candidate
+                continue
+            if current:
+                lines.append(current)
+            *full, current = chop_cells(word, cells) or [""]
+            lines.extend(full)
+        lines.append(current)
+    if len(lines) > rows > 0:
+        lines = [*lines[: rows - 1], clip(lines[rows - 1] + ELLIPSIS, cells)]
+    return lines[:rows]

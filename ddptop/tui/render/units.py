@@ -1,0 +1,145 @@
+"""Numbers as people read them; unknown is "n/a", never 0."""
+
+from __future__ import annotations
+
+import math
+
+NOT_KNOWN = "n/a"
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _byte_scale(value: float) -> int:
+    exponent = 0
+    while value >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
+        value /= 1024
+        exponent += 1
+    return exponent
+
+
+def _scaled(value: float, exponent: int) -> str:
+    scaled = value / 1024**exponent
+    return f"{scaled:.0f}" if exponent < 3 or scaled >= 99.95 else f"{scaled:.1f}"
+
+
+def size(value: int | None) -> str:
+    """Bytes: `412 MiB`, `61.2 GiB`."""
+    if value is None:
+        return NOT_KNOWN
+    exponent = _byte_scale(value)
+    return f"{_scaled(value, exponent)} {_BYTE_UNITS[exponent]}"
+
+
+def size_of(used: int | None, total: int | None) -> str:
+    """Bytes of a whole, in the whole's unit: `61.2/80.0 GiB`."""
+    if used is None or total is None:
+        return size(used)
+    exponent = _byte_scale(total)
+    return f"{_scaled(used, exponent)}/{_scaled(total, exponent)} {_BYTE_UNITS[exponent]}"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time in its two largest units: `8s`, `12m 04s`, `3h 22m`, `2d 04h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_KNOWN
+    whole = int(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"
+
+
+def brief_duration(seconds: float | None) -> str:
+    """A span of time in its largest unit: `8s`, `12m`, `3h`, `2d`."""
+    return duration(seconds).split(" ", maxsplit=1)[0]
+
+
+def step_time(seconds: float | None) -> str:
+    """The duration of a step: `0.8 ms`, `312 ms`, `1.24 s`, `48.1 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_KNOWN
+    if seconds < 0.00995:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+
+
+def rate(per_second: float | None) -> str:
+    """Steps per second, or per minute or hour where that reads better."""
+    if per_second is None or not math.isfinite(per_second):
+        return NOT_KNOWN
+    for factor, unit in ((1, "steps/s"), (60, "steps/min"), (3600, "steps/h")):
+        value = per_second * factor
+        if value >= 0.995 or unit == "steps/h":
+            return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.3g} {unit}"
+    raise AssertionError("the last unit always returns")
+
+
+def percent(value: float | None) -> str:
+    """`98 %`."""
+    return NOT_KNOWN if value is None else f"{value:.0f} %"
+
+
+def deviation(ratio: float | None) -> str:
+    """A ratio minus one as signed percent: 0.41 is `+41 %`."""
+    if ratio is None or not math.isfinite(ratio):
+        return NOT_KNOWN
+    rounded = round(ratio * 100)
+    return f"{rounded:+d} %" if rounded else "0 %"
+
+
+def count(value: int | None) -> str:
+    """`12,340`."""
+    return NOT_KNOWN if value is None else f"{value:,}"
+
+
+def loss(value: float | None, state: str | None = None) -> str:
+    """A loss in at most seven characters; `NaN` and `inf` are said, not hidden."""
+    if state in ("nan", "inf"):
+        return "NaN" if state == "nan" else "inf"
+    if value is None:
+        return NOT_KNOWN
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    magnitude = abs(value)
+    if magnitude and not 0.001 <= magnitude < 9999.5:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    digits = 4 if magnitude < 9.99995 else 3 if magnitude < 99.9995 else 2 if magnitude < 999 else 1
+    return f"{value:.{digits}f}"
+
+
+def celsius(value: float | None) -> str:
+    """`71 °C`."""
+    return NOT_KNOWN if value is None else f"{value:.0f} °C"
+
+
+def watts(value: float | None, limit: float | None = None) -> str:
+    """`612/700 W`."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.0f} W" if limit is None else f"{value:.0f}/{limit:.0f} W"
+
+
+def ranks(numbers: list[int]) -> str:
+    """Ranks or indices with ranges folded: `0-3,5`."""
+    folded: list[str] = []
+    ordered = sorted(set(numbers))
+    start = 0
+    for position, number in enumerate(ordered):
+        if position + 1 < len(ordered) and ordered[position + 1] == number + 1:
+            continue
+        first = ordered[start]
+        folded.append(str(first) if first == number else f"{first}-{number}")
+        start = position + 1
+    return ",".join(folded)
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,127 @@
+"""States and causes as a symbol, a word and a style: colour never says anything alone."""
+
+from __future__ import annotations
+
+from ddptop.tui.render.text import Line, Span
+
+_JOB_STATES: dict[str, tuple[str, str]] = {
+    "queued": ("○", "dim"),
+    "starting": ("◔", "busy"),
+    "running": ("●", "ok"),
+    "restarting": ("↻", "warn"),
+    "hung": ("‖", "bad"),
+    "stopping": ("◌", "warn"),
+    "finished": ("✓", "ok"),
+    "failed": ("✗", "bad"),
+    "stopped": ("■", "dim"),
+    "lost": ("?", "bad"),
+}
+
+_RANK_STATES: dict[str, tuple[str, str]] = {
+    "starting": ("◔", "busy"),
+    "running": ("●", "ok"),
+    "paused": ("‖", "warn"),
+    "quiet": ("◌", "warn"),
+    "hung": ("‖", "bad"),
+    "exited": ("✓", "dim"),
+    "failed": ("✗", "bad"),
+    "stopped": ("■", "dim"),
+    "unknown": ("?", "dim"),
+}
+
+_SEVERITIES: dict[str, tuple[str, str]] = {
+    "info": ("i", "dim"),
+    "warning": ("▲", "warn"),
+    "error": ("✗", "bad"),
+}
+
+_EVENT_STYLES: dict[str, str] = {
+    "rank_exited": "warn",
+    "hang_suspected": "warn",
+    "hang": "bad",
+    "failure": "bad",
+    "failed": "bad",
+    "group_restart": "warn",
+    "gpu_lost": "bad",
+    "alert": "warn",
+    "supervisor_restarted": "warn",
+    "stopping": "warn",
+    "training": "ok",
+    "finished": "ok",
+}
+
+
+def job_state(state: str) -> Span:
+    """`● running` and its style; a state of a newer ddptop is shown as it is."""
+    symbol, style = _JOB_STATES.get(state, ("?", "dim"))
+    return f"{symbol} {state}", style
+
+
+def rank_state(state: str, exit_code: int | None = None, signal: str | None = None) -> Span:
+    """`✗ SIGKILL`, `✗ exit 1`, `● running`: how a rank ended, or how it is."""
+    symbol, style = _RANK_STATES.get(state, ("?", "dim"))
+    if state == "failed":
+        if signal:
+            return f"{symbol} {signal}", style
+        if exit_code is not None:
+            return f"{symbol} exit {exit_code}", style
+    return f"{symbol} {state}", style
+
+
+def severity(of: str) -> Span:
+    """The symbol of an alert and its style."""
+    return _SEVERITIES.get(of, ("▲", "warn"))
+
+
+def event_style(kind: str) -> str:
+    """The style of an event's type."""
+    return _EVENT_STYLES.get(kind, "dim")
+
+
+def event_words(kind: str) -> str:
+    """`group_restart` as `group restart`."""
+    return kind.replace("_", " ")
+
+
+def age_words(age_s: float, quiet_after_s: float = 3.0) -> str | None:
+    """Says in words that the figures are old; None while they are fresh."""
+    if age_s <= quiet_after_s:
+        return None
+    return (
+        f"figures are {int(age_s)} s old"
+        if age_s < 120
+        else f"figures are {age_s / 60:.0f} min old"
+    )
+
+
+def guard_words(guarded: bool | None, live: bool) -> Line:
+    """Whether something outlives a crash of the job's own processes."""
+    if not live:
+        return ()
+    if guarded is None:
+        return (("guardian on another host", "dim"),)
+    if guarded:
+        return (("guarded", "dim"),)
+    return (("▲ unguarded: nothing restarts it", "warn"),)
+
+
+GLOSSARY: tuple[tuple[str, str], ...] = (
+    ("job", "one training that was launched, with all its attempts, logs and history"),
+    ("rank", "one training process; rank 0 is the first of the world"),
+    ("attempt", "one life of the worker group, counted from 0"),
+    (
+        "group restart",
+        "all ranks end and start again together: DDP cannot go on with one rank replaced",
+    ),
+    ("restarts left", "how often the group may still restart before the job counts as failed"),
+    ("quiet", "no step for much longer than usual; no verdict yet"),
+    ("hung", "no progress within the time learned for this phase, with proof that ranks differ"),
+    ("lost", "the job's processes are gone without having said why (reboot, kill -9 of all)"),
+    ("guarded", "the guardian lives: it brings the supervisor back if that dies"),
+    ("vs median", "how far a rank's loss or step time is from the median of all ranks"),
+    ("imbalance", "greatest rank or device against the median: 0 % is even"),
+    ("step", "optimizer steps in this attempt; 'global' where the script or a log said it"),
+    ("stacks", "where each rank stands in its code right now, taken without stopping it"),
+    ("n/a", "the machine does not say; never drawn as 0"),
+)
+"""Words of the interface, for the help screen."""

@@ -1,0 +1,57 @@
+"""The question before anything that cannot be taken back."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Says what will happen; the answer that changes nothing has the focus."""
+
+    DEFAULT_CSS = """
+    ConfirmScreen { align: center middle; background: $background 60%; }
+    ConfirmScreen > Vertical {
+        width: 64; max-width: 90%; height: auto; padding: 1 2;
+        background: $surface; border: round $warning;
+    }
+    ConfirmScreen .question { text-style: bold; margin-bottom: 1; }
+    ConfirmScreen .effect { color: $foreground 80%; margin-bottom: 1; }
+    ConfirmScreen Horizontal { height: auto; align-horizontal: right; }
+    ConfirmScreen Button { margin-left: 2; }
+    """
+
+    BINDINGS = [
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("n,escape,q", "answer(False)", "No", id="confirm.no"),
+        Binding("left,right", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, question: str, effect: str, verb: str) -> None:
+        """Ask `question`, explain with `effect`; `verb` names the button that does it."""
+        super().__init__()
+        self._question, self._effect, self._verb = question, effect, verb
+
+    def compose(self) -> ComposeResult:
+        """Question, effect and two buttons."""
+        with Vertical():
+            yield Static(self._question, classes="question", markup=False)
+            yield Static(self._effect, classes="effect", markup=False)
+            with Horizontal():
+                yield Button("No  (n)", id="no", compact=True)
+                yield Button(f"{self._verb}  (y)", id="yes", variant="error", compact=True)
+
+    def on_mount(self) -> None:
+        """Enter alone must not end a training."""
+        self.query_one("#no", Button).focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """The answer."""
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        """The answer by key."""
+        self.dismiss(yes)

@@ -1,0 +1,291 @@
+"""One job: is it well, how far, how fast, and which rank differs."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.reactive import var
+
+from ddptop.tui import operations
+from ddptop.tui.actions import JOB, bindings
+from ddptop.tui.messages import (
+    LaunchWanted,
+    LogRead,
+    OperationWanted,
+    StacksWanted,
+    WishChanged,
+)
+from ddptop.tui.render.chart import MODES, ChartMode, ChartOptions
+from ddptop.tui.render.panels import device_trouble
+from ddptop.tui.render.text import Line, fill, line
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
+from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
+from ddptop.tui.widgets.device_panel import DevicePanel, Holder
+from ddptop.tui.widgets.events_table import EventsTable
+from ddptop.tui.widgets.job_header import JobHeader
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.pages import PAGES, Pages
+from ddptop.tui.widgets.rank_table import RankTable
+from ddptop.tui.widgets.table import HEAD_LINES, Table
+from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.model import GpuSample
+from ddptop_runner.registry import JobView
+
+WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
+"""Time windows of the chart, from near to far; None is the whole run."""
+
+TOP_SHARE = 0.42
+"""Ranks and devices take at most this much of the height."""
+
+
+class JobScreen(MonitorScreen):
+    """Header, ranks, devices, losses, events and the log of the chosen rank."""
+
+    BINDINGS = bindings(JOB)
+
+    page: var[str] = var("main", init=False)
+    """Which page is shown; `main` is everything where there is room."""
+
+    def __init__(self, job: str, is_first: bool = False) -> None:
+        """Show `job`; `is_first` when ddptop was opened on it."""
+        super().__init__()
+        self.job = job
+        """The job's name."""
+        self._is_first = is_first
+        self._mode: ChartMode = "median"
+        self._logarithmic = False
+        self._window = len(WINDOWS_S) - 1
+        self._failed_rank_shown = False
+
+    def compose(self) -> ComposeResult:
+        """All panels; which are visible is the stylesheet's matter."""
+        yield TitleBar(self.job)
+        yield JobHeader()
+        yield AlertsPanel()
+        yield CausePanel()
+        yield Pages()
+        with Horizontal(id="top"):
+            yield RankTable()
+            yield DevicePanel(id="devices")
+        yield LossChart()
+        with Horizontal(id="bottom"):
+            yield EventsTable()
+            yield LogView()
+        yield KeyBar(JOB)
+
+    def on_mount(self) -> None:
+        """The ranks have the keys."""
+        self.add_class("-page-main")
+        self.ranks.focus()
+
+    @property
+    def ranks(self) -> RankTable:
+        """The table of ranks."""
+        return self.query_one(RankTable)
+
+    @property
+    def log_view(self) -> LogView:
+        """The chosen rank's log."""
+        return self.query_one(LogView)
+
+    @property
+    def detail(self) -> JobDetail | None:
+        """The latest look at this job."""
+        return self.snapshot.detail if self.snapshot is not None else None
+
+    def wish(self) -> Wish:
+        """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
+        return Wish(
+            job=self.job,
+            devices=False,
+            chart_window_s=WINDOWS_S[self._window],
+            chart_columns=max(60, 2 * self.size.width),
+            log_rank=self.ranks.rank,
+            viewer=id(self),
+        )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Bring every panel up to date."""
+        detail, now = snapshot.detail, snapshot.taken_at
+        local = now.astimezone()
+        right = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
+        if detail is None:
+            self.query_one(TitleBar).show(f"{self.job} is not there any more", right)
+            return
+        view, state = detail.view, detail.view.snapshot
+        self.query_one(TitleBar).show(self.job, right)
+        self.query_one(JobHeader).show(view, now)
+        tall = self.size.height >= 32
+        alerts = state.alerts if state is not None and view.is_live else []
+        self.query_one(AlertsPanel).show(alerts, now, 3 if tall else 2)
+        cause = state.cause if state is not None and not view.is_live else None
+        rows = max(3, min(10, self.size.height // 4))
+        self.query_one(CausePanel).show(view.state, cause, detail.cause_tail, rows)
+        if cause is not None and cause.rank is not None and not self._failed_rank_shown:
+            self._failed_rank_shown = True
+            self.call_after_refresh(self.ranks.move_to, str(cause.rank))
+        self.query_one(Pages).show(self.page)
+        self.query_one(KeyBar).show(view.is_live)
+        self._show_devices(detail, snapshot)
+        self.ranks.show(detail, now)
+        self._fit_top()
+        self._show_chart(detail)
+        self.query_one(EventsTable).show(detail.events)
+        attempt = state.attempt if state is not None else None
+        self.log_view.show_title(self.ranks.rank, attempt, view.is_live)
+
+    def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
+        state = detail.view.snapshot
+        panel = self.query_one(DevicePanel)
+        if state is None:
+            panel.show_machine(snapshot.machine, None)
+        elif state.gpus:
+            holder = self._holder(detail.view)
+            panel.show_devices(state.gpus, holder, state.imbalance, state.device_note)
+        else:
+            panel.show_ranks(state.ranks, state.imbalance)
+
+    def _holder(self, view: JobView) -> Holder:
+        ranks = view.snapshot.ranks if view.snapshot is not None else []
+
+        def holder(gpu: GpuSample) -> Line:
+            parts: list[Line] = []
+            mine = [rank.rank for rank in ranks if rank.gpu == gpu.index]
+            if mine:
+                parts.append(line((f"rank {','.join(map(str, mine))}", "dim")))
+            parts.append(device_trouble(gpu, brief=True))
+            strangers = [p for p in gpu.processes or [] if p.job != view.job]
+            if strangers:
+                parts.append(line((f"+{len(strangers)} not this job's", "warn")))
+            return fill(parts, 48, "  ")
+
+        return holder
+
+    def _fit_top(self) -> None:
+        """Ranks and devices get the rows they need, up to a share of the screen."""
+        if self.page == "devices":
+            wanted: int | str = "1fr"
+        else:
+            detail = self.detail
+            state = detail.view.snapshot if detail is not None else None
+            rows = HEAD_LINES + max(1, len(state.ranks) if state is not None else 1)
+            if not self.has_class("-narrow") and not self.has_class("-short"):
+                rows = max(rows, self.query_one(DevicePanel).rows_wanted())
+            wanted = min(rows, max(5, int(self.size.height * TOP_SHARE)))
+        top = self.query_one("#top")
+        if getattr(self, "_top_height", None) != wanted:
+            self._top_height = wanted
+            top.styles.height = wanted
+
+    def _show_chart(self, detail: JobDetail) -> None:
+        rank = self.ranks.rank or 0
+        options = ChartOptions(self._mode, rank, self._logarithmic)
+        self.query_one(LossChart).show(detail.chart, options)
+
+    # --- what a person does --------------------------------------------------------------------
+
+    @on(Table.Moved, "#ranks")
+    def _rank_chosen(self) -> None:
+        if (detail := self.detail) is not None:
+            self._show_chart(detail)
+        self.post_message(WishChanged())
+
+    @on(Table.Chosen, "#ranks")
+    def _rank_entered(self) -> None:
+        self.page = "log"
+
+    @on(Pages.Picked)
+    def _page_picked(self, message: Pages.Picked) -> None:
+        self.page = message.page
+
+    def on_log_read(self, message: LogRead) -> None:
+        """Lines of a rank's log; of the rank chosen before they are out of date."""
+        if message.key.viewer == id(self) and message.key.rank == self.ranks.rank:
+            self.log_view.take(message)
+
+    def watch_page(self, page: str) -> None:
+        """Show one page, and give it the keys."""
+        for name, _, _ in PAGES:
+            self.set_class(name == page, f"-page-{name}")
+        self.query_one(Pages).show(page)
+        self._fit_top()
+        target = {"events": self.query_one(EventsTable), "log": self.log_view.lines}
+        target.get(page, self.ranks).focus()
+
+    def action_page(self, page: str) -> None:
+        """Show a page alone, or all again."""
+        self.page = "main" if self.page == page else page
+
+    def action_back(self) -> None:
+        """To the whole job, then to where one came from."""
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()
+
+    def action_leave(self) -> None:
+        """Back, or out where ddptop was opened on this job."""
+        if self.page != "main":
+            self.page = "main"
+        elif self._is_first:
+            self.app.exit()
+        else:
+            self.dismiss()
+
+    def action_jobs(self) -> None:
+        """To all jobs."""
+        self.dismiss()
+
+    def action_chart_mode(self) -> None:
+        """Median, all ranks, one rank."""
+        self._mode = MODES[(MODES.index(self._mode) + 1) % len(MODES)]
+        if (detail := self.detail) is not None:
+            self._show_chart(detail)
+
+    def action_chart_log(self) -> None:
+        """Linear or logarithmic values."""
+        self._logarithmic = not self._logarithmic
+        if (detail := self.detail) is not None:
+            self._show_chart(detail)
+
+    def action_zoom(self, step: int) -> None:
+        """Another time window."""
+        self._window = min(len(WINDOWS_S) - 1, max(0, self._window + step))
+        self.post_message(WishChanged())
+
+    def action_rank(self, step: int) -> None:
+        """The next or previous rank, whatever has the focus."""
+        self.ranks.action_move(step)
+
+    def _want(self, make: operations.Maker, needs_live: bool) -> None:
+        if (detail := self.detail) is not None:
+            self.post_message(OperationWanted(detail.view, make, needs_live))
+
+    def action_stop(self) -> None:
+        """Stop the job, once confirmed."""
+        self._want(operations.stop, True)
+
+    def action_kill(self) -> None:
+        """Kill the job, once confirmed."""
+        self._want(operations.kill, True)
+
+    def action_restart(self) -> None:
+        """Restart all ranks, once confirmed."""
+        self._want(operations.restart_group, True)
+
+    def action_again(self) -> None:
+        """Start the ended job again, once confirmed."""
+        self._want(operations.again, False)
+
+    def action_stacks(self) -> None:
+        """Ask where the ranks stand."""
+        if (detail := self.detail) is not None:
+            self.post_message(StacksWanted(detail.view))
+
+    def action_launch(self) -> None:
+        """Open the form."""
+        self.post_message(LaunchWanted())

@@ -1,0 +1,211 @@
+"""The form that launches a job, with the equal command line shown as it is filled in."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from textual import events, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.suggester import Suggester
+from textual.widgets import Button, Input, Label, Static
+
+from ddptop.tui import launching
+from ddptop.tui.launching import LaunchForm
+from ddptop.tui.messages import JobLaunched
+from ddptop.tui.screens.base import VERTICAL
+from ddptop.tui.snapshot import Devices
+from ddptop.tui.widgets.gpu_choice import GpuChoice
+from ddptop.tui.widgets.table import HEAD_LINES
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.model import GpuSample
+
+
+class PathSuggester(Suggester):
+    """Completes paths of Python files, asking the file system in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The value completed, or None."""
+        return await asyncio.to_thread(launching.complete_path, value)
+
+
+class PathInput(Input):
+    """A line for a path: tab completes it, and goes on when there is nothing to complete."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key == "tab" and self._suggestion and self.cursor_at_end:
+            event.stop()
+            event.prevent_default()
+            self.action_cursor_right()
+            return
+        await super()._on_key(event)
+
+
+class LaunchScreen(ModalScreen[str | None]):
+    """Dismissed with the new job's name, or None."""
+
+    DEFAULT_CSS = """
+    LaunchScreen { align: center middle; background: $background 60%; }
+    LaunchScreen > Vertical {
+        width: 84; max-width: 98%; height: auto; max-height: 98%;
+        background: $surface; border: round $panel; border-title-color: $secondary; padding: 0 2;
+    }
+    LaunchScreen VerticalScroll { height: auto; scrollbar-size: 1 1; }
+    LaunchScreen .row { height: 1; margin-top: 1; }
+    LaunchScreen .row Label { width: 14; color: $foreground 62%; }
+    LaunchScreen .row .after { width: auto; padding-left: 2; color: $foreground 62%; }
+    LaunchScreen Input { width: 1fr; height: 1; border: none; padding: 0 1; background: $panel; }
+    LaunchScreen Input:focus { border: none; background-tint: $primary 12%; }
+    LaunchScreen .short Input { width: 10; }
+    LaunchScreen #no-gpus-row { height: auto; }
+    LaunchScreen #gpus { width: 1fr; height: auto; max-height: 11; margin-top: 1; }
+    LaunchScreen #no-gpus { width: 1fr; color: $foreground 62%; }
+    LaunchScreen #command { margin-top: 1; padding: 0 1; color: $accent; height: auto; }
+    LaunchScreen #error {
+        color: $error; text-style: bold; height: auto; min-height: 1; padding: 0 1;
+    }
+    LaunchScreen.-short .row { margin-top: 0; }
+    LaunchScreen.-short #command, LaunchScreen.-short #gpus { margin-top: 0; }
+    LaunchScreen #buttons { height: 1; align-horizontal: right; }
+    LaunchScreen #buttons Button { margin-left: 2; }
+    """
+
+    VERTICAL_BREAKPOINTS = VERTICAL
+    BINDINGS = [
+        Binding("escape", "cancel", "Cancel", id="launch.cancel"),
+        Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch what is filled in"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gpus: tuple[GpuSample, ...] | None = None
+        self._busy = False
+
+    def compose(self) -> ComposeResult:
+        """Fields, the command line, what is wrong, and the buttons."""
+        with Vertical() as box:
+            box.border_title = "launch a job"
+            with VerticalScroll(can_focus=False):
+                with Horizontal(classes="row"):
+                    yield Label("script")
+                    yield PathInput(
+                        id="script",
+                        placeholder=f"train.py, seen from {_here()}",
+                        suggester=PathSuggester(),
+                    )
+                with Horizontal(classes="row"):
+                    yield Label("arguments")
+                    yield Input(id="arguments", placeholder="--lr 3e-4 --epochs 10")
+                yield GpuChoice()
+                with Horizontal(classes="row", id="no-gpus-row"):
+                    yield Label("GPUs")
+                    yield Static("asking the driver", id="no-gpus", markup=False)
+                with Horizontal(classes="row short"):
+                    yield Label("ranks")
+                    yield Input(id="nproc", placeholder="auto")
+                    yield Label("one per chosen GPU; without GPUs say how many", classes="after")
+                with Horizontal(classes="row short"):
+                    yield Label("max restarts")
+                    yield Input(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
+                    yield Label("of the whole group, after failures", classes="after")
+                with Horizontal(classes="row"):
+                    yield Label("name")
+                    yield Input(id="name", placeholder="from the script")
+            yield Static(id="command", markup=False)
+            yield Static(id="error", markup=False)
+            with Horizontal(id="buttons"):
+                yield Button("Cancel  (esc)", id="cancel", compact=True)
+                yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        """Start at the script."""
+        self.query_one(GpuChoice).display = False
+        self.query_one("#script", Input).focus()
+        self._show_command()
+
+    def show_devices(self, devices: Devices) -> None:
+        """List the devices once they are known; those that nobody holds are chosen."""
+        if self._gpus is not None or (not devices.gpus and devices.note == "asking the driver"):
+            return
+        self._gpus = devices.gpus
+        choice = self.query_one(GpuChoice)
+        choice.display = bool(devices.gpus)
+        self.query_one("#no-gpus-row").display = not devices.gpus
+        if devices.gpus:
+            rows = len(devices.gpus) + HEAD_LINES
+            choice.styles.height = min(rows, max(5, self.size.height - 13))
+            choice.offer(devices.gpus)
+        else:
+            text = f"none on this machine: {devices.note or 'no driver'}"
+            self.query_one("#no-gpus", Static).update(text)
+        self._show_command()
+
+    def form(self) -> LaunchForm:
+        """What is filled in."""
+        value = {field.id: field.value for field in self.query(Input)}
+        return LaunchForm(
+            script=value["script"],
+            arguments=value["arguments"],
+            gpus=self.query_one(GpuChoice).chosen if self._gpus else None,
+            nproc=value["nproc"],
+            name=value["name"],
+            max_restarts=value["max-restarts"],
+        )
+
+    @on(Input.Changed)
+    @on(GpuChoice.Changed)
+    def _show_command(self) -> None:
+        self.query_one("#command", Static).update(f"$ {launching.command_line(self.form())}")
+        self.query_one("#error", Static).update("")
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Close without launching."""
+        self.dismiss(None)
+
+    @on(Input.Submitted)
+    def _next_field(self) -> None:
+        self.focus_next()
+
+    @on(Button.Pressed, "#go")
+    def action_launch(self) -> None:
+        """Launch, unless something is missing."""
+        if self._busy:
+            return
+        form = self.form()
+        wrong = launching.problem(form)
+        if wrong is not None:
+            self.query_one("#error", Static).update(wrong)
+            return
+        self._busy = True
+        self.query_one("#error", Static).update("launching")
+        self._launch(form)
+
+    @work(thread=True, group="launch")
+    def _launch(self, form: LaunchForm) -> None:
+        try:
+            done = JobLaunched(launching.launch(form))
+        except (DdptopError, OSError) as error:
+            done = JobLaunched(None, str(error))
+        self.post_message(done)
+
+    def on_job_launched(self, message: JobLaunched) -> None:
+        """Show the job, or why there is none."""
+        self._busy = False
+        if message.job is None:
+            self.query_one("#error", Static).update(message.error or "it failed without a word")
+        else:
+            self.dismiss(message.job)
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return "a folder that is gone"

@@ -1,0 +1,60 @@
+"""Where each rank stands in its code."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+
+class StacksScreen(ModalScreen[None]):
+    """Stacks as text, one section per rank."""
+
+    DEFAULT_CSS = """
+    StacksScreen { align: center middle; background: $background 60%; }
+    StacksScreen > Vertical {
+        width: 92%; height: 90%; background: $surface; border: round $panel; padding: 0 1;
+    }
+    StacksScreen .title { text-style: bold; }
+    StacksScreen .hint { color: $foreground 62%; margin-bottom: 1; }
+    StacksScreen .head { color: $secondary; text-style: bold; }
+    StacksScreen .text { margin: 0 0 1 2; }
+    StacksScreen VerticalScroll { scrollbar-size: 1 1; }
+    """
+
+    BINDINGS = [
+        Binding("q,escape,t", "dismiss", "Close", id="stacks.close"),
+        Binding("j", "scroll(1)", show=False),
+        Binding("k", "scroll(-1)", show=False),
+    ]
+
+    def __init__(self, title: str, hint: str) -> None:
+        """A screen that waits for its sections."""
+        super().__init__()
+        self._title, self._hint = title, hint
+
+    def compose(self) -> ComposeResult:
+        """Title, hint, and room for the sections."""
+        with Vertical():
+            yield Static(self._title, classes="title", markup=False)
+            yield Static(self._hint, classes="hint", markup=False)
+            yield VerticalScroll()
+
+    def fail(self, message: str, hint: str | None) -> None:
+        """Say why there are none."""
+        self.show([(message, hint or "")])
+
+    def show(self, sections: list[tuple[str, str]]) -> None:
+        """Fill in what came."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.remove_children()
+        for heading, text in sections:
+            scroll.mount(Static(heading, classes="head", markup=False))
+            scroll.mount(Static(text, classes="text", markup=False))
+        scroll.focus()
+
+    def action_scroll(self, lines: int) -> None:
+        """Scroll with the keys of a pager."""
+        self.query_one(VerticalScroll).scroll_relative(y=lines * 3, animate=False)

@@ -1,0 +1,284 @@
+"""Where the collector reads: run folders, histories, logs, devices. All IO of the interface.
+
+Used by the collector's thread alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from ddptop.tui.messages import LogKey, LogRead
+from ddptop.tui.render.rows import sorted_jobs
+from ddptop.tui.render.series import ChartData, Points
+from ddptop.tui.snapshot import Devices, Machine, Wish
+from ddptop_runner import procs
+from ddptop_runner.device_feed import DeviceFeed
+from ddptop_runner.device_report import (
+    DeviceReport,
+    driver_library_exists,
+    no_library_report,
+    without_figures,
+)
+from ddptop_runner.errors import DamagedFileError
+from ddptop_runner.history import HistoryReader, Series
+from ddptop_runner.logs import LogFollower, LogLine
+from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.paths import RunFolder, runs_dir
+from ddptop_runner.registry import JobView, read_job
+
+EVENTS_SHOWN = 300
+FRESH_S = 3.5
+"""A snapshot this old still speaks for its devices."""
+
+STEADY_LOOKS = 3
+"""What is to be sampled must stay the same for so many looks before the sampler is replaced."""
+
+MAX_REDRAW_S = 15.0
+"""The chart of a live job is read again at least this often."""
+
+
+def _stamp(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+class JobSource:
+    """All jobs; one that has ended is not read again until its files change."""
+
+    def __init__(self) -> None:
+        self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
+
+    def read(self) -> list[JobView]:
+        """Every readable job, live ones first, with its state already checked."""
+        try:
+            paths = list(runs_dir().iterdir())
+        except OSError:
+            return []
+        views = [view for path in paths if (view := self._read_one(path)) is not None]
+        return sorted_jobs(views)
+
+    def _read_one(self, path: Path) -> JobView | None:
+        folder = RunFolder(path)
+        if (known := self._ended.get(path)) is not None:
+            if known[0] == self._key(folder, known[1]):
+                return known[1]
+            del self._ended[path]
+        if not folder.spec_file.exists():
+            return None
+        try:
+            view = read_job(folder)
+        except DamagedFileError:
+            return None
+        key = self._key(folder, view)
+        # what looks at processes is asked here, once: the properties remember their answers
+        if not view.is_live and view.guarded is not True:
+            self._ended[path] = (key, view)
+        return view
+
+    @staticmethod
+    def _key(folder: RunFolder, view: JobView) -> tuple[int | None, int | None]:
+        return _stamp(folder.spec_file), _stamp(folder.node_file(view.spec.host))
+
+
+class HistorySource:
+    """A job's chart and events, read again only when they can look different."""
+
+    def __init__(self) -> None:
+        self._chart_key: object = None
+        self._chart_at = 0.0
+        self._chart = ChartData()
+        self._events_key: object = None
+        self._events: list[Event] = []
+
+    def chart(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
+        """The losses of every rank over the window that is wished for."""
+        reader = HistoryReader(view.folder.history_db)
+        key = (view.folder.path, wish.chart_window_s, wish.chart_columns, view.state)
+        step_s = (self._chart.until - self._chart.since) / max(1, wish.chart_columns)
+        pause_s = min(MAX_REDRAW_S, max(0.9, step_s))
+        if key == self._chart_key and (not view.is_live or now_s - self._chart_at < pause_s):
+            return self._chart
+        self._chart_key, self._chart_at = key, now_s
+        span = reader.span()
+        if span is None:
+            self._chart = ChartData(window_s=wish.chart_window_s, ended=not view.is_live)
+            return self._chart
+        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
+        since = float(span[0])
+        if wish.chart_window_s is not None:
+            since = max(until - wish.chart_window_s, 0.0)
+        series = reader.rank_series("loss", since, until, wish.chart_columns)
+        self._chart = ChartData(
+            series={rank: points_of(one) for rank, one in series.items()},
+            since=since,
+            until=until,
+            window_s=wish.chart_window_s,
+            marks=tuple(
+                (at, f"attempt {attempt}") for attempt, at in reader.attempt_starts() if attempt
+            ),
+            ended=not view.is_live,
+        )
+        return self._chart
+
+    def events(self, view: JobView) -> tuple[Event, ...]:
+        """The latest events, latest first."""
+        path = view.folder.history_db
+        wal = path.with_name(path.name + "-wal")
+        key = (path, _stamp(path), _stamp(wal))
+        if key[:1] != (self._events_key[:1] if isinstance(self._events_key, tuple) else None):
+            self._events = []
+        elif key == self._events_key:
+            return tuple(self._events)
+        after = self._events[0].seq if self._events else 0
+        new = HistoryReader(path).events(after, EVENTS_SHOWN)
+        self._events = [*reversed(new), *self._events][:EVENTS_SHOWN]
+        self._events_key = key
+        return tuple(self._events)
+
+
+def points_of(series: Series) -> Points:
+    """A stored series as the chart takes it; a point stands at the middle of its bucket."""
+    half = series.bucket_s / 2
+    return Points(
+        t=[t + half for t in series.t],
+        low=series.min,
+        mean=series.mean,
+        high=series.max,
+        not_finite=[t + half for t in series.nonfinite_t],
+    )
+
+
+class LogSource:
+    """Follows the log of one rank, from one attempt to the next."""
+
+    FIRST_LINES = 2000
+    MOST_READS = 16
+    """In one look; a rank that writes faster is caught up with later."""
+
+    def __init__(self) -> None:
+        self._key: LogKey | None = None
+        self._follower: LogFollower | None = None
+
+    def read(self, view: JobView, rank: int, viewer: int) -> LogRead | None:
+        """What is new since the last look, or None; first the last lines."""
+        key = LogKey(view.job, view.spec.job_id, rank, viewer)
+        anew = key != self._key
+        if anew or self._follower is None:
+            if self._follower is not None:
+                self._follower.close()
+            self._follower = LogFollower(view.folder, [rank], tail=self.FIRST_LINES)
+            self._key = key
+        lines: list[LogLine] = []
+        for _ in range(self.MOST_READS):
+            new = self._follower.poll()
+            lines += new
+            if not new:
+                break
+        partial = self._follower.partial().get(rank, "")
+        if not lines and not anew and partial == self._partial:
+            return None
+        self._partial = partial
+        return LogRead(key, [one.text for one in lines], anew, partial)
+
+    _partial = ""
+
+
+class DeviceSource:
+    """The machine's devices: from fresh snapshots of its jobs, sampled only for the others.
+
+    The feed's sampler belongs to the interface's event loop; only its latest report is read here.
+    """
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where feeds run; without one nothing is sampled."""
+        self._feed: DeviceFeed | None = None
+        self._known: DeviceReport | None = None
+        """The first report of all devices: which there are."""
+        self._sampled: tuple[str, ...] | None = None
+        """What the feed samples; None is everything."""
+        self._wanted: tuple[str, ...] = ()
+        self._wanted_for = 0
+
+    def read(self, views: Iterable[JobView]) -> Devices:
+        """Every device of this host."""
+        if not driver_library_exists():
+            return Devices(note=no_library_report().note)
+        covered = covered_devices(views)
+        if self._known is None:
+            if self._feed is None:
+                self._start(None)
+            report = self._feed.latest if self._feed is not None else None
+            if report is None:
+                return Devices(gpus=tuple(covered.values()), note="asking the driver")
+            if not report.gpus:
+                return Devices(note=report.note)
+            self._known = report
+        self._narrow(tuple(g.uuid for g in self._known.gpus if g.uuid and g.uuid not in covered))
+        report = self._feed.latest if self._feed is not None else None
+        sampled = {gpu.uuid: gpu for gpu in report.gpus} if report is not None else {}
+        gpus = tuple(
+            covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_figures(gpu)
+            for gpu in self._known.gpus
+        )
+        return Devices(gpus=gpus, note=report.note if report is not None else None)
+
+    def pause(self) -> None:
+        """Sample nothing until `read` is called again."""
+        self._sampled = None
+        feed, self._feed = self._feed, None
+        if feed is not None and self.loop is not None:
+            asyncio.run_coroutine_threadsafe(feed.stop(), self.loop)
+
+    async def close(self) -> None:
+        """End the sampler; to be awaited in the loop, once nobody reads any more."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            await feed.stop()
+
+    def _narrow(self, wanted: tuple[str, ...]) -> None:
+        """Sample just `wanted`, once that was so for three looks."""
+        self._wanted_for = self._wanted_for + 1 if wanted == self._wanted else 0
+        self._wanted = wanted
+        running = self._sampled if self._feed is not None else ()
+        if wanted == running or (self._wanted_for < STEADY_LOOKS and self._feed is not None):
+            return
+        self.pause()
+        if wanted:
+            self._start(wanted)
+
+    def _start(self, uuids: tuple[str, ...] | None) -> None:
+        if self.loop is None:
+            return
+        self._feed, self._sampled = DeviceFeed(uuids), uuids
+        asyncio.run_coroutine_threadsafe(self._feed.start(), self.loop)
+
+
+def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
+    """Devices that a live job of this host has fresh figures of, by UUID."""
+    return {
+        gpu.uuid: gpu
+        for view in views
+        if view.is_live and not view.on_other_host and view.snapshot is not None
+        if (view.snapshot_age_s or 0.0) <= FRESH_S
+        for gpu in view.snapshot.gpus
+        if gpu.uuid is not None
+    }
+
+
+def read_machine() -> Machine:
+    """CPU since the last call, and memory, of this host."""
+    memory = psutil.virtual_memory()
+    return Machine(
+        host=procs.host_name(),
+        cpu_percent=psutil.cpu_percent(None),
+        cores=psutil.cpu_count(),
+        memory_used_bytes=memory.total - memory.available,
+        memory_total_bytes=memory.total,
+    )

@@ -1,0 +1,109 @@
+"""The base of every widget that ticks: lines in, and only the changed ones are drawn again."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from ddptop.tui.render.text import STYLES, Line, fit
+
+
+class LinesView(Widget):
+    """Shows what `build` returns, one terminal row a line.
+
+    Subclasses hold their data, override `build` and call `redraw` when the data changed.
+    """
+
+    COMPONENT_CLASSES = {f"line--{name}" for name in (*STYLES, "cursor")}
+
+    DEFAULT_CSS = """
+    LinesView {
+        height: auto;
+        .line--strong { color: $foreground; text-style: bold; }
+        .line--dim { color: $foreground 62%; }
+        .line--faint { color: $foreground 22%; }
+        .line--title { color: $secondary; text-style: bold; }
+        .line--ok { color: $success; }
+        .line--busy { color: $primary; }
+        .line--warn { color: $warning; }
+        .line--bad { color: $error; text-style: bold; }
+        .line--median { color: $primary; }
+        .line--band { color: $primary 38%; }
+        .line--chosen { color: $accent; }
+        .line--cursor { background: $panel; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._lines: list[Line] = []
+        self._cursor_line: int | None = None
+        self._strips: dict[int, Strip] = {}
+        self._palette: dict[str, Style] | None = None
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The lines of a view of that many cells."""
+        raise NotImplementedError
+
+    def cursor_line(self) -> int | None:
+        """The index of the line drawn on the cursor's background."""
+        return None
+
+    def redraw(self) -> None:
+        """Build again and draw the lines that changed."""
+        width, height = self.size
+        if width <= 0 or height <= 0:
+            return
+        before, self._lines = self._lines, self.build(width, height)[:height]
+        cursor_before, self._cursor_line = self._cursor_line, self.cursor_line()
+        moved = {cursor_before, self._cursor_line} if cursor_before != self._cursor_line else set()
+        for y in range(max(len(before), len(self._lines))):
+            old = before[y] if y < len(before) else None
+            new = self._lines[y] if y < len(self._lines) else None
+            if old != new or y in moved:
+                self._strips.pop(y, None)
+                self.refresh(Region(0, y, width, 1))
+
+    def on_resize(self, _: events.Resize) -> None:
+        """A new size asks for new lines."""
+        self._strips.clear()
+        self.redraw()
+
+    def notify_style_update(self) -> None:
+        """Colours changed: nothing cached is right any more."""
+        super().notify_style_update()
+        self._palette = None
+        self._strips.clear()
+
+    def _style(self, name: str) -> Style:
+        if self._palette is None:
+            self._palette = {style: self._resolve(style) for style in (*STYLES, "cursor")}
+        return self._palette.get(name, Style.null())
+
+    def _resolve(self, name: str) -> Style:
+        """A component's style with its transparency blended into this widget's background."""
+        styles = self.get_component_styles(f"line--{name}")
+        background = self.background_colors[1]
+        style = styles.text_style
+        if styles.has_rule("color"):
+            style += Style(color=(background + styles.color).rich_color)
+        if styles.has_rule("background"):
+            style += Style(bgcolor=(background + styles.background).rich_color)
+        return style
+
+    def render_line(self, y: int) -> Strip:
+        """One row, from the cache where nothing changed."""
+        width = self.size.width
+        strip = self._strips.get(y)
+        if strip is None or strip.cell_length != width:
+            base = self.rich_style
+            if y == self._cursor_line:
+                base += self._style("cursor")
+            spans = fit(self._lines[y] if y < len(self._lines) else (), width)
+            strip = Strip([Segment(text, base + self._style(name)) for text, name in spans], width)
+            self._strips[y] = strip
+        return strip

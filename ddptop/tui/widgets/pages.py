@@ -1,0 +1,64 @@
+"""The row that says which page of a job is shown, where one page does not hold everything."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from ddptop.tui.render.text import Line, width
+from ddptop.tui.widgets.lines import LinesView
+
+PAGES = (
+    ("main", "", "ranks and loss"),
+    ("devices", "v", "devices"),
+    ("events", "e", "events"),
+    ("log", "l", "log"),
+)
+"""Name, key and words of each page."""
+
+
+class Pages(LinesView):
+    """Names of the pages, the current one marked; a click goes there."""
+
+    DEFAULT_CSS = """
+    Pages { height: 1; }
+    """
+
+    class Picked(Message):
+        """A page was clicked."""
+
+        def __init__(self, page: str) -> None:
+            super().__init__()
+            self.page = page
+
+    def __init__(self) -> None:
+        super().__init__(id="pages")
+        self._page = "main"
+
+    def show(self, page: str) -> None:
+        """Mark a page as current."""
+        self._page = page
+        self.redraw()
+
+    def _labels(self) -> list[tuple[str, Line]]:
+        labels: list[tuple[str, Line]] = []
+        for name, key, text in PAGES:
+            current = name == self._page
+            head: Line = (("▸" if current else " ", "busy"),)
+            if key:
+                head = (*head, (f"{key} ", "busy"))
+            labels.append((name, (*head, (text, "strong" if current else "dim"), ("  ", ""))))
+        return labels
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The row."""
+        return [tuple(span for _, label in self._labels() for span in label)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Go to the page under the mouse."""
+        x = 0
+        for name, label in self._labels():
+            x += width(label)
+            if event.x < x:
+                self.post_message(self.Picked(name))
+                return

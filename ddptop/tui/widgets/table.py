@@ -1,0 +1,190 @@
+"""A table whose rows are compared by key and whose columns never change their widths by content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+
+from ddptop.tui.render.text import Line, Span, fit, line, pad, rule
+from ddptop.tui.widgets.lines import LinesView
+
+HEAD_LINES = 2
+"""The rule with the title, and the columns' names."""
+
+GAP = 1
+"""Cells between two columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. Where the width does not suffice, those of the highest `drop` go first."""
+
+    key: str
+    title: str
+    width: int
+    align: str = "<"
+    drop: int = 0
+    flex: bool = False
+    """Takes the width that the others leave, beyond its own."""
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into `width` beside each other, and how wide each is."""
+    chosen = list(columns)
+
+    def needed() -> int:
+        return sum(column.width + GAP for column in chosen)
+
+    while needed() > width and any(column.drop for column in chosen):
+        chosen.remove(max(chosen, key=lambda column: column.drop))
+    rest = max(0, width - needed())
+    flexible = [column for column in chosen if column.flex]
+    share = rest // len(flexible) if flexible else 0
+    return [(column, column.width + (share if column.flex else 0)) for column in chosen]
+
+
+class Table(LinesView, can_focus=True):
+    """Rows with a cursor. Its own scrolling: the title says which rows are shown."""
+
+    BINDINGS = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="table.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="table.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="table.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="table.page_down"),
+        Binding("home,g", "move(-1000000)", "First", show=False, id="table.first"),
+        Binding("end,G", "move(1000000)", "Last", show=False, id="table.last"),
+        Binding("enter", "choose", "Choose", show=False, id="table.choose"),
+    ]
+
+    @dataclass
+    class Moved(Message):
+        """The cursor came to another row."""
+
+        table: Table
+        key: str
+
+        @property
+        def control(self) -> Table:
+            """The table, for @on selectors."""
+            return self.table
+
+    @dataclass
+    class Chosen(Moved):
+        """Enter, or a click on the row under the cursor."""
+
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[Column],
+        *,
+        empty: str = "",
+        id: str | None = None,
+    ) -> None:
+        super().__init__(id=id)
+        self._columns = columns
+        self._rows: list[tuple[str, Mapping[str, Span]]] = []
+        self._top = 0
+        self.title = title
+        self.note: Line = ()
+        self.empty = empty
+        """What to say, and to do, when there is no row."""
+        self.cursor_key: str | None = None
+
+    @property
+    def _index(self) -> int:
+        keys = [key for key, _ in self._rows]
+        return keys.index(self.cursor_key) if self.cursor_key in keys else 0
+
+    def set_rows(self, rows: Sequence[tuple[str, Mapping[str, Span]]], note: Line = ()) -> None:
+        """Replace the rows; the cursor stays on its key, or on its place when that is gone."""
+        place = self._index
+        self._rows = list(rows)
+        self.note = note
+        keys = [key for key, _ in self._rows]
+        if keys and self.cursor_key not in keys:
+            self._set_cursor(keys[min(place, len(keys) - 1)])
+        elif not keys:
+            self.cursor_key = None
+        self.redraw()
+
+    def move_to(self, key: str) -> None:
+        """Put the cursor on a row, if there is one of that key."""
+        if key != self.cursor_key and any(key == row for row, _ in self._rows):
+            self._set_cursor(key)
+            self.redraw()
+
+    def _set_cursor(self, key: str) -> None:
+        self.cursor_key = key
+        self.post_message(self.Moved(self, key))
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor by some rows."""
+        if self._rows:
+            index = min(len(self._rows) - 1, max(0, self._index + rows))
+            self.move_to(self._rows[index][0])
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by what is visible."""
+        self.action_move(pages * max(1, self.size.height - HEAD_LINES))
+
+    def action_choose(self) -> None:
+        """Choose the row under the cursor."""
+        if self.cursor_key is not None:
+            self.post_message(self.Chosen(self, self.cursor_key))
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Title, column names and the rows around the cursor."""
+        visible = max(0, height - HEAD_LINES)
+        index = self._index
+        if len(self._rows) <= visible:
+            self._top = 0
+        else:
+            lowest = min(self._top, index, len(self._rows) - visible)
+            self._top = max(lowest, index - visible + 1, 0)
+        note = self.note
+        if len(self._rows) > visible > 0:
+            last = self._top + visible
+            note = (*note, (f"  {self._top + 1}-{last} of {len(self._rows)}", "dim"))
+        layout = fit_columns(self._columns, width - 1)
+        lines = [rule(self.title, width, note)]
+        if not self._rows:
+            return [*lines, (), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
+        lines.append(self._cells({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
+        shown = self._rows[self._top : self._top + visible]
+        return lines + [self._cells(row, layout, width) for _, row in shown]
+
+    def cursor_line(self) -> int | None:
+        """The row under the cursor, while it is visible."""
+        return HEAD_LINES + self._index - self._top if self._rows else None
+
+    @staticmethod
+    def _cells(row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int) -> Line:
+        spans: list[Span] = [(" ", "")]
+        for column, cells in layout:
+            text, style = row.get(column.key, ("", ""))
+            spans += [(pad(text, cells, column.align), style), (" " * GAP, "")]
+        return fit(tuple(spans), width)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click moves the cursor; on the cursor it chooses."""
+        index = self._top + event.y - HEAD_LINES
+        if event.y < HEAD_LINES or index >= len(self._rows):
+            return
+        if index == self._index:
+            self.action_choose()
+        else:
+            self.move_to(self._rows[index][0])
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(-3)

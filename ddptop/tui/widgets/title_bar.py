@@ -1,0 +1,29 @@
+"""The top row: program, what is shown, where."""
+
+from __future__ import annotations
+
+from ddptop.tui.render.panels import title_line
+from ddptop.tui.render.text import Line
+from ddptop.tui.widgets.lines import LinesView
+
+
+class TitleBar(LinesView):
+    """One row with the name of what is shown at the left, and facts at the right."""
+
+    DEFAULT_CSS = """
+    TitleBar { height: 1; background: $panel; }
+    """
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self._shown = name
+        self._right: Line = ()
+
+    def show(self, name: str, right: Line) -> None:
+        """Say what is shown."""
+        self._shown, self._right = name, right
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The row."""
+        return [title_line(self._shown, self._right, width)]

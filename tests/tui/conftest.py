@@ -1,0 +1,84 @@
+"""A frozen machine: clock, zone, host, devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ddptop.tui import sources
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.snapshot import Machine
+from tests.tui import fake_home
+from tests.tui.fake_home import GIB, HOST, NOW
+
+from ddptop_runner import procs, registry
+from ddptop_runner.device_report import DeviceReport
+
+MACHINE = Machine(
+    host=HOST,
+    cpu_percent=37.0,
+    cores=64,
+    memory_used_bytes=212 * GIB,
+    memory_total_bytes=512 * GIB,
+)
+
+
+@pytest.fixture
+def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The state home, in a world that stands still."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setattr(procs, "host_name", lambda: HOST)
+    monkeypatch.setattr(registry, "utc_now", lambda: NOW)
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: False)
+    monkeypatch.chdir("/")
+    yield ddptop_home
+    monkeypatch.undo()
+    time.tzset()
+
+
+class FrozenFeed:
+    """Stands in for the sampler process: eight devices, four of them free."""
+
+    running = 0
+
+    def __init__(self, uuids: object = None) -> None:
+        gpus = [
+            fake_home.gpu(
+                index,
+                util_percent=0.0 if index > 3 else 97.0,
+                mem_used_bytes=(612 << 20) if index > 3 else 55 * GIB,
+                power_w=71.0 if index > 3 else 530.0,
+                processes=[]
+                if index > 3
+                else [fake_home.GpuProcess(pid=9000 + index, user="bob", command="python eval.py")],
+            )
+            for index in range(8)
+        ]
+        self.latest = DeviceReport(ts=NOW, boottime_s=0.0, source="nvml", gpus=gpus)
+
+    async def start(self) -> None:
+        FrozenFeed.running += 1
+
+    async def stop(self) -> None:
+        FrozenFeed.running -= 1
+
+
+@pytest.fixture
+def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same world with eight devices."""
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "DeviceFeed", FrozenFeed)
+    return frozen
+
+
+@pytest.fixture
+def make_app(frozen: Path) -> Callable[..., DdptopApp]:
+    """An app that looks once at its start, and then only when asked."""
+
+    def make(job: str | None = None) -> DdptopApp:
+        return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None)
+
+    return make

@@ -110,15 +110,42 @@ def write_spec(folder: RunFolder, spec: JobSpec) -> None:
     write_atomic(folder.spec_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
 
 
+class _SchemaOnly(Base, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+
+
+def refuse_newer_schema(path: Path, data: bytes) -> None:
+    """Refuse a file that a later ddptop wrote: its fields may mean something else.
+
+    Args:
+        path: the file, for the message.
+        data: its content, JSON or not.
+
+    Raises:
+        DamagedFileError: when its `schema` is newer than this version's.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # whoever reads the whole says what is wrong with it
+    if schema > SCHEMA:
+        raise DamagedFileError(
+            f"{path} was written by a newer ddptop (schema {schema}, known: {SCHEMA})",
+            "upgrade ddptop",
+        )
+
+
 def read_spec(folder: RunFolder) -> JobSpec:
     """Read `job.json`.
 
     Raises:
-        DamagedFileError: when it is missing or not a spec.
+        DamagedFileError: when it is missing, not a spec, or one of a newer ddptop.
     """
     try:
-        return msgspec.json.decode(folder.spec_file.read_bytes(), type=JobSpec)
-    except (OSError, msgspec.MsgspecError) as error:
+        data = folder.spec_file.read_bytes()
+        refuse_newer_schema(folder.spec_file, data)
+        return msgspec.json.decode(data, type=JobSpec)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamagedFileError(
             f"{folder.spec_file} cannot be read ({error})",
             f"remove the job with: ddptop rm {folder.job}",

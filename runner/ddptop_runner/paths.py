@@ -147,8 +147,10 @@ class RunFolder:
     @functools.cached_property
     def live_dir(self) -> Path:
         """Where database and sockets are while the job lives: here, or the pointed-to folder."""
-        with contextlib.suppress(OSError):
-            return Path(self.local_pointer.read_text(encoding="utf-8").strip())
+        with contextlib.suppress(OSError, ValueError):
+            pointed = Path(self.local_pointer.read_text(encoding="utf-8").strip())
+            if pointed.parent == _local_base():  # a damaged pointer must not lead `rm` elsewhere
+                return pointed
         return self.path
 
     @property
@@ -183,19 +185,31 @@ def local_dir_reason(folder: RunFolder) -> str | None:
     return None
 
 
+def _local_base() -> Path:
+    """Holds the local folders of this user's runs."""
+    return Path("/var/tmp") / f"ddptop-{os.getuid()}"
+
+
 def create_local_dir(folder: RunFolder) -> Path:
     """Make the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
 
     Raises:
-        UsageError: where /var/tmp holds something of that name that is not this user's.
+        UsageError: where /var/tmp holds something of that name that is not this user's, or cannot
+            be written.
     """
-    base = Path("/var/tmp") / f"ddptop-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
-    if base.is_symlink() or base.stat().st_uid != os.getuid():
-        raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
-    digest = hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:16]
-    local = base / digest
-    local.mkdir(mode=0o700, exist_ok=True)
+    base = _local_base()
+    try:
+        base.mkdir(mode=0o700, exist_ok=True)
+        if base.is_symlink() or base.stat().st_uid != os.getuid():
+            raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
+        digest = hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:16]
+        local = base / digest
+        local.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{base} cannot hold the job's sockets ({error.strerror})",
+            "mend it, or set DDPTOP_HOME to a short path on a local disk",
+        ) from error
     folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")
     folder.__dict__.pop("live_dir", None)
     return local

@@ -137,6 +137,8 @@ def failure_cause(
     exit_code, signal = (None, None)
     if exit_.returncode is not None:
         exit_code, signal = split_status(exit_.returncode)
+    last = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), None)
+    last_line = "Its log is empty." if last is None else f"Its last line: {last!r}."
     sentences = [f"Rank {exit_.rank} (pid {exit_.pid}) {exit_.in_words()} first."]
     if signal is None and exception is not None:
         kind = "exception"
@@ -144,12 +146,9 @@ def failure_cause(
     elif signal == "SIGKILL":
         kind = "signal"
         sentences.append("Killed from outside or out of memory: the signal alone cannot tell.")
-    elif signal is not None:
-        kind = "signal"
-    else:
-        kind = "exit_code"
-        last = [line.strip() for line in tail.splitlines() if line.strip()]
-        sentences.append(f"Its last line: {last[-1]!r}." if last else "Its log is empty.")
+    else:  # what aborts by itself (C++, a watchdog) says why before it does
+        kind = "exit_code" if signal is None else "signal"
+        sentences.append(last_line)
     if others_failed:
         plural = "s" if others_failed > 1 else ""
         sentences.append(f"{others_failed} other rank{plural} ended after it.")

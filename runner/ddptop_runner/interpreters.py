@@ -16,9 +16,13 @@ from pathlib import Path
 from ddptop_runner.errors import UsageError
 
 MINIMUM_TORCH = (2, 6)
+ANSWER_S = 30.0
+"""A Python on a cold network disk may take this long to start."""
 
 _ASK = """
-import json, sys
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]  # the working folder may hold a json.py
+import json
 try:
     from importlib.util import find_spec
     found = find_spec("torch")
@@ -77,14 +81,27 @@ def inspect(path: str) -> Interpreter:
         return Interpreter(path, sys.version_info[:2], _torch_version(origin))
     try:
         answer = subprocess.run(
-            [path, "-c", _ASK], capture_output=True, text=True, timeout=30, check=True
+            [path, "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=True,
         )
-        version, origin = json.loads(answer.stdout.splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise UsageError(
-            f"{path} does not run as a Python ({error})", "give --python PATH"
-        ) from error
-    return Interpreter(path, (version[0], version[1]), _torch_version(origin))
+        (major, minor), origin = json.loads(answer.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        problem = f"no answer in {ANSWER_S:g} s"
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines()
+        problem = said[-1] if said else f"exit status {error.returncode}"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (ValueError, TypeError, IndexError):
+        problem = "it answers something else"
+    else:
+        return Interpreter(path, (major, minor), _torch_version(origin))
+    raise UsageError(f"{path} does not run as a Python ({problem})", "give --python PATH")
 
 
 def _torch_version(origin: str | None) -> str | None:

@@ -24,6 +24,7 @@ MINIMUM_VERSION = (3, 2)
 CONFIG = """\
 # Written by ddptop for its own tmux server; changes here are overwritten.
 set -g default-terminal "screen-256color"
+set -g default-shell /bin/sh
 set -g history-limit 20000
 set -g mouse on
 set -g destroy-unattached off

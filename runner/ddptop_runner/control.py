@@ -53,9 +53,13 @@ def request(
             f"see {folder.supervisor_log}",
         ) from error
     try:
-        answer: dict[str, Any] = json.loads(line)
-    except ValueError as error:
-        raise ControlError(f"the supervisor of {folder.job} broke off its answer") from error
+        answer = json.loads(line)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ControlError(
+            f"the supervisor of {folder.job} broke off its answer", f"see {folder.supervisor_log}"
+        )
     if not answer.get("ok"):
         raise ControlError(str(answer.get("error") or "the supervisor refused"), answer.get("hint"))
     return answer

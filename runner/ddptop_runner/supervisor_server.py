@@ -71,7 +71,9 @@ class ControlServer:
             first = await reader.readline()
             if not first:
                 return
-            message: Message = json.loads(first)
+            message = json.loads(first)
+            if not isinstance(message, dict):
+                return
             if message.get("op") == "agent":
                 await self._serve_agent(message, reader, writer)
             else:

@@ -14,6 +14,19 @@ from pathlib import Path
 
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
 
+OF_A_RANK = frozenset(
+    {
+        "DDPTOP_ATTEMPT",
+        "DDPTOP_JOB_ID",
+        "DDPTOP_LOG",
+        "DDPTOP_PROBE_OWNER",
+        "DDPTOP_PROBE_SOCK",
+        "DDPTOP_STACKS_DIR",
+    }
+)
+"""What a process of a job carries. A job that is launched from within one gets its own, and its
+guardian must not look like a rank."""
+
 
 @dataclass(frozen=True)
 class Handover:
@@ -35,7 +48,8 @@ def capture(job_env: dict[str, str], attempt: int) -> Handover:
     umask = os.umask(0o077)
     os.umask(umask)
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
-    return Handover(dict(os.environ), job_env, umask, limits, attempt)
+    env = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
+    return Handover(env, job_env, umask, limits, attempt)
 
 
 def write(path: Path, handover: Handover) -> None:
@@ -54,7 +68,10 @@ def take(path: Path) -> Handover:
     """
     data = path.read_text(encoding="utf-8", errors="surrogateescape")
     path.unlink()
-    return Handover(**json.loads(data))
+    try:
+        return Handover(**json.loads(data))
+    except TypeError as error:
+        raise ValueError(f"{path} is not a hand-over: {error}") from error
 
 
 def apply_limits(soft_limits: dict[str, int]) -> None:

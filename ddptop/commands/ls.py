@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ddptop.output import count, duration, local_time, put, put_json, say, table
 from ddptop_runner.contract import JobList, JobRow, job_row
-from ddptop_runner.registry import all_jobs, is_recent
+from ddptop_runner.registry import is_recent, read_all
 
 
 def run(show_all: bool, as_json: bool) -> int:
     """Print live jobs and those of the last day, or all."""
-    views = [view for view in all_jobs() if show_all or is_recent(view)]
+    found, damaged = read_all()
+    for error in damaged:
+        say(f"ddptop: {error}")
+    views = [view for view in found if show_all or is_recent(view)]
     rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
     if as_json:
         put_json(JobList(jobs=rows))

@@ -7,6 +7,7 @@ DdptopError                exit 1
 ├── WaitTimeoutError       exit 124 the time given has passed
 ├── ControlError           exit 1   the supervisor did not answer or refused
 └── DamagedFileError       exit 1   a file of the run folder cannot be read
+    └── NewerFileError     exit 1   a later ddptop wrote it
 ```
 """
 
@@ -53,3 +54,7 @@ class ControlError(DdptopError):
 
 class DamagedFileError(DdptopError):
     """A file of a run folder cannot be read as what it should be."""
+
+
+class NewerFileError(DamagedFileError):
+    """A file of a run folder is in the format of a later ddptop."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,10 +19,10 @@ from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.model import LIVE_STATES, JobState, NodeSnapshot, decode_snapshot
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.spec import JobSpec, read_spec
+from ddptop_runner.spec import JobSpec, read_spec, refuse_newer_schema
 
 START_ALLOWANCE_S = 20.0
-"""A job without a snapshot for longer than this, and without a guardian, did not come up."""
+"""A job without a snapshot for longer than this, and without a process, did not come up."""
 
 RECENT_S = 24 * 3600.0
 """`ls` shows jobs that ended within this time."""
@@ -59,7 +60,9 @@ class JobView:
         """The snapshot's state, or `lost` when the processes that should be alive are not."""
         if self.snapshot is None:
             age_s = (self.read_at - self.spec.created_at).total_seconds()
-            return "lost" if age_s > START_ALLOWANCE_S and not self.on_other_host else "starting"
+            if self.on_other_host or age_s <= START_ALLOWANCE_S:
+                return "starting"
+            return "starting" if procs.pids_of_job(self.spec.job_id) else "lost"
         recorded = self.snapshot.state
         if recorded not in LIVE_STATES or self.on_other_host:
             return recorded
@@ -92,30 +95,44 @@ def read_job(folder: RunFolder) -> JobView:
     """Read one job.
 
     Raises:
-        DamagedFileError: when `job.json` cannot be read.
+        DamagedFileError: when `job.json` cannot be read, or a file is of a newer ddptop.
     """
     spec = read_spec(folder)
+    node_file = folder.node_file(spec.host)
     snapshot = None
     try:
-        snapshot = decode_snapshot(folder.node_file(spec.host).read_bytes())
+        data = node_file.read_bytes()
+        refuse_newer_schema(node_file, data)
+        snapshot = decode_snapshot(data)
     except (OSError, msgspec.MsgspecError):
         pass  # not written yet, or damaged: the state says which
     return JobView(folder=folder, spec=spec, snapshot=snapshot, read_at=utc_now())
 
 
-def all_jobs() -> list[JobView]:
-    """Every readable job of this state folder, newest first."""
+def _is_job(folder: RunFolder) -> bool:
+    """Whether the folder holds a job that this user may read: a state folder may be shared."""
+    return os.access(folder.spec_file, os.R_OK)
+
+
+def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
+    """Every readable job of this state folder, newest first, and why others cannot be read."""
     try:
-        folders = [RunFolder(path) for path in runs_dir().iterdir() if (path / "job.json").exists()]
+        folders = [RunFolder(path) for path in runs_dir().iterdir()]
     except OSError:
-        return []
-    views = []
-    for folder in folders:
+        return [], []
+    views, damaged = [], []
+    for folder in filter(_is_job, folders):
         try:
             views.append(read_job(folder))
-        except DamagedFileError:
-            continue
-    return sorted(views, key=lambda view: view.spec.created_at, reverse=True)
+        except DamagedFileError as error:
+            if _is_job(folder):  # otherwise it was removed this moment
+                damaged.append(error)
+    return sorted(views, key=lambda view: view.spec.created_at, reverse=True), damaged
+
+
+def all_jobs() -> list[JobView]:
+    """Every readable job of this state folder, newest first."""
+    return read_all()[0]
 
 
 def is_recent(view: JobView) -> bool:
@@ -160,7 +177,7 @@ def resolve(name: str | None) -> JobView:
         if not live:
             raise UsageError("no job is alive", "name one; ddptop ls --all lists those that ended")
         raise UsageError(f"{len(live)} jobs are alive: {_names(live)}", "name one of them")
-    if "/" not in name and name not in ("", ".", "..") and run_folder(name).spec_file.exists():
+    if "/" not in name and name not in ("", ".", "..") and _is_job(run_folder(name)):
         return read_job(run_folder(name))
     matches = [view for view in all_jobs() if name and view.job.startswith(name)]
     if len(matches) == 1:

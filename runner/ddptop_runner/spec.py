@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from ddptop_runner.errors import DamagedFileError, UsageError
+from ddptop_runner.errors import DamagedFileError, NewerFileError, UsageError
 from ddptop_runner.model import SCHEMA, Base
 from ddptop_runner.paths import RunFolder
 
@@ -122,14 +122,14 @@ def refuse_newer_schema(path: Path, data: bytes) -> None:
         data: its content, JSON or not.
 
     Raises:
-        DamagedFileError: when its `schema` is newer than this version's.
+        NewerFileError: when its `schema` is newer than this version's.
     """
     try:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return  # whoever reads the whole says what is wrong with it
     if schema > SCHEMA:
-        raise DamagedFileError(
+        raise NewerFileError(
             f"{path} was written by a newer ddptop (schema {schema}, known: {SCHEMA})",
             "upgrade ddptop",
         )

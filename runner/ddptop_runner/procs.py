@@ -135,6 +135,15 @@ def environ_value(pid: int, name: str) -> str | None:
     return None
 
 
+def argv(pid: int) -> list[str]:
+    """The command line that the process shows; empty for one that is gone or a zombie."""
+    try:
+        data = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode("utf-8", "surrogateescape") for word in data.split(b"\0")[:-1]]
+
+
 def all_pids() -> Iterator[int]:
     """Every pid in this namespace."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())

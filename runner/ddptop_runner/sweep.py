@@ -8,10 +8,12 @@ import signal
 from collections.abc import Iterable
 
 from ddptop_runner import procs
+from ddptop_runner.agent_launch import AGENT_MAIN
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import ProcessId
 from ddptop_runner.story import Story
 
+SAMPLER_MODULE = "ddptop_runner.sampler"
 POLL_S = 0.05
 LEFTOVER_GRACE_S = 2.0
 """For what a rank left behind when it ended: data loaders, shells."""
@@ -27,6 +29,16 @@ def rank_processes(job_id: str) -> list[ProcessId]:
         for pid in procs.pids_of_job(job_id)
         if pid != own and procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None
     ]
+
+
+def agent_processes(job_id: str) -> list[ProcessId]:
+    """The job's agents, store keepers (forks of an agent) and left-over samplers.
+
+    A shell that a person opened in the job's tmux session carries the job's id too, and is not
+    ours to end.
+    """
+    ours = {str(AGENT_MAIN), SAMPLER_MODULE}
+    return [procs.identify(pid) for pid in procs.pids_of_job(job_id) if ours & set(procs.argv(pid))]
 
 
 def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:
@@ -82,10 +94,10 @@ class JobProcesses:
         return list(found.values())
 
     def all_but_guards(self) -> list[ProcessId]:
-        """Every process of the job but guardian, supervisor and sampler: store keepers too."""
-        guards = {os.getpid(), os.getppid(), *procs.descendants_of(os.getpid())}
-        of_job = [pid for pid in procs.pids_of_job(self._job_id) if pid not in guards]
-        return [*self.everything_started(), *map(procs.identify, of_job)]
+        """Every process of the job but guardian, supervisor and its sampler: store keepers too."""
+        own = set(procs.descendants_of(os.getpid()))
+        others = [found for found in agent_processes(self._job_id) if found.pid not in own]
+        return [*self.everything_started(), *others]
 
     async def end_leftovers(self, attempt: int, with_agent: bool = False) -> None:
         """End what is left of an attempt whose ranks have ended.

@@ -6,11 +6,13 @@ import shutil
 import time
 from typing import Any
 
-from ddptop_runner import control
-from ddptop_runner.errors import UsageError, WaitTimeoutError
+from ddptop_runner import control, procs
+from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
+from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import JobView, read_job
 
 POLL_S = 0.1
+GUARDIAN_EXIT_S = 5.0
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> None:
@@ -20,10 +22,10 @@ def stop(view: JobView, grace_s: float = 30.0) -> None:
 
     Raises:
         UsageError: when the job has ended already.
-        ControlError: when its supervisor does not answer.
+        ControlError: when its supervisor lives and does not answer.
     """
     _require_live(view)
-    control.request(view.folder, "stop", grace_s=grace_s)
+    _end(view, "stop", grace_s)
 
 
 def kill(view: JobView) -> None:
@@ -31,10 +33,28 @@ def kill(view: JobView) -> None:
 
     Raises:
         UsageError: when the job has ended already.
-        ControlError: when its supervisor does not answer.
+        ControlError: when its supervisor lives and does not answer.
     """
     _require_live(view)
-    control.request(view.folder, "kill")
+    _end(view, "kill", 0.0)
+
+
+def _end(view: JobView, op: str, grace_s: float) -> None:
+    """Have the supervisor end the job; where guardian and supervisor are both dead, do it here."""
+    try:
+        control.request(view.folder, op, grace_s=grace_s)
+    except ControlError:
+        snapshot = view.snapshot
+        guards = [] if snapshot is None else [snapshot.guardian, snapshot.supervisor]
+        if not guards or any(map(procs.is_alive, guards)):
+            raise
+        import asyncio  # 50 ms that `wait` and `rm` need not pay
+
+        from ddptop_runner import sweep
+
+        job_id = view.spec.job_id
+        left = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
+        asyncio.run(sweep.end(left, grace_s))
 
 
 def restart_group(view: JobView) -> None:
@@ -74,7 +94,17 @@ def wait_until_ended(view: JobView, timeout_s: float | None = None) -> JobView:
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
         time.sleep(POLL_S)
         view = read_job(view.folder)
+    _wait_for_guardian(view)
     return view
+
+
+def _wait_for_guardian(view: JobView) -> None:
+    """The guardian goes a moment after it has seen the last snapshot written."""
+    deadline = time.monotonic() + GUARDIAN_EXIT_S
+    while view.snapshot is not None and procs.is_alive(view.snapshot.guardian):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(POLL_S / 10)
 
 
 def remove(view: JobView) -> None:
@@ -82,14 +112,51 @@ def remove(view: JobView) -> None:
 
     Raises:
         UsageError: when the job lives.
+        DdptopError: when the folder cannot be deleted.
+    """
+    require_ended(view)
+    _delete(view.folder)
+
+
+def remove_damaged(folder: RunFolder) -> None:
+    """Delete a run folder whose `job.json` cannot be read.
+
+    Raises:
+        UsageError: when its guardian or supervisor lives.
+        DdptopError: when the folder cannot be deleted.
+    """
+    from ddptop_runner.guardian import lock
+
+    locks = [path for path in (folder.guardian_lock, folder.supervisor_lock) if path.exists()]
+    if any(lock(path) is None for path in locks):
+        raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
+    _delete(folder)
+
+
+def require_ended(view: JobView) -> None:
+    """Refuse a job that lives.
+
+    Raises:
+        UsageError: when it does.
     """
     if view.is_live:
         raise UsageError(f"{view.job} is {view.state}", f"stop it first: ddptop stop {view.job}")
-    if view.folder.live_dir != view.folder.path:
-        shutil.rmtree(view.folder.live_dir, ignore_errors=True)
-    shutil.rmtree(view.folder.path)
+
+
+def _delete(folder: RunFolder) -> None:
+    if folder.live_dir != folder.path:
+        shutil.rmtree(folder.live_dir, ignore_errors=True)
+    try:
+        shutil.rmtree(folder.path)
+    except OSError as error:
+        raise DdptopError(
+            f"{error.filename or folder.path} cannot be deleted ({error.strerror})",
+            "check its owner and permissions",
+        ) from error
 
 
 def _require_live(view: JobView) -> None:
     if not view.is_live:
         raise UsageError(f"{view.job} has ended ({view.state})", "ddptop restart starts it again")
+    if view.on_other_host:
+        raise UsageError(f"{view.job} is on host {view.spec.host}", "do this there")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -48,8 +49,12 @@ def capture(job_env: dict[str, str], attempt: int) -> Handover:
     umask = os.umask(0o077)
     os.umask(umask)
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
-    env = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
-    return Handover(env, job_env, umask, limits, attempt)
+    return Handover(of_shell(os.environ), job_env, umask, limits, attempt)
+
+
+def of_shell(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what belongs to a rank that this process may be running in."""
+    return {name: value for name, value in env.items() if name not in OF_A_RANK}
 
 
 def write(path: Path, handover: Handover) -> None:

@@ -21,6 +21,7 @@ from ddptop_runner import gpu_select, handover, interpreters, procs, survival, t
 from ddptop_runner.clock import utc_now
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.logs import last_lines
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import Device, JobSpec, check_name, derive_name, write_spec
@@ -132,7 +133,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         max_restarts=request.max_restarts,
         hang_timeout_s=request.hang_timeout_s,
         probe=request.probe,
-        env_names=sorted(set(env) - SHELL_NOISE),
+        env_names=sorted(set(env) - SHELL_NOISE - handover.OF_A_RANK),
         env_overrides=sorted(overrides),
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,
@@ -201,7 +202,21 @@ def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[
     write_spec(folder, spec)
     plan = survival.plan(survival.gather(env))
     _start_guardian(folder, spec, job_env, tuple(plan.wrap), attempt=last + 1)
-    return read_job(folder), missing
+    return _wait_for_attempt(folder, last + 1), missing
+
+
+def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
+    """The view once it is of the new attempt: until then the old end would be taken for its end."""
+    deadline_s = time.monotonic() + GUARDIAN_START_S
+    while True:
+        view = read_job(folder)
+        if view.snapshot is not None and (view.snapshot.attempt or 0) >= attempt:
+            return view
+        if time.monotonic() > deadline_s:
+            raise DdptopError(
+                f"the supervisor of {folder.job} did not start", f"see {folder.supervisor_log}"
+            )
+        time.sleep(0.02)
 
 
 def _bring_history_back(folder: RunFolder) -> None:
@@ -222,6 +237,8 @@ def _folder(path: str | None) -> Path:
 
 def _require_script(cwd: Path, script: str) -> None:
     path = cwd / script
+    if not script:
+        raise UsageError("the script's name is empty", "ddptop launch train.py")
     if path.is_dir():
         raise UsageError(f"{script} is a folder", "give the script itself, or -m MODULE")
     if not path.exists():
@@ -281,9 +298,14 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         name = base if number == 1 else f"{base}-{number}"
         folder = run_folder(name)
         try:
-            runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not runs_dir().is_dir():
+                runs_dir().mkdir(mode=0o700, parents=True)
             folder.path.mkdir(mode=0o700)
-        except FileExistsError:
+        except FileExistsError as error:
+            if error.filename == str(runs_dir()) and not runs_dir().is_dir():
+                raise UsageError(
+                    f"{runs_dir()} is not a folder", "remove it, or set DDPTOP_HOME"
+                ) from error
             if plan.name_is_derived:
                 continue
             raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
@@ -333,8 +355,10 @@ def _start_guardian(
     while folder.handover_file.exists():
         if time.monotonic() > deadline_s:
             folder.handover_file.unlink(missing_ok=True)
+            said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
             raise DdptopError(
-                f"the guardian of {spec.job} did not start", f"see {folder.supervisor_log}"
+                f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
+                "ddptop doctor may say why",
             )
         time.sleep(0.005)
 
@@ -343,7 +367,7 @@ def _start_daemon(folder: RunFolder, marker: Mapping[str, str], wrap: Sequence[s
     with folder.supervisor_log.open("ab") as log:
         subprocess.Popen(
             [*wrap, *guardian_argv(folder)],
-            env={**os.environ, **marker},
+            env={**handover.of_shell(os.environ), **marker},
             cwd=folder.path,
             stdin=subprocess.DEVNULL,
             stdout=log,

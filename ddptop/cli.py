@@ -224,7 +224,8 @@ def gpus(as_json: bool) -> int:
     from ddptop.commands.gpus import run
     from ddptop_runner.registry import rank_of_pid
 
-    return run(as_json, rank_of_pid().get)
+    owners = rank_of_pid()
+    return run(as_json, lambda pid: owners.get(pid))
 
 
 @cli.command()

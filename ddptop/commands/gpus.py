@@ -11,7 +11,7 @@ from ddptop_runner.device_once import sample_once
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.model import SCHEMA, GpuProcess, GpuSample
 
-Label = Callable[[int], "tuple[str, int] | None"]
+Label = Callable[[int], "tuple[str, int | None] | None"]
 """(job, rank) of a pid, or None when it is no rank of a job."""
 
 _COMMAND_WIDTH = 60

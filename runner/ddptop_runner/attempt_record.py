@@ -73,7 +73,7 @@ class AttemptRecord:
         self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
         for rank in snapshot.ranks:
             if rank.pid is not None and rank.exit_code is None and rank.signal is None:
-                self.table.started(rank.rank, rank.local_rank, rank.pid)
+                self.table.restore(rank, rank.pid)
 
     def _adopt_workers(self, message: Message) -> None:
         if message["attempt"] != self.attempt:

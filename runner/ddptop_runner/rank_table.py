@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ddptop_runner import procs
-from ddptop_runner.clock import utc_from_boottime
+from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.hang import RankProgress, is_quiet
 from ddptop_runner.host_usage import RankUsage
@@ -62,6 +62,19 @@ class RankRecord:
             return None
         (first_s, first), (last_s, last) = self._rate_marks[0], self._rate_marks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
+
+    def restore(self, sample: RankSample, pid: int) -> None:
+        """Go on from what a supervisor that died had last written of this rank."""
+        self.process = procs.identify(pid)
+        self.heard = bool(sample.has_probe)
+        self.steps, self.global_step = sample.step, sample.global_step
+        self.loss, self.loss_step = sample.loss, sample.loss_step
+        self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
+        self.step_time_s, self.data_wait_s = sample.step_time_s, sample.data_wait_s
+        self.metrics = dict(sample.metrics)
+        if sample.last_progress_at is not None:
+            age_s = (utc_now() - sample.last_progress_at).total_seconds()
+            self.last_step_boottime_s = boottime_s() - age_s
 
     def hear(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
@@ -176,6 +189,11 @@ class RankTable:
         record.process = procs.identify(pid)
         self._rank_of_pid[pid] = rank
         return record
+
+    def restore(self, sample: RankSample, pid: int) -> None:
+        """A rank that was started under an earlier supervisor."""
+        record = self.started(sample.rank, sample.local_rank, pid)
+        record.restore(sample, pid)
 
     def of_pid(self, pid: int) -> RankRecord | None:
         """The rank whose own process this is."""

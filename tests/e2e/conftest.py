@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from ddptop_runner.contract import job_status
+from ddptop_runner.model import encode
+from ddptop_runner.paths import run_folder
+from ddptop_runner.registry import read_job
+
 TRAINER = '''
 """A plain DDP script: trains a line, writes down what it computed."""
 import json, os, sys, time
@@ -47,9 +52,9 @@ class Job:
         self.cli = cli
 
     def status(self) -> dict[str, Any]:
-        answer = self.cli("status", self.name, "--json")
-        assert answer.returncode == 0, answer.stderr
-        status: dict[str, Any] = json.loads(answer.stdout)
+        """What `status --json` prints, read in this process: polling must not starve the ranks."""
+        view = read_job(run_folder(self.name))
+        status: dict[str, Any] = json.loads(encode(job_status(view)))
         return status
 
     def rank(self, rank: int) -> dict[str, Any]:
@@ -83,8 +88,25 @@ class Job:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait(self, timeout_s: float = 60.0) -> int:
-        return self.cli("wait", self.name, "--timeout", str(timeout_s)).returncode
+    def wait(self, timeout_s: float = 120.0) -> int:
+        answer = self.cli(
+            "wait", self.name, "--timeout", str(timeout_s), timeout_s=timeout_s + 30
+        )
+        return answer.returncode
+
+
+JOB_TIMEOUT_S = 90.0
+"""Two ranks import torch in two seconds here, in twenty on a machine that does other things."""
+
+
+@pytest.fixture
+def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
+    """As everywhere, with the patience that real jobs need."""
+
+    def wait(condition: Callable[[], Any], timeout_s: float = JOB_TIMEOUT_S, **options: Any) -> Any:
+        return wait_until(condition, timeout_s, **options)
+
+    return wait
 
 
 @pytest.fixture

@@ -1,0 +1,257 @@
+"""No terminal, no signal and no death but the ranks' own ends a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.conftest import Job
+from tests.e2e.terminal import Terminal
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+
+def test_terminal_closed_hangup_and_tmux_killed_leave_the_job_on_attempt_0(
+    trainer, ddptop_cli, wait_until, ddptop_home
+):
+    # the TUI opens on the new job, in a terminal that is then closed as by a lost connection
+    script = [str(trainer / "train.py"), "120", "0.05", str(trainer)]
+    terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
+    job = Job("outlive", ddptop_cli)
+    wait_until(lambda: job.folder().exists() and job.cli("status", "outlive").returncode == 0)
+    wait_until(job.trains, what="training")
+    terminal.hang_up()
+    terminal.exit_status(60)
+    for pid in job.processes().values():
+        os.kill(pid, signal.SIGHUP)
+    socket_name = os.environ["DDPTOP_TMUX_SOCKET"]
+    subprocess.run(["tmux", "-L", socket_name, "kill-server"], check=True)
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step, what="progress after the hang-up")
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 0, 0)
+    assert [rank["step"] for rank in status["ranks"]] == [120, 120]
+
+
+def test_nohup_torchrun_dies_of_the_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):
+    """Pinned to torch 2.13, whose launcher overwrites the ignored SIGHUP it inherits."""
+    torch_version = subprocess.run(
+        [sys.executable, "-c", "from torch.version import __version__; print(__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if not torch_version.startswith("2.13."):
+        pytest.skip(f"seen on torch 2.13, here is {torch_version.strip()}")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(trainer / "train.py"), "2000", "0.05", str(trainer)]
+    with (trainer / "nohup.out").open("wb") as output:
+        launcher = subprocess.Popen(
+            ["nohup", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    wait_until(lambda: (trainer / "losses-0-1.jsonl").exists(), what="torchrun's ranks")
+    ranks = psutil.Process(launcher.pid).children()
+    launcher.send_signal(signal.SIGHUP)
+    assert launcher.wait(timeout=40) != 0
+    _, alive = psutil.wait_procs(ranks, timeout=40)
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
+def test_a_killed_supervisor_is_started_again_and_nothing_is_lost(launch, wait_until):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    old = job.processes()["supervisor"]
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: job.processes()["supervisor"] != old, what="a new supervisor")
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="steps heard by the new supervisor")
+    status = job.status()
+    assert [rank["pid"] for rank in status["ranks"]] == pids
+    assert (status["state"], status["attempt"]) == ("running", 0)
+    types = [event["type"] for event in job.events()]
+    assert types.count("launched") == 1
+    assert types.count("supervisor_restarted") == 1
+    # it still restarts a failed rank, and still stops the job
+    job.kill_rank(0)
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    assert job.cli("stop", job.name).returncode == 0
+
+
+def test_ranks_go_on_without_their_agent_and_the_next_restart_gets_a_new_one(launch, wait_until):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    old = job.processes()["agent"]
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: "agent" not in job.processes(), what="the agent's end to be seen")
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="progress without an agent")
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+    job.kill_rank(1)
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    assert job.processes()["agent"] != old
+    assert job.status()["restarts_used"] == 1
+    assert job.cli("stop", job.name).returncode == 0
+
+
+def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
+    job = launch(10_000, 0.02, "--max-restarts", "3")
+    for attempt in range(3):
+        wait_until(lambda attempt=attempt: job.trains(attempt), what=f"attempt {attempt}")
+        job.kill_rank(attempt % 2)
+    wait_until(lambda: job.trains(3), what="attempt 3")
+    failures = job.events("failure")
+    assert [event["attempt"] for event in failures] == [0, 1, 2]
+    assert [event["rank"] for event in failures] == [0, 1, 0]
+    assert {event["signal"] for event in failures} == {"SIGKILL"}
+    for event in failures:
+        evidence = Path(event["evidence"])
+        # the other rank may be on its way out already: its connection broke with the first death
+        assert json.loads((evidence / "snapshot.json").read_text())["attempt"] == event["attempt"]
+        assert "step 2" in (evidence / f"tail-rank-{event['rank']}.txt").read_text()
+    # the budget is spent: the next death ends the job, with its cause
+    job.kill_rank(1)
+    assert job.wait() == 1
+    status = job.status()
+    assert (status["state"], status["restarts_left"]) == ("failed", 0)
+    assert (status["cause"]["rank"], status["cause"]["signal"]) == (1, "SIGKILL")
+
+
+def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_until):
+    job = launch_script(
+        "import os, time, torch\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "def lost():\n"
+        "    time.sleep(600)\n"
+        "for step in range(60):\n"
+        "    if step == 20 and dist.get_rank() == 1 and os.environ['DDPTOP_ATTEMPT'] == '0':\n"
+        "        lost()\n"
+        "    model(torch.randn(2, 4)).mean().backward()\n"
+        "    optimizer.step()\n"
+        "    time.sleep(0.02)\n"
+        "dist.destroy_process_group()\n",
+        *["--hang-timeout", "5"],
+    )
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 1, 1)
+    types = [event["type"] for event in job.events()]
+    assert types.index("hang_suspected") < types.index("hang") < types.index("group_restart")
+    stacks = Path(job.events("hang")[0]["evidence"]) / "stacks-rank-1.txt"
+    assert "in lost" in stacks.read_text()
+
+
+def test_a_paused_rank_is_not_a_hang(launch, wait_until):
+    job = launch(10_000, 0.05, "--hang-timeout", "2")
+    wait_until(job.trains, what="training")
+    pid = job.rank(1)["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: job.rank(1)["state"] == "paused", what="the pause to be seen")
+        stamp = job.rank(0)["last_progress_at"]
+        wait_until(lambda: job.status()["snapshot_age_s"] < 2 and _age_s(stamp) > 4)
+        assert job.events("hang") == []
+        assert "paused" in {alert["id"] for alert in job.status()["alerts"]}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="progress after SIGCONT")
+    assert job.status()["attempt"] == 0
+    job.cli("kill", job.name)
+
+
+def _age_s(stamp: str) -> float:
+    import datetime as dt
+
+    return (
+        dt.datetime.now(dt.timezone.utc) - dt.datetime.fromisoformat(stamp.replace("Z", "+00:00"))
+    ).total_seconds()
+
+
+def test_ctrl_c_in_the_pane_says_how_to_stop_and_stops_nothing(launch, wait_until):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"]]
+    for _ in range(3):
+        subprocess.run([*tmux, "send-keys", "-t", job.name, "C-c"], check=True)
+
+    def pane() -> str:
+        return subprocess.run(
+            [*tmux, "capture-pane", "-p", "-t", job.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    wait_until(lambda: f"ddptop stop {job.name}" in pane(), what="the advice in the pane")
+    assert "attempt 0: 2 ranks started" in pane()
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 3, what="progress after Ctrl-C")
+    job.cli("kill", job.name)
+
+
+@pytest.mark.parametrize("inside", ["tmux", "screen"])
+def test_attach_works_inside_another_multiplexer(
+    launch, wait_until, inside, monkeypatch, tmp_path, ddptop_home
+):
+    import shutil
+    import uuid
+
+    if shutil.which(inside) is None:
+        pytest.skip(f"{inside} is not installed")
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    outer = f"outer-{uuid.uuid4().hex[:8]}"
+    attach = f"exec {sys.executable} -m ddptop attach {job.name}"
+    if inside == "tmux":
+        start = ["tmux", "-L", outer, "-f", "/dev/null", "new-session", "-d", "-x", "120"]
+        subprocess.run([*start, "-y", "40", attach], check=True)
+    else:
+        subprocess.run(["screen", "-dmS", outer, "sh", "-c", attach], check=True)
+
+    def screen() -> str:
+        if inside == "tmux":
+            shown = subprocess.run(
+                ["tmux", "-L", outer, "capture-pane", "-p"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            return shown.stdout
+        copy = tmp_path / "hardcopy"
+        subprocess.run(["screen", "-S", outer, "-X", "hardcopy", str(copy)], check=False)
+        return copy.read_text(errors="replace") if copy.exists() else ""
+
+    try:
+        wait_until(lambda: job.name in screen() and "rank" in screen().lower(), what="the TUI")
+    finally:
+        if inside == "tmux":
+            subprocess.run(["tmux", "-L", outer, "kill-server"], check=False)
+        else:
+            subprocess.run(["screen", "-S", outer, "-X", "quit"], check=False)
+    assert job.status()["state"] == "running"
+    job.cli("kill", job.name)
+
+
+def test_the_spec_on_disk_starts_with_a_schema(launch):
+    job = launch(3)
+    spec = json.loads((job.folder() / "job.json").read_text())
+    assert next(iter(spec)) == "schema"
+    assert job.wait() == 0

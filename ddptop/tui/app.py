@@ -8,6 +8,7 @@ import datetime as dt
 import os
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,6 +81,7 @@ class DdptopApp(App[None]):
         self.push_screen(OverviewScreen())
         if self._first_job is not None:
             self.push_screen(JobScreen(self._first_job, is_first=True))
+        self.collector.wish = self._wish()
         loop = asyncio.get_running_loop()
         self.collector.start(loop)
         if self._tick_s is not None:
@@ -113,19 +115,20 @@ class DdptopApp(App[None]):
     def on_snapshot_ready(self, message: messages.SnapshotReady) -> None:
         """Hand each look to the screen that is seen."""
         self.latest = message.snapshot
+        self.collector.wish = self._wish()
         if (monitor := self.monitor) is not None:
-            self.collector.wish = monitor.wish()
             monitor.snapshot = message.snapshot
-        if isinstance(self.screen, LaunchScreen):
+        if isinstance(self.screen, LaunchScreen) and message.snapshot.wish.devices:
             self.screen.show_devices(message.snapshot.devices)
 
     def on_wish_changed(self) -> None:
         """Look for what is wanted now."""
-        if isinstance(self.screen, LaunchScreen):
-            self.collector.wish = Wish(devices=True)
-        elif (monitor := self.monitor) is not None:
-            self.collector.wish = monitor.wish()
+        self.collector.wish = self._wish()
         self.collector.ask()
+
+    def _wish(self) -> Wish:
+        wish = Wish() if (monitor := self.monitor) is None else monitor.wish()
+        return replace(wish, devices=True) if isinstance(self.screen, LaunchScreen) else wish
 
     def on_log_read(self, message: messages.LogRead) -> None:
         """Lines go to the job's screen, whatever lies above it."""
@@ -143,8 +146,7 @@ class DdptopApp(App[None]):
 
     def on_job_picked(self, message: messages.JobPicked) -> None:
         """Show a job."""
-        self.push_screen(JobScreen(message.job), lambda _: self.on_wish_changed())
-        self.on_wish_changed()
+        self.push_screen(JobScreen(message.job))
 
     def on_launch_wanted(self) -> None:
         """Open the form; what was launched is shown."""
@@ -154,8 +156,6 @@ class DdptopApp(App[None]):
     def _launched(self, job: str | None) -> None:
         if job is not None:
             self.on_job_picked(messages.JobPicked(job))
-        else:
-            self.on_wish_changed()
 
     def action_help(self) -> None:
         """Keys and words."""

@@ -102,6 +102,7 @@ class Collector:
         chosen = next((view for view in views if view.job == wish.job), None)
         return Snapshot(
             taken_at=now,
+            wish=wish,
             machine=self._machine(),
             jobs=tuple(views),
             devices=self._look_at_devices(views, wish),

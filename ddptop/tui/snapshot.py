@@ -50,19 +50,6 @@ class JobDetail:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """One look at everything that is on the screen."""
-
-    taken_at: dt.datetime
-    machine: Machine
-    jobs: tuple[JobView, ...] = ()
-    """Live ones first."""
-    devices: Devices = field(default_factory=Devices)
-    detail: JobDetail | None = None
-    """Of the job asked for; None when none was, or when it is gone."""
-
-
-@dataclass(frozen=True)
 class Wish:
     """What the screen on top needs; the collector reads nothing else."""
 
@@ -77,3 +64,18 @@ class Wish:
     """The rank whose log is followed; None: none is shown."""
     viewer: int = 0
     """Who asks: a new viewer gets the log from its first lines."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One look at everything that is on the screen."""
+
+    taken_at: dt.datetime
+    wish: Wish
+    """What was asked for: what it leaves out is not known here."""
+    machine: Machine
+    jobs: tuple[JobView, ...] = ()
+    """Live ones first."""
+    devices: Devices = field(default_factory=Devices)
+    detail: JobDetail | None = None
+    """Of the job asked for; None when none was, or when it is gone."""

@@ -201,8 +201,10 @@ def _plot_row(
     background = dict.fromkeys(marks, ("┊", "dim"))
     if y == 0:
         for x, text in marks.items():
-            for offset, character in enumerate(f" {text}"[: canvas.columns - x - 1], start=1):
-                background.setdefault(x + offset, (character, "dim"))
+            fits_right = x + len(text) + 1 < canvas.columns
+            start = x + 2 if fits_right else x - len(text) - 1
+            for offset, character in enumerate(text):
+                background.setdefault(start + offset, (character, "dim"))
     for x, (character, layer) in enumerate(canvas.row(y)):
         if x in bad and y == canvas.rows - 1:
             span = ("✕", "bad")

@@ -117,7 +117,8 @@ def _loss_field(snapshot: NodeSnapshot) -> Line:
 def progress_line(step: int | None, total: int | None, live: bool, cells: int) -> Line:
     """A bar over the whole width; empty where the total is not known."""
     if not total or step is None:
-        return line(" ", ("total steps not known: no bar and no ETA", "dim")) if live else ()
+        text = "total steps not known: no bar and no ETA" if live else "total steps not known"
+        return line(" ", (text, "dim"))
     label = f" {100 * step / total:5.1f} % "
     return line(" ", *bar(step / total, cells - len(label) - 1), (label, "dim"))
 
@@ -134,6 +135,9 @@ def _facts(view: JobView, snapshot: NodeSnapshot) -> list[Line]:
         parts.append(guard)
     if view.on_other_host:
         parts.append(line((f"on host {snapshot.host}", "warn")))
+    if not view.is_live and view.ended_at is not None:
+        ended = view.ended_at.astimezone()
+        parts.append(field("ended", f"{ended:%b %d %H:%M:%S}", ""))
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.reactive import var
 from textual.screen import Screen
 
+from ddptop.tui.messages import WishChanged
 from ddptop.tui.snapshot import Snapshot, Wish
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
@@ -27,6 +28,10 @@ class MonitorScreen(Screen[None]):
     def show(self, snapshot: Snapshot) -> None:
         """Bring the widgets up to date."""
         raise NotImplementedError
+
+    def on_screen_resume(self) -> None:
+        """Seen again, or for the first time: what is needed has changed."""
+        self.post_message(WishChanged())
 
     def watch_snapshot(self, snapshot: Snapshot | None) -> None:
         """Show each look once."""

@@ -60,22 +60,30 @@ class JobScreen(MonitorScreen):
         self._logarithmic = False
         self._window = len(WINDOWS_S) - 1
         self._failed_rank_shown = False
+        self._top_height: int | str | None = None
+        self._title = TitleBar(job)
+        self._header = JobHeader()
+        self._alerts = AlertsPanel()
+        self._cause = CausePanel()
+        self._pages = Pages()
+        self._devices = DevicePanel(id="devices")
+        self._chart = LossChart()
+        self._events = EventsTable()
+        self._keys = KeyBar(JOB)
+        self.ranks = RankTable()
+        """The table of ranks."""
+        self.log_view = LogView()
+        """The chosen rank's log."""
 
     def compose(self) -> ComposeResult:
         """All panels; which are visible is the stylesheet's matter."""
-        yield TitleBar(self.job)
-        yield JobHeader()
-        yield AlertsPanel()
-        yield CausePanel()
-        yield Pages()
+        yield from (self._title, self._header, self._alerts, self._cause, self._pages)
         with Horizontal(id="top"):
-            yield RankTable()
-            yield DevicePanel(id="devices")
-        yield LossChart()
+            yield from (self.ranks, self._devices)
+        yield self._chart
         with Horizontal(id="bottom"):
-            yield EventsTable()
-            yield LogView()
-        yield KeyBar(JOB)
+            yield from (self._events, self.log_view)
+        yield self._keys
 
     def on_mount(self) -> None:
         """The ranks have the keys."""
@@ -83,19 +91,11 @@ class JobScreen(MonitorScreen):
         self.ranks.focus()
 
     @property
-    def ranks(self) -> RankTable:
-        """The table of ranks."""
-        return self.query_one(RankTable)
-
-    @property
-    def log_view(self) -> LogView:
-        """The chosen rank's log."""
-        return self.query_one(LogView)
-
-    @property
     def detail(self) -> JobDetail | None:
         """The latest look at this job."""
-        return self.snapshot.detail if self.snapshot is not None else None
+        if self.snapshot is None or self.snapshot.wish.job != self.job:
+            return None
+        return self.snapshot.detail
 
     def wish(self) -> Wish:
         """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
@@ -103,44 +103,46 @@ class JobScreen(MonitorScreen):
             job=self.job,
             devices=False,
             chart_window_s=WINDOWS_S[self._window],
-            chart_columns=max(60, 2 * self.size.width),
+            chart_columns=max(60, 2 * self.app.size.width),
             log_rank=self.ranks.rank,
             viewer=id(self),
         )
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring every panel up to date."""
+        if snapshot.wish.job != self.job:
+            return
         detail, now = snapshot.detail, snapshot.taken_at
         local = now.astimezone()
         right = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
         if detail is None:
-            self.query_one(TitleBar).show(f"{self.job} is not there any more", right)
+            self._title.show(f"{self.job} is not there any more", right)
             return
         view, state = detail.view, detail.view.snapshot
-        self.query_one(TitleBar).show(self.job, right)
-        self.query_one(JobHeader).show(view, now)
+        self._title.show(self.job, right)
+        self._header.show(view, now)
         tall = self.size.height >= 32
         alerts = state.alerts if state is not None and view.is_live else []
-        self.query_one(AlertsPanel).show(alerts, now, 3 if tall else 2)
+        self._alerts.show(alerts, now, 3 if tall else 2)
         cause = state.cause if state is not None and not view.is_live else None
         rows = max(3, min(10, self.size.height // 4))
-        self.query_one(CausePanel).show(view.state, cause, detail.cause_tail, rows)
+        self._cause.show(view.state, cause, detail.cause_tail, rows)
         if cause is not None and cause.rank is not None and not self._failed_rank_shown:
             self._failed_rank_shown = True
             self.call_after_refresh(self.ranks.move_to, str(cause.rank))
-        self.query_one(Pages).show(self.page)
-        self.query_one(KeyBar).show(view.is_live)
+        self._pages.show(self.page)
+        self._keys.show(view.is_live)
         self._show_devices(detail, snapshot)
         self.ranks.show(detail, now)
         self._fit_top()
         self._show_chart(detail)
-        self.query_one(EventsTable).show(detail.events)
+        self._events.show(detail.events)
         attempt = state.attempt if state is not None else None
         self.log_view.show_title(self.ranks.rank, attempt, view.is_live)
 
     def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
         state = detail.view.snapshot
-        panel = self.query_one(DevicePanel)
+        panel = self._devices
         if state is None:
             panel.show_machine(snapshot.machine, None)
         elif state.gpus:
@@ -174,17 +176,17 @@ class JobScreen(MonitorScreen):
             state = detail.view.snapshot if detail is not None else None
             rows = HEAD_LINES + max(1, len(state.ranks) if state is not None else 1)
             if not self.has_class("-narrow") and not self.has_class("-short"):
-                rows = max(rows, self.query_one(DevicePanel).rows_wanted())
+                rows = max(rows, self._devices.rows_wanted())
             wanted = min(rows, max(5, int(self.size.height * TOP_SHARE)))
         top = self.query_one("#top")
-        if getattr(self, "_top_height", None) != wanted:
+        if self._top_height != wanted:
             self._top_height = wanted
             top.styles.height = wanted
 
     def _show_chart(self, detail: JobDetail) -> None:
         rank = self.ranks.rank or 0
         options = ChartOptions(self._mode, rank, self._logarithmic)
-        self.query_one(LossChart).show(detail.chart, options)
+        self._chart.show(detail.chart, options)
 
     # --- what a person does --------------------------------------------------------------------
 
@@ -211,9 +213,9 @@ class JobScreen(MonitorScreen):
         """Show one page, and give it the keys."""
         for name, _, _ in PAGES:
             self.set_class(name == page, f"-page-{name}")
-        self.query_one(Pages).show(page)
+        self._pages.show(page)
         self._fit_top()
-        target = {"events": self.query_one(EventsTable), "log": self.log_view.lines}
+        target = {"events": self._events, "log": self.log_view.lines}
         target.get(page, self.ranks).focus()
 
     def action_page(self, page: str) -> None:

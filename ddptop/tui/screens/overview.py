@@ -41,17 +41,17 @@ class OverviewScreen(MonitorScreen):
 
     BINDINGS = bindings(OVERVIEW)
 
-    def compose(self) -> ComposeResult:
-        """Title, jobs, devices."""
-        yield TitleBar()
-        yield JobsTable()
-        yield DevicePanel(id="devices")
-        yield KeyBar(OVERVIEW)
-
-    @property
-    def jobs(self) -> JobsTable:
+    def __init__(self) -> None:
+        super().__init__()
+        self._title = TitleBar()
+        self._devices = DevicePanel(id="devices")
+        self._keys = KeyBar(OVERVIEW)
+        self.jobs = JobsTable()
         """The table."""
-        return self.query_one(JobsTable)
+
+    def compose(self) -> ComposeResult:
+        """Title, jobs, devices, keys."""
+        yield from (self._title, self.jobs, self._devices, self._keys)
 
     def wish(self) -> Wish:
         """Jobs and devices."""
@@ -62,14 +62,16 @@ class OverviewScreen(MonitorScreen):
         now = snapshot.taken_at
         local = now.astimezone()
         right = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
-        self.query_one(TitleBar).show("all jobs", right)
+        self._title.show("all jobs", right)
         self.jobs.show(snapshot.jobs, now)
-        panel = self.query_one(DevicePanel)
+        self._show_keys()
+        if not snapshot.wish.devices:
+            return
+        panel = self._devices
         if snapshot.devices.gpus:
             panel.show_devices(snapshot.devices.gpus, holder_text, reason=snapshot.devices.note)
         else:
             panel.show_machine(snapshot.machine, snapshot.devices.note)
-        self._show_keys()
         rows = panel.rows_wanted()
         if panel.styles.height is None or panel.styles.height.value != rows:
             panel.styles.height = rows
@@ -89,7 +91,7 @@ class OverviewScreen(MonitorScreen):
     @on(Table.Moved, "#jobs")
     def _show_keys(self) -> None:
         view = self._chosen()
-        self.query_one(KeyBar).show(None if view is None else view.is_live)
+        self._keys.show(None if view is None else view.is_live)
 
     @on(Table.Chosen, "#jobs")
     def _open_chosen(self, message: Table.Chosen) -> None:

@@ -106,7 +106,7 @@ def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float
     if fruitless == 0:
         return Decision(restart=True, reason="the attempt had made progress" if last.steps else "")
     doubled_s = BACKOFF_BASE_S * 2.0 ** min(fruitless - 1, 16)
-    delay_s = min(BACKOFF_CAP_S, doubled_s * (0.75 + jitter / 2))
+    delay_s = min(BACKOFF_CAP_S, doubled_s) * (0.5 + jitter / 2)
     return Decision(
         restart=True,
         reason=f"{fruitless} in a row without a step: waiting {delay_s:.1f} s",

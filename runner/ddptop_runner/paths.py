@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from ddptop_runner.errors import UsageError
 
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
+
+_LOCAL_NAME = re.compile(r"[0-9a-f]{16}")
 
 # statfs(2) f_type of file systems whose locks or sockets do not work across or on one host
 SHARED_FILE_SYSTEMS = {
@@ -149,7 +152,8 @@ class RunFolder:
         """Where database and sockets are while the job lives: here, or the pointed-to folder."""
         with contextlib.suppress(OSError, ValueError):
             pointed = Path(self.local_pointer.read_text(encoding="utf-8").strip())
-            if pointed.parent == _local_base():  # a damaged pointer must not lead `rm` elsewhere
+            # a damaged pointer must not lead `rm` elsewhere
+            if pointed.parent == _local_base() and _LOCAL_NAME.fullmatch(pointed.name):
                 return pointed
         return self.path
 

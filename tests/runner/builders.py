@@ -1,4 +1,4 @@
-"""Jobs on disk for tests: a spec and a snapshot that are right in all a test does not care about."""
+"""Jobs on disk for tests: a spec and a snapshot, right in all that a test does not care about."""
 
 from __future__ import annotations
 

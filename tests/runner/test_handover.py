@@ -1,0 +1,129 @@
+"""The environment's way to the guardian: seen by nobody else, read once."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner import handover
+
+ODD = b"\xff\n=\x01".decode("utf-8", "surrogateescape")
+
+
+@pytest.fixture
+def captured(monkeypatch) -> handover.Handover:
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.setenv("ODD", ODD)
+    return handover.capture({"CUDA_VISIBLE_DEVICES": "1"}, attempt=4)
+
+
+def test_what_was_captured_arrives_and_the_file_is_gone(tmp_path, captured):
+    file = tmp_path / "handover.json"
+    handover.write(file, captured)
+    assert file.stat().st_mode & 0o777 == 0o600
+    taken = handover.take(file)
+    assert taken == captured
+    assert (taken.env["SECRET"], taken.env["ODD"]) == ("s3cret", ODD)
+    assert taken.job_env == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert taken.attempt == 4
+    assert not file.exists()
+    with pytest.raises(FileNotFoundError):
+        handover.take(file)
+
+
+def test_no_umask_opens_the_file(tmp_path, captured):
+    before = os.umask(0)
+    try:
+        handover.write(tmp_path / "h", captured)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "h").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_or_link_laid_there_before_is_not_written_through(tmp_path, captured):
+    trap = tmp_path / "h"
+    trap.symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError):
+        handover.write(trap, captured)
+    assert not (tmp_path / "theirs").exists()
+    (tmp_path / "old").write_text("")
+    with pytest.raises(FileExistsError):
+        handover.write(tmp_path / "old", captured)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_the_umask_is_the_shells_and_stays(umask):
+    before = os.umask(umask)
+    try:
+        assert handover.capture({}, 0).umask == umask
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"env": {}, "more": 1}', "null"])
+def test_what_is_no_hand_over_is_refused_and_deleted(tmp_path, content):
+    file = tmp_path / "h"
+    file.write_text(content)
+    with pytest.raises(ValueError):
+        handover.take(file)
+    assert not file.exists()
+
+
+def test_a_job_launched_from_within_a_rank_does_not_inherit_what_makes_it_one(monkeypatch):
+    for name in handover.OF_A_RANK:
+        monkeypatch.setenv(name, "outer")
+    monkeypatch.setenv("DDPTOP_HOME", "/kept")
+    env = handover.capture({"DDPTOP_JOB_ID": "inner"}, 0).env
+    assert not handover.OF_A_RANK & set(env)
+    assert env["DDPTOP_HOME"] == "/kept"
+
+
+def test_every_variable_that_the_agent_gives_a_rank_is_among_them():
+    package = Path(handover.__file__).parent
+    text = "".join(file.read_text() for file in (package / "agent").glob("*.py"))
+    given = {part.split('"')[0] for part in text.split('env["')[1:]}
+    assert {name for name in given if name.startswith("DDPTOP_")} <= handover.OF_A_RANK
+
+
+LIMITS = """
+import json, resource, sys
+from ddptop_runner import handover
+handover.apply_limits(json.loads(sys.argv[1]))
+print(json.dumps([resource.getrlimit(getattr(resource, name))[0] for name in sys.argv[2:]]))
+"""
+
+
+def applied(limits: dict[str, int]) -> list[int]:
+    """What a fresh process has after it applied them."""
+    answer = subprocess.run(
+        [sys.executable, "-c", LIMITS, json.dumps(limits), *limits],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return list(json.loads(answer.stdout))
+
+
+def test_soft_limits_are_the_shells_as_far_as_the_hard_ones_allow():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    core_hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    assert applied({"RLIMIT_NOFILE": min(hard, 77), "RLIMIT_CORE": 0}) == [min(hard, 77), 0]
+    beyond = [2**62, -1]
+    for wish in beyond:
+        (given,) = applied({"RLIMIT_NOFILE": wish})
+        assert given == hard
+    (given,) = applied({"RLIMIT_CORE": -1})
+    assert given == core_hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+
+
+def test_the_limits_that_are_captured_can_be_applied(captured):
+    assert applied(captured.soft_limits) == list(captured.soft_limits.values())
+    assert set(captured.soft_limits) >= {"RLIMIT_NOFILE", "RLIMIT_STACK", "RLIMIT_MEMLOCK"}

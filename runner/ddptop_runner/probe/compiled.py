@@ -2,7 +2,8 @@
 
 A compiled optimizer step runs no Python hook, but it changes parameters, and a tensor counts its
 changes. So at a backward pass that follows another one without a step between, a changed parameter
-tells that there was a step.
+tells that there was a step. The last step of a training is found only if the optimizer still lives
+when the process ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import weakref
 
 SAMPLE_SIZE = 8
 """Parameters looked at per optimizer: the first may be unused and never change."""
+
+IN_A_ROW = 3
+"""So many steps are found before any of them counts."""
 
 
 class StepWatch:
@@ -23,7 +27,9 @@ class StepWatch:
     def meet(self, optimizer):
         """An optimizer is being made."""
         self._seen = [entry for entry in self._seen if entry[0]() is not None]
-        self._seen.append((weakref.ref(optimizer), None))
+        # LBFGS changes its parameters several times in a step, and is never compiled
+        if not any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__):
+            self._seen.append((weakref.ref(optimizer), None))
 
     def changed(self):
         """The optimizers whose parameters changed since the last look, which this is."""

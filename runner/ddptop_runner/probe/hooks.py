@@ -28,11 +28,14 @@ class Hooks:
         self.torch = torch
         self.record = record
         self._training_thread = get_ident()
+        self._dispatch_modes = torch._C._len_torch_dispatch_stack
         self._foreign = []
         """[(loss before scaling, divisor)] of scalers that make a new tensor out of our sight."""
         self._uses_scaler = False
         self._watch = compiled.StepWatch()
         self._steps_at_last_look = 0
+        self._unseen_in_a_row = 0
+        self._losses_at_last_find = 0
         self._patched = []
         self._step_handle = None
 
@@ -90,7 +93,7 @@ class Hooks:
         def backward(*args, **kwargs):
             if not is_compiling():
                 try:
-                    if type(args[0]) is tensor_type and args[1:2] == NO_GRADIENT and not modes():
+                    if args[1:2] == NO_GRADIENT and type(args[0]) is tensor_type and not modes():
                         saw_loss(args[0])
                     else:
                         with unseen():
@@ -105,13 +108,13 @@ class Hooks:
     def saw_plain_loss(self, tensor):
         """Count a backward pass of a plain tensor: the short way of what nearly all scripts do."""
         record = self.record
-        if not tensor.is_cpu or self._uses_scaler or self._foreign:
+        if self._uses_scaler or self._foreign or not tensor.is_cpu:
             self.saw_backward((tensor,), {})
             return
         if record.backwards != record.backwards_at_step:
             self.find_unseen_steps()
         record.backwards += 1
-        if tensor.numel() == 1 and not record.script_reports_loss and device.may_read(self.torch):
+        if tensor.numel() == 1 and not record.script_reports_loss and not self._dispatch_modes():
             record.saw_loss(tensor.item())
 
     def saw_backward(self, args, kwargs):
@@ -147,12 +150,22 @@ class Hooks:
             self.record.saw_loss(loss if divisor == 1 else loss / divisor)
 
     def find_unseen_steps(self):
-        """Count the steps of compiled optimizers since the last look, if no hook saw one."""
-        changed = self._watch.changed()
-        if self._steps_at_last_look == self.record.optimizer_steps:
-            for optimizer in changed:
-                self.record.stepped(optimizer)
-        self._steps_at_last_look = self.record.optimizer_steps
+        """Count the steps that no hook has seen, once there were several in a row.
+
+        One alone may be something else: sharpness-aware optimizers move the parameters between two
+        backward passes, and a step that is seen follows.
+        """
+        record, changed = self.record, self._watch.changed()
+        if self._steps_at_last_look != record.optimizer_steps:
+            self._unseen_in_a_row = 0
+        elif changed:
+            self._unseen_in_a_row += 1
+            if self._unseen_in_a_row >= compiled.IN_A_ROW:
+                is_first = self._unseen_in_a_row == compiled.IN_A_ROW
+                count = compiled.IN_A_ROW if is_first else 1
+                record.found_steps(changed, count, self._losses_at_last_find)
+            self._losses_at_last_find = record.pending_losses
+        self._steps_at_last_look = record.optimizer_steps
 
     def read(self, tensor, on_cuda):
         """A float from the CPU, a detached tensor from CUDA, None from anything else."""
@@ -163,7 +176,7 @@ class Hooks:
             kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         ):
             return None
-        if tensor.numel() != 1 or not device.may_read(torch):
+        if tensor.numel() != 1 or self._dispatch_modes():
             return None
         if on_cuda:
             return tensor.detach()

@@ -17,6 +17,9 @@ RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
 LOCAL_RANK_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
 WORLD_SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE")
 
+_place: tuple = (None, None, None)
+"""(pid, rank, world size) that torch.distributed last told."""
+
 
 def claim_rank():
     """Whether this process is a rank itself and not a child of one; claims the rank if so."""
@@ -37,13 +40,13 @@ def is_owner():
 
 def rank():
     """This process's global rank, None when unknown."""
-    group = _process_group()
+    group_rank, _ = _group_place()
     # a rank's child that trains (mp.spawn) has inherited RANK, and knows better once it joined
-    if group is not None and not is_owner():
-        return group.get_rank()
+    if group_rank is not None and not is_owner():
+        return group_rank
     number = env_int("RANK")
-    if number is None and group is not None:
-        number = group.get_rank()
+    if number is None:
+        number = group_rank
     return _first(RANK_NAMES) if number is None else number
 
 
@@ -54,9 +57,9 @@ def local_rank():
 
 def world_size():
     """The number of ranks, None when unknown."""
-    group = _process_group()
-    if group is not None and not (is_owner() and env_int("WORLD_SIZE") is not None):
-        return group.get_world_size()
+    _, group_size = _group_place()
+    if group_size is not None and not (is_owner() and env_int("WORLD_SIZE") is not None):
+        return group_size
     return _first(WORLD_SIZE_NAMES)
 
 
@@ -78,12 +81,13 @@ def _first(names):
     return next((env_int(name) for name in names if env_int(name) is not None), None)
 
 
-def _process_group():
-    """torch.distributed where it is initialised, else None."""
+def _group_place():
+    """(rank, world size) in torch.distributed's default group, also after the group's end."""
+    global _place
     distributed: Any = sys.modules.get("torch.distributed")
     try:
         if distributed.is_available() and distributed.is_initialized():
-            return distributed
-    except AttributeError:  # not imported, or not to its end
+            _place = (os.getpid(), distributed.get_rank(), distributed.get_world_size())
+    except (AttributeError, RuntimeError, ValueError):  # not imported, or being destroyed
         pass
-    return None
+    return _place[1:] if _place[0] == os.getpid() else (None, None)

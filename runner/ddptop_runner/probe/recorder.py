@@ -101,7 +101,7 @@ class Recorder:
         """An optimizer's step has ended."""
         seen = self._optimizers.get(id(optimizer))
         if seen is None or seen.ref() is not optimizer:
-            seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
+            seen = self._meet(optimizer)
         backwards = self.backwards
         if seen.backwards == backwards:
             return
@@ -119,10 +119,33 @@ class Recorder:
         if pending:
             self._pending = []
             if seen is self._leader or self._takes_over(seen):
-                self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
+                if len(pending) == 1 and type(pending[0]) is float:
+                    self.set_loss(pending[0], steps, "probe")
+                else:
+                    self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
         self.dirty = True
         if self._on_first_news is not None:
             self._news()
+
+    def found_steps(self, optimizers, count, losses_before):
+        """Steps were made that no hook saw: `count` of them, the last by all the `optimizers`.
+
+        Args:
+            optimizers: Those that stepped.
+            count: How many iterations to add.
+            losses_before: How many of the losses not yet used belong to earlier steps.
+        """
+        del self._pending[:losses_before]
+        if count > 1:
+            self._iterations += count - 1
+            self._meet(optimizers[0]).iteration = self._iterations
+        for optimizer in optimizers:
+            self.stepped(optimizer)
+
+    @property
+    def pending_losses(self):
+        """How many losses belong to no step yet."""
+        return len(self._pending)
 
     def step_skipped(self):
         """A gradient scaler refused the step: its losses are no part of the next one."""
@@ -188,6 +211,10 @@ class Recorder:
         """Iterations so far; 0 before the first."""
         return self.progress[0] if self.progress else 0
 
+    def _meet(self, optimizer):
+        seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
+        return seen
+
     def _takes_over(self, seen):
         """Whether `seen` becomes the optimizer whose loss is shown."""
         leader = self._leader
@@ -201,13 +228,9 @@ class Recorder:
         return False
 
     def _step_loss(self, losses, step):
-        first = losses[0]
-        if len(losses) == 1 and type(first) is float:
-            self.set_loss(first, step, "probe")
+        if losses[0] is None or self.script_reports_loss:
             return
-        if first is None or self.script_reports_loss:
-            return
-        is_sum = any(name in sys.modules for name in DIVIDING_FRAMEWORKS)
+        is_sum = len(losses) > 1 and any(name in sys.modules for name in DIVIDING_FRAMEWORKS)
         if all(type(loss) is float for loss in losses):
             total = sum(losses)
             self.set_loss(total if is_sum else total / len(losses), step, "probe")

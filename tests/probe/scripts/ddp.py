@@ -1,0 +1,36 @@
+"""Trains with DDP over gloo, under torchrun or with mp.spawn, and prints each rank's losses."""
+
+import json
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def train(rank, world_size, init_method):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method, rank=rank, world_size=world_size)
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(6):
+        loss = model(torch.randn(8, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    # one write, as both ranks share the pipe
+    said = json.dumps({"rank": rank, "pid": os.getpid(), "losses": losses})
+    os.write(1, (said + "\n").encode())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "spawn" in sys.argv:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(train, (2, f"file://{folder}/store"), nprocs=2)
+    else:
+        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://")

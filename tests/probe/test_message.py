@@ -1,0 +1,199 @@
+"""Datagrams: what the sender writes, the supervisor reads."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from ddptop_runner.probe import identity, sender, stacks
+from ddptop_runner.probe.recorder import Recorder
+from ddptop_runner.probe_message import MAX_BYTES, ProbeMessage, decode_message
+
+FIELDS = [
+    *("v", "job", "pid", "rank", "local_rank", "world_size", "attempt", "seq", "t", "steps"),
+    *("last_step_t", "loss", "loss_state", "loss_step", "loss_sum", "loss_n", "loss_min"),
+    *("loss_max", "loss_source", "step_time_s", "data_wait_s", "global_step", "total_steps"),
+    *("metrics", "stack_signal", "final"),
+]
+
+
+class Optimizer:
+    pass
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in list(os.environ):
+        if name.startswith(("DDPTOP_", "OMPI_", "HOROVOD_")) or "RANK" in name:
+            monkeypatch.delenv(name)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(identity, "_place", (None, None, None))
+    monkeypatch.setenv("DDPTOP_JOB_ID", "cats@1f2e")
+    monkeypatch.setenv("DDPTOP_ATTEMPT", "1")
+    return monkeypatch
+
+
+def sent(record: Recorder, **options: object) -> ProbeMessage:
+    message = sender.Sender(record).message(record.take_loss_range(), **options)
+    decoded = decode_message(sender.encode(message))
+    assert decoded is not None
+    return decoded
+
+
+def test_every_field_is_sent_and_known(env: pytest.MonkeyPatch) -> None:
+    message = sender.Sender(Recorder()).message()
+    assert list(message) == FIELDS
+    assert set(FIELDS) == set(ProbeMessage.__struct_fields__)
+
+
+def test_what_is_unknown_is_null(env: pytest.MonkeyPatch) -> None:
+    message = sent(Recorder())
+    assert message.steps is None and message.loss is None and message.last_step_t is None
+    assert message.rank is None and message.world_size is None and message.stack_signal is None
+    assert (message.pid, message.seq, message.attempt) == (os.getpid(), 1, 1)
+
+
+def test_nan_is_a_state_beside_null(env: pytest.MonkeyPatch) -> None:
+    record, optimizer = Recorder(), Optimizer()
+    for loss in (1.0, float("nan")):
+        record.backwards += 1
+        record.saw_loss(loss)
+        record.stepped(optimizer)
+    record.metric("lr", 0.5)
+    record.metric("norm", float("inf"))
+    data = sender.encode(sender.Sender(record).message())
+    json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    message = decode_message(data)
+    assert message is not None
+    assert (message.loss, message.loss_state, message.loss_step) == (None, "nan", 2)
+    assert message.metrics == {"lr": 0.5, "norm": None}
+
+
+def test_mean_times_are_over_the_steps_since_the_last_message(
+    env: pytest.MonkeyPatch,
+) -> None:
+    record = Recorder()
+    speaker = sender.Sender(record)
+    assert speaker.message()["step_time_s"] is None
+    record.first_progress, record.progress, record.data_wait_s = (1, 10.0, 1.0), (1, 10.0), 1.0
+    assert speaker.message()["step_time_s"] is None
+    record.progress, record.data_wait_s = (5, 18.0), 3.0
+    first = speaker.message()
+    assert (first["step_time_s"], first["data_wait_s"]) == (2.0, 0.5)
+    again = speaker.message()
+    assert (again["step_time_s"], again["data_wait_s"]) == (2.0, 0.5)
+    record.progress = (6, 18.5)
+    later = speaker.message()
+    assert (later["step_time_s"], later["data_wait_s"]) == (0.5, 0.0)
+
+
+def test_metrics_give_way_to_the_size_limit(env: pytest.MonkeyPatch) -> None:
+    record = Recorder()
+    for number in range(200):
+        record.metric(f"a_metric_with_a_long_name_{number}", 1 / 3)
+    data = sender.encode(sender.Sender(record).message())
+    message = decode_message(data)
+    assert message is not None and len(data) <= MAX_BYTES
+    assert len(message.metrics) > 10 and "a_metric_with_a_long_name_0" in message.metrics
+    assert len(record.metrics) == 200
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[1]",
+        b"{}",
+        b'{"v":1}',
+        b'{"v":1,"pid":"x","seq":1,"t":1.0}',
+        b'{"v":2,"pid":1,"seq":1,"t":1.0}',
+        b'{"v":1,"pid":1,"seq":1,"t":NaN}',
+        b'{"v":1,"pid":1,"seq":1,"t":1.0,"loss_state":"bad"}',
+        b'{"v":1,"pid":1,"seq":1,"t":1.0',
+        b'{"v":1,"pid":1,"seq":1,"t":1.0,"metrics":{"a":"b"}}',
+        b'{"v":1,"pid":1,"seq":1,"t":1.0,"job":"\xff"}',
+    ],
+)
+def test_garbage_is_nothing(datagram: bytes) -> None:
+    assert decode_message(datagram) is None
+
+
+def test_fields_of_a_later_version_of_the_probe_are_passed_over() -> None:
+    message = decode_message(b'{"v":1,"pid":1,"seq":1,"t":2,"new":[1]}')
+    assert message is not None and message.t == 2.0 and message.metrics == {}
+
+
+class Group:
+    """torch.distributed, initialised."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    is_initialized = is_available
+
+    @staticmethod
+    def get_rank() -> int:
+        return 6
+
+    @staticmethod
+    def get_world_size() -> int:
+        return 8
+
+
+@pytest.fixture
+def group(env: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    env.setitem(identity.sys.modules, "torch.distributed", Group)  # type: ignore[arg-type]
+    return env
+
+
+def test_the_rank_is_remembered_when_the_group_is_destroyed(group: pytest.MonkeyPatch) -> None:
+    assert (identity.rank(), identity.world_size()) == (6, 8)
+    group.setattr(Group, "is_initialized", lambda: False)
+    assert (identity.rank(), identity.world_size()) == (6, 8)
+
+
+def test_the_rank_is_the_environments_in_a_rank(group: pytest.MonkeyPatch) -> None:
+    group.setenv("RANK", "2")
+    group.setenv("WORLD_SIZE", "4")
+    assert identity.claim_rank() and identity.claim_rank()
+    assert (identity.rank(), identity.world_size()) == (2, 4)
+
+
+def test_a_ranks_child_is_no_rank_until_it_joins_a_group(env: pytest.MonkeyPatch) -> None:
+    env.setenv("RANK", "2")
+    env.setenv(identity.OWNER, f"{os.getppid()}:cats@1f2e")
+    assert not identity.claim_rank() and identity.rank() == 2
+    env.setitem(identity.sys.modules, "torch.distributed", Group)  # type: ignore[arg-type]
+    assert (identity.rank(), identity.world_size()) == (6, 8)
+
+
+def test_a_job_started_by_a_rank_of_another_job_has_its_own_ranks(env: pytest.MonkeyPatch) -> None:
+    env.setenv("RANK", "0")
+    env.setenv(identity.OWNER, f"{os.getppid()}:dogs@77aa")
+    assert identity.claim_rank()
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"])
+def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, name: str) -> None:
+    env.setenv(name, "5")
+    env.setenv(name.replace("RANK", "SIZE"), "16")
+    env.setenv(name.replace("_RANK", "_LOCAL_RANK"), "1")
+    assert not identity.claim_rank()
+    assert (identity.rank(), identity.local_rank(), identity.world_size()) == (5, 1, 16)
+
+
+def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env: pytest.MonkeyPatch) -> None:
+    speaker = sender.Sender(Recorder())
+    number = stacks.stack_signal()
+    speaker._signal = number
+    assert speaker.message()["stack_signal"] == number
+    before = signal.signal(number, lambda *_: None)
+    try:
+        assert speaker.message()["stack_signal"] is None
+        assert stacks.register("/nonexistent", 0, 0) is None
+    finally:
+        signal.signal(number, before)

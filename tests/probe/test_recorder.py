@@ -1,0 +1,215 @@
+"""Steps and losses: the decisions, without torch."""
+
+import gc
+import sys
+import types
+
+import pytest
+
+from ddptop_runner.probe.recorder import LEADER_PATIENCE_STEPS, MAX_PENDING_LOSSES, Recorder
+
+
+class Optimizer:
+    pass
+
+
+class LBFGS(Optimizer):
+    pass
+
+
+class Custom(LBFGS):
+    pass
+
+
+def train(record: Recorder, optimizer: object, *losses: object) -> None:
+    for loss in losses:
+        record.backwards += 1
+        if loss is not None:
+            record.saw_loss(loss)
+    record.stepped(optimizer)
+
+
+def loss_of(record: Recorder) -> object:
+    return record.latest_loss[0]
+
+
+def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    record.stepped(optimizer)  # as when states are broadcast before training
+    assert record.progress is None
+    for expected in (1, 2, 3):
+        train(record, optimizer, 1.5)
+        record.stepped(optimizer)  # a wrapper that calls its own hook as well
+        assert record.steps == expected
+    assert record.latest_loss == (1.5, "ok", 3, "probe")
+    assert (record.loss_sum, record.loss_n) == (4.5, 3)
+
+
+def test_one_optimizer_per_parameter_makes_one_iteration() -> None:
+    record, optimizers = Recorder(), [Optimizer() for _ in range(5)]
+    for _ in range(3):
+        train(record, optimizers[0], 2.0)
+        for other in optimizers[1:]:
+            record.stepped(other)
+    assert record.steps == 3 and record.loss_n == 3
+
+
+def test_two_optimizers_are_told_apart_and_the_first_ones_loss_is_shown() -> None:
+    record, critic, generator = Recorder(), Optimizer(), Optimizer()
+    for _ in range(4):
+        train(record, critic, 1.0, 3.0)
+        train(record, generator, 50.0)
+    assert record.steps == 4
+    assert loss_of(record) == 2.0 and record.loss_n == 4
+
+
+@pytest.mark.parametrize("order", ["ccccg", "gcccc", "cg", "cgg"])
+def test_the_iteration_follows_the_optimizer_that_steps_most(order: str) -> None:
+    record, optimizers = Recorder(), {"c": Optimizer(), "g": Optimizer()}
+    for name in order * 5:
+        train(record, optimizers[name], 1.0)
+    assert record.steps == 5 * max(order.count("c"), order.count("g"))
+
+
+def test_a_second_phase_with_another_optimizer_goes_on_counting() -> None:
+    record, first, second = Recorder(), Optimizer(), Optimizer()
+    for _ in range(200):
+        train(record, first, 1.0)
+    for _ in range(200):
+        train(record, second, 2.0)
+    assert 399 <= record.steps <= 400
+    assert loss_of(record) == 2.0  # the first has not stepped for long
+    assert record.loss_n >= 400 - LEADER_PATIENCE_STEPS - 1
+
+
+def test_an_optimizer_that_is_gone_gives_way_at_once() -> None:
+    record, first = Recorder(), Optimizer()
+    train(record, first, 1.0)
+    del first
+    gc.collect()
+    train(record, Optimizer(), 7.0)
+    assert loss_of(record) == 7.0
+
+
+def test_accumulated_losses_are_a_mean() -> None:
+    record = Recorder()
+    train(record, Optimizer(), 1.0, 2.0, 6.0)
+    assert loss_of(record) == 3.0
+
+
+def test_accumulated_losses_are_a_sum_where_a_framework_divides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
+    record = Recorder()
+    train(record, Optimizer(), 1.0, 2.0, 6.0)
+    assert loss_of(record) == 9.0
+
+
+@pytest.mark.parametrize("kind", [LBFGS, Custom])
+def test_lbfgs_shows_the_first_loss_of_a_step(kind: type) -> None:
+    record = Recorder()
+    train(record, kind(), 5.0, 4.0, 3.0)
+    assert loss_of(record) == 5.0
+
+
+def test_a_step_without_a_readable_loss_still_counts() -> None:
+    record = Recorder()
+    train(record, Optimizer(), None)
+    assert record.steps == 1 and record.latest_loss is None
+
+
+@pytest.mark.parametrize(
+    ("value", "state"), [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "inf")]
+)
+def test_what_is_not_finite_is_a_state_and_no_number(value: float, state: str) -> None:
+    record, optimizer = Recorder(), Optimizer()
+    train(record, optimizer, 1.0)
+    train(record, optimizer, value)
+    assert record.latest_loss == (None, state, 2, "probe")
+    assert (record.loss_sum, record.loss_n, record.loss_range) == (1.0, 1, (1.0, 1.0))
+
+
+def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    record.backwards += 1
+    record.saw_loss(float("inf"))
+    record.step_skipped()
+    assert record.latest_loss == (None, "inf", 0, "probe") and record.progress is None
+    train(record, optimizer, 2.0)
+    record.step_skipped()
+    assert record.latest_loss == (2.0, "ok", 1, "probe")
+
+
+def test_endless_backward_passes_without_a_step_cost_no_memory_and_give_no_loss() -> None:
+    record = Recorder()
+    for _ in range(MAX_PENDING_LOSSES * 3):
+        record.backwards += 1
+        record.saw_loss(1.0)
+    assert len(record._pending) <= MAX_PENDING_LOSSES
+    record.stepped(Optimizer())
+    assert record.steps == 1 and record.latest_loss is None
+
+
+def test_losses_on_a_device_are_offered_and_not_read() -> None:
+    record, optimizer, offered = Recorder(), Optimizer(), []
+    record.offer_device_loss = lambda *what: offered.append(what)
+    train(record, optimizer, "a tensor")
+    train(record, optimizer, "one", "two")
+    assert offered == [(["a tensor"], False, 1), (["one", "two"], False, 2)]
+
+
+def test_the_range_is_taken_once_and_can_be_given_back() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    for loss in (3.0, 1.0, 2.0):
+        train(record, optimizer, loss)
+    taken = record.take_loss_range()
+    assert taken == (1.0, 3.0) and record.take_loss_range() is None
+    train(record, optimizer, 2.5)
+    record.give_back_loss_range(taken)
+    assert record.take_loss_range() == (1.0, 3.0)
+
+
+def test_reports_alone_are_progress_when_their_step_is_new() -> None:
+    record = Recorder()
+    for step in (10, 10, 11, 12, 12):
+        record.reported(step, 100, has_loss=True)
+    assert (record.steps, record.global_step, record.total_steps) == (3, 12, 100)
+    record.reported(None, None, has_loss=False)
+    assert record.steps == 3 and record.total_steps == 100
+
+
+def test_reports_of_a_loss_without_any_step_are_progress() -> None:
+    record = Recorder()
+    record.reported(None, None, has_loss=True)
+    record.reported(None, None, has_loss=False)
+    record.reported(None, None, has_loss=True)
+    assert record.steps == 2
+
+
+def test_reports_do_not_count_beside_an_optimizer() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    record.reported(0, None, has_loss=False)
+    for step in (1, 2, 3):
+        train(record, optimizer, 1.0)
+        record.reported(step, None, has_loss=True)
+    assert record.steps == 3
+
+
+def test_the_scripts_own_loss_wins() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    train(record, optimizer, 1.0)
+    record.script_reports_loss = True
+    record.set_loss(9.0, record.steps, "api")
+    train(record, optimizer, 1.0, 2.0)
+    assert record.latest_loss == (9.0, "ok", 1, "api")
+
+
+def test_the_first_news_are_announced_once() -> None:
+    calls: list[int] = []
+    record, optimizer = Recorder(on_first_news=lambda: calls.append(1)), Optimizer()
+    record.stepped(optimizer)
+    assert calls == [] and not record.dirty
+    train(record, optimizer, 1.0)
+    train(record, optimizer, 1.0)
+    assert calls == [1] and record.dirty

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a small DDP script, one way to run it under either launcher, medians."""
+"""What the benchmarks share: a small DDP script, one way to run it under either launcher."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ if dist.get_rank() == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
+
+TORCHRUN = [
+    *[sys.executable, "-m", "torch.distributed.run"],
+    *["--standalone", "--nproc-per-node", "2"],
+]
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,7 @@ class Home:
         stamp = self.path / uuid.uuid4().hex
         started = time.time()
         subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-            + ["2", str(self.script), str(steps), str(pause_s), str(stamp)],
+            [*TORCHRUN, str(self.script), str(steps), str(pause_s), str(stamp)],
             env=self.env,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -23,9 +23,11 @@ def main(pairs: int = 8) -> None:
             ours.append(second(1).first_step_s)
         print(f"  torchrun {theirs[-1]:.2f} s   ddptop {ours[-1]:.2f} s", flush=True)
     differences = [mine - other for mine, other in zip(ours, theirs, strict=True)]
-    print(f"launch to first step, median of {pairs} pairs: torchrun {statistics.median(theirs):.2f} s,")
-    print(f"  ddptop {statistics.median(ours):.2f} s, paired difference")
-    print(f"  {statistics.median(differences):+.2f} s (allowed: +0.5 s)")
+    print(
+        f"launch to first step, median of {pairs} pairs: "
+        f"torchrun {statistics.median(theirs):.2f} s, ddptop {statistics.median(ours):.2f} s, "
+        f"paired difference {statistics.median(differences):+.2f} s (allowed: +0.5 s)"
+    )
 
 
 if __name__ == "__main__":

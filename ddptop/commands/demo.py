@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from ddptop.commands.launch import become_attach
+from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
 from ddptop_runner import launch
@@ -27,12 +27,10 @@ def run(arguments: list[str], detach: bool, watch: bool) -> int:
         target=str(SCRIPT),
         args=tuple(arguments),
         base_name="demo",
+        work_in_run_folder=True,
         nproc=None if has_gpus else CPU_RANKS,
     )
-    plan = launch.prepare(request, os.environ)
-    for note in plan.notes:
-        say(f"ddptop: {note}")
-    view = launch.start(plan)
+    view = start_plan(launch.prepare(request, os.environ))
     if watch:
         become_attach(view.job)
     if detach:

@@ -13,6 +13,7 @@ from ddptop.output import put, say
 from ddptop_runner import launch as launcher
 from ddptop_runner.errors import UsageError
 from ddptop_runner.launch import LaunchPlan, LaunchRequest
+from ddptop_runner.registry import JobView
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,21 @@ def run(target: Target | None, options: Mapping[str, Any], watch: bool) -> int:
 
 def start(plan: LaunchPlan, watch: bool) -> int:
     """Start a plan and either become `ddptop attach` or return."""
-    for note in plan.notes:
-        say(f"ddptop: {note}")
-    view = launcher.start(plan)
+    view = start_plan(plan)
     if watch:
         become_attach(view.job)
     put(view.job)
     return 0
+
+
+def start_plan(plan: LaunchPlan) -> JobView:
+    """Start a plan, telling the person what there is to know."""
+    for note in plan.notes:
+        say(f"ddptop: {note}")
+    view, trouble = launcher.start(plan)
+    if trouble:
+        say(f"ddptop: {trouble}")
+    return view
 
 
 def become_attach(job: str) -> None:

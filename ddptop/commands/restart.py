@@ -16,7 +16,9 @@ def run(job: str) -> int:
         commands.restart_group(view)
         say(f"ddptop: restarting all ranks of {view.job}")
         return 0
-    view, missing = launch.restart_ended(view, os.environ)
+    view, missing, note = launch.restart_ended(view, os.environ)
+    if note:
+        say(f"ddptop: {note}")
     if missing:
         say(f"ddptop: not set in this shell, but in the one that launched: {', '.join(missing)}")
     say(f"ddptop: {view.job} starts again; ddptop attach {view.job} shows it")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
-import sys
+import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -21,13 +20,10 @@ from ddptop_runner import gpu_select, handover, interpreters, procs, survival, t
 from ddptop_runner.clock import utc_now
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.logs import last_lines
+from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import Device, JobSpec, check_name, derive_name, write_spec
-
-GUARDIAN_START_S = 10.0
-"""A guardian takes its hand-over within milliseconds; after this long it did not come up."""
 
 SHELL_NOISE = frozenset(
     """
@@ -57,6 +53,8 @@ class LaunchRequest:
     env: tuple[str, ...] = ()
     """`K=V` each."""
     cwd: str | None = None
+    work_in_run_folder: bool = False
+    """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
 
@@ -73,6 +71,8 @@ class LaunchPlan:
     wrap: tuple[str, ...]
     """Through what the tmux server must be started to outlive the login."""
     name_is_derived: bool
+    work_in_run_folder: bool = False
+    """Whether the job's working folder is one of its own, deleted with it."""
 
 
 def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
@@ -141,8 +141,11 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     return LaunchPlan(spec, job_env, tuple(notes), tuple(survival_plan.wrap), request.name is None)
 
 
-def start(plan: LaunchPlan) -> JobView:
+def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
     """Make the run folder and start the guardian; returns once it has taken the job over.
+
+    Returns:
+        The job, and a note where it could not be started as planned.
 
     Raises:
         UsageError: when the name is taken or the state folder cannot be written.
@@ -154,15 +157,19 @@ def start(plan: LaunchPlan) -> JobView:
             create_local_dir(folder)
         for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
             needed.mkdir(parents=True)
+        if plan.work_in_run_folder:
+            (folder.path / "work").mkdir()
+            spec = msgspec.structs.replace(plan.spec, cwd=str(folder.path / "work"))
+            plan = replace(plan, spec=spec)
         write_spec(folder, plan.spec)
-        _start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
+        note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
     except BaseException:
         _remove_unstarted(folder)
         raise
-    return read_job(folder)
+    return read_job(folder), note
 
 
-def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[str]]:
+def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[str], str | None]:
     """Start an ended job again as a new attempt in the same folder.
 
     Args:
@@ -170,7 +177,8 @@ def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[
         env: the calling shell's variables, which the job gets.
 
     Returns:
-        The job's new view, and the names of variables that the job had and this shell has not.
+        The job's new view, the names of variables that the job had and this shell has not, and a
+        note where it could not be started as planned.
 
     Raises:
         UsageError: when interpreter, script or devices are no longer there.
@@ -201,8 +209,8 @@ def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[
         _bring_history_back(folder)
     write_spec(folder, spec)
     plan = survival.plan(survival.gather(env))
-    _start_guardian(folder, spec, job_env, tuple(plan.wrap), attempt=last + 1)
-    return _wait_for_attempt(folder, last + 1), missing
+    note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
+    return _wait_for_attempt(folder, last + 1), missing, note
 
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
@@ -319,58 +327,11 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
         spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
         job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
-        return folder, LaunchPlan(spec, job_env, plan.notes, plan.wrap, plan.name_is_derived)
+        return folder, replace(plan, spec=spec, job_env=job_env)
     raise UsageError(f"there are ten thousand jobs named {base}", "remove some: ddptop rm JOB")
 
 
 def _remove_unstarted(folder: RunFolder) -> None:
-    import shutil
-
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)
     shutil.rmtree(folder.path, ignore_errors=True)
-
-
-def guardian_argv(folder: RunFolder) -> list[str]:
-    """The guardian's command line."""
-    start_file = Path(__file__).resolve().with_name("start.py")
-    return [sys.executable, str(start_file), "guardian", str(folder.path)]
-
-
-def _start_guardian(
-    folder: RunFolder,
-    spec: JobSpec,
-    job_env: dict[str, str],
-    wrap: Sequence[str],
-    attempt: int,
-) -> None:
-    folder.handover_file.unlink(missing_ok=True)
-    handover.write(folder.handover_file, handover.capture(job_env, attempt))
-    marker = {"DDPTOP_JOB_ID": spec.job_id}
-    if spec.backing == "tmux":
-        tmux.start_session(spec.job, guardian_argv(folder), folder.path, marker, wrap)
-    else:
-        _start_daemon(folder, marker, wrap)
-    deadline_s = time.monotonic() + GUARDIAN_START_S
-    while folder.handover_file.exists():
-        if time.monotonic() > deadline_s:
-            folder.handover_file.unlink(missing_ok=True)
-            said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
-            raise DdptopError(
-                f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
-                "ddptop doctor may say why",
-            )
-        time.sleep(0.005)
-
-
-def _start_daemon(folder: RunFolder, marker: Mapping[str, str], wrap: Sequence[str]) -> None:
-    with folder.supervisor_log.open("ab") as log:
-        subprocess.Popen(
-            [*wrap, *guardian_argv(folder)],
-            env={**handover.of_shell(os.environ), **marker},
-            cwd=folder.path,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        ).returncode = 0  # it outlives this process, which therefore never reaps it

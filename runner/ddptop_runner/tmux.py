@@ -74,7 +74,6 @@ def start_session(
     argv: Sequence[str],
     cwd: Path,
     environment: Mapping[str, str],
-    wrap: Sequence[str] = (),
 ) -> None:
     """Start a detached session whose only pane runs `argv`.
 
@@ -83,8 +82,6 @@ def start_session(
         argv: run without a shell; the session ends with it.
         cwd: its working folder.
         environment: variables that are no secret: they show in `ps`.
-        wrap: a command that the server has to be started through (systemd-run), when it does not
-            run yet.
 
     Raises:
         UsageError: when a session of that name exists.
@@ -96,8 +93,6 @@ def start_session(
     config = state_home() / "tmux.conf"
     config.write_text(CONFIG, encoding="utf-8")
     server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
-    if wrap and not server.is_alive():
-        _start_server_through(wrap, config)
     try:
         server.new_session(
             session_name=job,
@@ -109,7 +104,6 @@ def start_session(
             x=120,
             y=40,
         )
-        server.cmd("set-option", "-s", "exit-empty", "on")
     except TmuxSessionExists as error:
         raise UsageError(
             f"tmux already has a session {job!r} on the socket {socket_name()!r}",
@@ -122,13 +116,3 @@ def start_session(
 def shell_words(argv: Sequence[str]) -> str:
     """One command line that tmux's `sh -c` execs word by word."""
     return f"exec {shlex.join(argv)}"
-
-
-def _start_server_through(wrap: Sequence[str], config: Path) -> None:
-    """Start the server inside the wrapper's scope; it stays while a session is made."""
-    tmux = ["tmux", "-L", socket_name(), "-f", str(config)]
-    command = [*wrap, *tmux, "start-server", ";", "set-option", "-s", "exit-empty", "off"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=10)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise DdptopError(f"{wrap[0]} cannot start tmux: {error}", "see: ddptop doctor") from error

@@ -1,0 +1,89 @@
+"""Brings a guardian up: in a pane of a detached tmux session, or as a daemon without tmux."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddptop_runner import handover, tmux
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec
+
+GUARDIAN_START_S = 10.0
+"""A guardian takes its hand-over within milliseconds; after this long it did not come up."""
+
+WRAPPED_START_S = 3.0
+"""systemd-run answers in less; after it the guardian is started without."""
+
+
+def guardian_argv(folder: RunFolder) -> list[str]:
+    """The guardian's command line."""
+    start_file = Path(__file__).resolve().with_name("start.py")
+    return [sys.executable, str(start_file), "guardian", str(folder.path)]
+
+
+def start_guardian(
+    folder: RunFolder,
+    spec: JobSpec,
+    job_env: dict[str, str],
+    wrap: Sequence[str],
+    attempt: int,
+) -> str | None:
+    """Start it in tmux or as a daemon, through `wrap` where that works; a note when it does not.
+
+    Args:
+        folder: the job's run folder, with its spec written.
+        spec: the job.
+        job_env: what the job gets beside this process's variables.
+        wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
+        attempt: the number of the first attempt.
+
+    Raises:
+        DdptopError: when the guardian does not come up at all.
+    """
+    folder.handover_file.unlink(missing_ok=True)
+    handover.write(folder.handover_file, handover.capture(job_env, attempt))
+    if wrap:
+        _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
+        if _taken_over(folder, WRAPPED_START_S):
+            return None
+    _start_holder(folder, spec, guardian_argv(folder))
+    if not _taken_over(folder, GUARDIAN_START_S):
+        folder.handover_file.unlink(missing_ok=True)
+        raise DdptopError(
+            f"the guardian of {spec.job} did not start", f"see {folder.supervisor_log}"
+        )
+    return f"{wrap[0]} did not start the job, which may end with this login" if wrap else None
+
+
+def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
+    """Whether the guardian took the hand-over, which it does first of all."""
+    deadline_s = time.monotonic() + timeout_s
+    while folder.handover_file.exists():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> None:
+    """A detached tmux session whose pane runs `argv`, or a process of a session of its own."""
+    marker = {"DDPTOP_JOB_ID": spec.job_id}
+    if spec.backing == "tmux":
+        tmux.start_session(spec.job, argv, folder.path, marker)
+        return
+    with folder.supervisor_log.open("ab") as log:
+        subprocess.Popen(
+            list(argv),
+            env={**os.environ, **marker},
+            cwd=folder.path,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        ).returncode = 0  # it outlives this process, which therefore never reaps it

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptop_runner import handover, tmux
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.logs import last_lines
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 
@@ -49,14 +51,18 @@ def start_guardian(
     folder.handover_file.unlink(missing_ok=True)
     handover.write(folder.handover_file, handover.capture(job_env, attempt))
     if wrap:
-        _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
+        end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
         if _taken_over(folder, WRAPPED_START_S):
             return None
+        end_holder()  # systemd-run may hang; a guardian that came up after all ignores it
     _start_holder(folder, spec, guardian_argv(folder))
     if not _taken_over(folder, GUARDIAN_START_S):
         folder.handover_file.unlink(missing_ok=True)
+        # a refused job's folder goes with its log, so the message has to quote it
+        said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
-            f"the guardian of {spec.job} did not start", f"see {folder.supervisor_log}"
+            f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
+            "ddptop doctor may say why",
         )
     return f"{wrap[0]} did not start the job, which may end with this login" if wrap else None
 
@@ -71,19 +77,25 @@ def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
     return True
 
 
-def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> None:
-    """A detached tmux session whose pane runs `argv`, or a process of a session of its own."""
+def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Callable[[], None]:
+    """A detached tmux session whose pane runs `argv`, or a process of a session of its own.
+
+    Returns:
+        What hangs it up.
+    """
     marker = {"DDPTOP_JOB_ID": spec.job_id}
     if spec.backing == "tmux":
         tmux.start_session(spec.job, argv, folder.path, marker)
-        return
+        return lambda: tmux.end_session(spec.job)
     with folder.supervisor_log.open("ab") as log:
-        subprocess.Popen(
+        process = subprocess.Popen(
             list(argv),
-            env={**os.environ, **marker},
+            env={**handover.of_shell(os.environ), **marker},
             cwd=folder.path,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-        ).returncode = 0  # it outlives this process, which therefore never reaps it
+        )
+    process.returncode = 0  # it outlives this process, which therefore never reaps it
+    return lambda: os.kill(process.pid, signal.SIGHUP)  # unreaped, so the pid is still its own

@@ -6,15 +6,17 @@ Sessions of the person's tmux are never touched: the server listens on a socket 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.handover import OF_A_RANK
 from ddptop_runner.paths import state_home
 
 DEFAULT_SOCKET = "ddptop"
@@ -94,16 +96,17 @@ def start_session(
     config.write_text(CONFIG, encoding="utf-8")
     server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
     try:
-        server.new_session(
-            session_name=job,
-            attach=False,
-            start_directory=str(cwd),
-            window_name=job,
-            window_command=shell_words(argv),
-            environment=dict(environment),
-            x=120,
-            y=40,
-        )
+        with _outside_any_rank():
+            server.new_session(
+                session_name=job,
+                attach=False,
+                start_directory=str(cwd),
+                window_name=job,
+                window_command=shell_words(argv),
+                environment=dict(environment),
+                x=120,
+                y=40,
+            )
     except TmuxSessionExists as error:
         raise UsageError(
             f"tmux already has a session {job!r} on the socket {socket_name()!r}",
@@ -111,6 +114,22 @@ def start_session(
         ) from error
     except LibTmuxException as error:
         raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _outside_any_rank() -> Iterator[None]:
+    """A server keeps the variables it was started with, and hands them to every later session."""
+    kept = {name: os.environ.pop(name) for name in OF_A_RANK if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def end_session(job: str) -> None:
+    """Hang up the session of that exact name, if there is one."""
+    command = ["tmux", "-L", socket_name(), "kill-session", "-t", f"={job}"]
+    subprocess.run(command, capture_output=True, timeout=5, check=False)
 
 
 def shell_words(argv: Sequence[str]) -> str:

@@ -1,0 +1,117 @@
+"""Bringing a guardian up, with a stand-in for the guardian's program."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runner.builders import make_spec, put_job
+
+from ddptop_runner import guardian_start, handover, procs
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.guardian_start import start_guardian
+from ddptop_runner.paths import RunFolder
+
+TAKES = """
+import json, os, sys, time
+folder = sys.argv[1]
+with open(folder + "/started", "a") as file:
+    file.write(json.dumps(dict(os.environ)) + "\\n")
+os.rename(folder + "/handover.json", folder + "/taken.json")
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture(params=["tmux", "daemon"])
+def backing(request) -> str:
+    if request.param == "tmux":
+        request.applymarker(pytest.mark.tmux)
+    return request.param
+
+
+@pytest.fixture
+def folder(ddptop_home) -> RunFolder:
+    return put_job()
+
+
+def started(folder: RunFolder) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (folder.path / "started").read_text().splitlines()]
+
+
+def pretend(monkeypatch, code: str, seconds: float = 0.3) -> None:
+    """Let this code be the guardian."""
+    monkeypatch.setattr(
+        guardian_start,
+        "guardian_argv",
+        lambda folder: [sys.executable, "-S", "-c", code, str(folder.path), str(seconds)],
+    )
+
+
+def wrapper(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "systemd-run"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_guardian_gets_the_hand_over_and_the_jobs_id(folder, backing, monkeypatch):
+    monkeypatch.setenv("DDPTOP_ATTEMPT", "7")  # launched from within a rank of another job
+    monkeypatch.setenv("SECRET", "s3cret")
+    pretend(monkeypatch, TAKES)
+    spec = make_spec(backing=backing)
+    assert start_guardian(folder, spec, {"A": "1"}, (), attempt=2) is None
+    (env,) = started(folder)
+    assert env["DDPTOP_JOB_ID"] == spec.job_id
+    assert "DDPTOP_ATTEMPT" not in env
+    assert os.environ["DDPTOP_ATTEMPT"] == "7"
+    taken = handover.take(folder.path / "taken.json")
+    assert (taken.attempt, taken.job_env, taken.env["SECRET"]) == (2, {"A": "1"}, "s3cret")
+
+
+def test_it_is_started_through_the_wrapper(folder, backing, monkeypatch, tmp_path):
+    pretend(monkeypatch, TAKES)
+    scope = wrapper(tmp_path, 'IN_SCOPE=$1; export IN_SCOPE; shift; exec "$@"')
+    spec = make_spec(backing=backing)
+    assert start_guardian(folder, spec, {}, (scope, "--user"), attempt=0) is None
+    assert [env["IN_SCOPE"] for env in started(folder)] == ["--user"]
+
+
+@pytest.mark.parametrize("text", ["exit 1", "exec sleep 60"], ids=["refuses", "hangs"])
+def test_without_the_wrapper_where_that_does_not_work(
+    folder, backing, monkeypatch, tmp_path, text, wait_until
+):
+    monkeypatch.setattr(guardian_start, "WRAPPED_START_S", 0.3)
+    pretend(monkeypatch, TAKES)
+    scope = wrapper(tmp_path, text)
+    spec = make_spec(backing=backing)
+    note = start_guardian(folder, spec, {}, (scope,), attempt=0)
+    assert note == f"{scope} did not start the job, which may end with this login"
+    assert len(started(folder)) == 1
+    wait_until(lambda: procs.pids_of_job(spec.job_id) == [], what="nothing to be left")
+
+
+def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch):
+    monkeypatch.setattr(guardian_start, "GUARDIAN_START_S", 0.3)
+    pretend(monkeypatch, "import sys; sys.exit('no room in here')")
+    with pytest.raises(DdptopError, match="the guardian of train did not start") as caught:
+        start_guardian(folder, make_spec(backing=backing), {}, (), attempt=0)
+    if backing == "daemon":  # in tmux its words went with the pane
+        assert "(no room in here)" in str(caught.value)
+    assert not folder.handover_file.exists()  # the variables' values lie nowhere
+
+
+def test_a_hand_over_that_was_left_behind_is_replaced(folder, monkeypatch):
+    folder.handover_file.write_text("old")
+    pretend(monkeypatch, TAKES)
+    start_guardian(folder, make_spec(backing="daemon"), {}, (), attempt=5)
+    assert handover.take(folder.path / "taken.json").attempt == 5
+
+
+def test_the_real_guardian_is_started_by_path():
+    argv = guardian_start.guardian_argv(RunFolder(Path("/runs/train")))
+    assert argv[0] == sys.executable
+    assert argv[2:] == ["guardian", "/runs/train"]
+    assert Path(argv[1]).is_absolute() and Path(argv[1]).is_file()

@@ -14,7 +14,7 @@ import click
 from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
 
-NOT_YET = "is not there yet"
+NOT_YET = "is not yet available"
 
 
 def is_terminal() -> bool:
@@ -262,12 +262,12 @@ def demo(detach: bool, arguments: tuple[str, ...]) -> int:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True)
 def ps(as_json: bool) -> int:
-    """List training that ddptop did not start (not there yet)."""
+    """List training that ddptop did not start (not yet available)."""
     raise UsageError(f"ps {NOT_YET}", "ddptop ls lists ddptop's own jobs")
 
 
 @cli.command()
 @click.argument("target", metavar="PID|JOB")
 def watch(target: str) -> int:
-    """Watch training that ddptop did not start (not there yet)."""
+    """Watch training that ddptop did not start (not yet available)."""
     raise UsageError(f"watch {NOT_YET}", "ddptop attach shows ddptop's own jobs")

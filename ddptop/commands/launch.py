@@ -63,12 +63,12 @@ def hang_timeout_s(text: str | None) -> float | None:
     """Seconds of `--hang-timeout`, None for off.
 
     Raises:
-        UsageError: for `auto`, which is not there yet, and for what is not a positive number.
+        UsageError: for `auto`, which is not yet available, and for what is not a positive number.
     """
     if text is None or text == "off":
         return None
     if text == "auto":
-        raise UsageError("--hang-timeout auto is not there yet", "give SECONDS, or off")
+        raise UsageError("--hang-timeout auto is not yet available", "give SECONDS, or off")
     try:
         seconds = float(text)
     except ValueError:
@@ -82,13 +82,13 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
     """The request that a command line stands for.
 
     Raises:
-        UsageError: when it names no script, or asks for what is not there yet.
+        UsageError: when it names no script, or asks for what is not yet available.
     """
     if target is None:
         raise UsageError("nothing to launch", "ddptop launch [OPTIONS] SCRIPT [ARGS]...")
     if target.kind == "command":
         raise UsageError(
-            "launching another command (-- COMMAND) is not there yet",
+            "launching another command (-- COMMAND) is not yet available",
             "ddptop launch SCRIPT starts a script with torch's own launcher",
         )
     return LaunchRequest(

@@ -41,7 +41,7 @@ def parse_gpus(text: str) -> GpuRequest:
         return GpuRequest("all" if value == "all" else "none")
     if _AUTO.fullmatch(value):
         raise UsageError(
-            f"--gpus {value} cannot choose idle devices yet",
+            f"--gpus {value} is not yet available: ddptop cannot choose idle devices",
             "name the devices, such as 0-3; `ddptop gpus` shows which are idle",
         )
     if value.startswith("auto"):

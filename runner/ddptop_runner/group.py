@@ -29,6 +29,8 @@ from ddptop_runner.sweep import LEFTOVER_GRACE_S, JobProcesses
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
 HANG_GRACE_S = 10.0
+RESUMED_GRACE_S = 10.0
+"""For a stop whose supervisor died: what was left of its grace is not known."""
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 
@@ -65,6 +67,13 @@ class Group(AttemptRecord):
         self._outcomes: list[policy.AttemptOutcome] = []
         self._stop_requested = asyncio.Event()
         self._concluding = False
+
+    def resume_stop(self) -> None:
+        """Go on with a stop that an earlier supervisor had begun."""
+        if self.state == "stopping":
+            self.ending = Ending("stopped")
+            self._stop_requested.set()
+            self._around.spawn(self._end_ranks(RESUMED_GRACE_S))
 
     # -- what happens ----------------------------------------------------------------------------
 

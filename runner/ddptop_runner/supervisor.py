@@ -110,7 +110,8 @@ class Supervisor:
         new = self._update_alerts(snapshot)
         snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
         for alert in new:
-            self._story.tell("alert", alert.message, attempt=self._group.attempt)
+            type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
+            self._story.tell(type_, alert.message, attempt=self._group.attempt)
         self._write(snapshot)
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
         self._group.table.forget_loss_range()
@@ -174,6 +175,7 @@ class Supervisor:
             self._seq = previous.seq
         if hello["supervisor_restarts"] and previous is not None:
             self._group.recover(previous)
+            self._group.resume_stop()
             self._story.tell(
                 "supervisor_restarted",
                 "the supervisor was started again; nothing was lost",

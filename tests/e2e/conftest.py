@@ -89,9 +89,7 @@ class Job:
         return pid
 
     def wait(self, timeout_s: float = 120.0) -> int:
-        answer = self.cli(
-            "wait", self.name, "--timeout", str(timeout_s), timeout_s=timeout_s + 30
-        )
+        answer = self.cli("wait", self.name, "--timeout", str(timeout_s), timeout_s=timeout_s + 30)
         return answer.returncode
 
 

@@ -5,6 +5,7 @@ this file.
 """
 
 import json
+import logging
 import os
 import signal
 
@@ -26,6 +27,14 @@ def set_aside_broken_files(paths):
             os.replace(path, path + ".broken")
         except OSError:
             pass  # not written, the usual case
+
+
+def expect_no_handlers(record):
+    """Drop torch's warning that it installed no signal handlers: that is why a thread runs it."""
+    return "Failed to register signal handlers" not in record.getMessage()
+
+
+logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(expect_no_handlers)
 
 
 class RankFiles(LogsSpecs):

@@ -1,0 +1,101 @@
+"""Jobs on devices: the real pynvml against the stand-in driver library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Job
+from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.nvml_stub.driver import GIB
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
+    """Four devices, of which the last has twice the others' memory in use."""
+    gpus = [StubGpu(index=index, mem_used=(20 if index < 3 else 40) * GIB) for index in range(4)]
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    try:
+        stub = StubDriver(folder, gpus)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    for name, value in stub.env().items():
+        monkeypatch.setenv(name, value)
+    return stub
+
+
+def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
+    stub, launch_script, wait_until, ddptop_cli
+):
+    job = launch_script(
+        "import os, time\n"
+        "print('sees', os.environ['CUDA_DEVICE_ORDER'], os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        "time.sleep(600)\n",
+        *["--gpus", "1,3"],
+    )
+    wait_until(lambda: len(job.status()["gpus"]) == 2, what="the job's devices")
+    wait_until(lambda: job.rank(1)["pid"], what="the ranks")
+    assert "sees PCI_BUS_ID 1,3" in job.cli("logs", job.name).stdout
+    stub.set_processes(1, [StubProcess(job.rank(0)["pid"], 18 * GIB)])
+    stub.set_processes(3, [StubProcess(job.rank(1)["pid"], 36 * GIB)])
+    wait_until(lambda: job.rank(1)["gpu_mem_used_bytes"] == 36 * GIB, what="memory per rank")
+    status = job.status()
+    assert [gpu["index"] for gpu in status["gpus"]] == [1, 3]
+    assert [rank["gpu"] for rank in status["ranks"]] == [1, 3]
+    assert status["ranks"][0]["gpu_util_percent"] == 97
+    assert status["imbalance"]["memory"] == pytest.approx(36 / 27 - 1)
+    shown = json.loads(ddptop_cli("gpus", "--json").stdout)["gpus"]
+    assert shown[3]["processes"][0]["job"] == job.name
+    assert shown[3]["processes"][0]["rank"] == 1
+    listed = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
+    assert [rank["gpu"] for rank in listed[0]["ranks"]] == [1, 3]
+    stub.lose(3)
+    wait_until(lambda: job.status()["gpus"][1]["lost"], what="the loss of a device")
+    assert job.status()["gpus"][1]["util_percent"] is None
+    assert "gpu-lost" in {alert["id"] for alert in job.status()["alerts"]}
+    assert job.events("gpu_lost")[0]["message"] == "GPU 3 is lost"
+    assert job.status()["state"] in ("starting", "running")
+    job.cli("kill", job.name)
+
+
+def test_without_gpus_named_every_allowed_device_gets_a_rank(
+    stub, tmp_path, ddptop_cli, monkeypatch
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    (tmp_path / "s.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    answer = ddptop_cli("launch", "-d", str(tmp_path / "s.py"))
+    assert answer.returncode == 0, answer.stderr
+    job = Job(answer.stdout.strip(), ddptop_cli)
+    assert job.wait() == 0
+    assert job.cli("logs", job.name, "-r", "1").stdout.strip() in ("2,0", "0,2")
+    assert len(job.status()["ranks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("7", "GPU 7 is not on this machine"),
+        ("0-9", "not on this machine"),
+        ("1", "outside"),
+        ("", "--gpus"),
+        ("0-", "--gpus"),
+        ("auto:2", "not yet"),
+    ],
+)
+def test_devices_that_cannot_be_had_are_named(
+    stub, tmp_path, ddptop_cli, monkeypatch, asked, words, ddptop_home
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    (tmp_path / "s.py").write_text("")
+    answer = ddptop_cli("launch", "-d", "--gpus", asked, str(tmp_path / "s.py"))
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+    assert words in answer.stderr
+    if words in ("outside", "GPU 7 is not on this machine"):
+        assert "0" in answer.stderr.split(words)[1]
+    assert not (ddptop_home / "runs").exists()

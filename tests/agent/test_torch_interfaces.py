@@ -1,0 +1,96 @@
+"""The parts of torch elastic that the agent builds on, as they are in the installed torch.
+
+`elastic.py` and `rendezvous.py` are the only files that use them. A torch that renames one of them
+turns this red before a job does.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+AGENT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "agent"
+
+
+def parameters(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_the_agents_methods_that_are_overridden_keep_their_names_and_parameters():
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    assert parameters(LocalElasticAgent.__init__)[:3] == ["self", "spec", "logs_specs"]
+    for name in ("_start_workers", "_monitor_workers"):
+        assert parameters(getattr(LocalElasticAgent, name)) == ["self", "worker_group"]
+    assert parameters(LocalElasticAgent._stop_workers)[:2] == ["self", "worker_group"]
+    source = inspect.getsource(LocalElasticAgent)
+    assert "self._pcontext" in source
+    assert "spec.max_restarts - self._remaining_restarts" in source
+
+
+def test_the_loop_restarts_while_restarts_remain_and_takes_one_off():
+    from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+
+    loop = inspect.getsource(SimpleElasticAgent._invoke_run)
+    assert "if self._remaining_restarts > 0:" in loop
+    assert "self._remaining_restarts -= 1" in loop
+    assert "self._restart_workers(" in loop
+
+
+def test_a_rank_is_a_popen_behind_its_local_rank():
+    from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+    from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (
+        SubprocessHandler,
+    )
+
+    assert "self.subprocess_handlers" in inspect.getsource(SubprocessContext)
+    assert "error_files" in inspect.getsource(SubprocessContext)
+    handler = inspect.getsource(SubprocessHandler)
+    assert "self.proc: Popen" in handler
+    assert "start_new_session" in handler
+
+
+def test_log_destinations_begin_with_the_five_maps_that_the_agent_fills():
+    import dataclasses
+
+    from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+    names = [field.name for field in dataclasses.fields(LogsDest)]
+    assert names[:5] == ["stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"]
+    assert parameters(LogsSpecs.reify)[:2] == ["self", "envs"]
+
+
+def test_the_rendezvous_has_every_method_that_torch_asks_for():
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
+
+    tree = ast.parse((AGENT / "rendezvous.py").read_text())
+    (handler,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    ours = {node.name for node in handler.body if isinstance(node, ast.FunctionDef)}
+    assert RendezvousHandler.__abstractmethods__ <= ours
+    assert parameters(RendezvousInfo.__init__)[1:5] == [
+        "store",
+        "rank",
+        "world_size",
+        "bootstrap_store_info",
+    ]
+    assert "master_listen_fd" in (TCPStore.__init__.__doc__ or "")
+
+
+@pytest.mark.parametrize("file", sorted(AGENT.glob("*.py")), ids=lambda file: file.name)
+def test_the_agent_is_python_3_8_and_needs_torch_alone(file: Path):
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    imported = {
+        (alias.name if isinstance(node, ast.Import) else node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "level", 0) == 0
+        for alias in node.names
+    }
+    import sys
+
+    assert imported - set(sys.stdlib_module_names) <= {"torch", "ddptop_agent"}

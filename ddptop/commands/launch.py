@@ -16,6 +16,19 @@ from ddptop_runner.launch import LaunchPlan, LaunchRequest
 from ddptop_runner.registry import JobView
 
 
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_*",
+    "DDPTOP_*",
+)
+"""What every rank gets, as under torchrun; said by `--dry-run`."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What is to be trained, as typed."""
@@ -155,6 +168,7 @@ def describe(plan: LaunchPlan) -> str:
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
     probe = "on" if spec.probe else "off: steps and losses will be unknown"
+    probe_variables = ", PYTHONPATH (the probe's folder before yours)" if spec.probe else ""
     lines = [
         f"job:           {spec.job}",
         f"devices:       {devices}",
@@ -162,6 +176,7 @@ def describe(plan: LaunchPlan) -> str:
         f"argv:          {shlex.join(spec.command())}",
         f"cwd:           {spec.cwd}",
         f"sets:          {', '.join(sorted(plan.job_env))}",
+        f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}",
         f"inherits:      {', '.join(spec.env_names)}",
         f"restarts:      at most {spec.max_restarts}; what will fail again is not tried again",
         f"hang verdict:  {hang}",

@@ -56,10 +56,12 @@ class RankRecord:
         """Whether it was started and its end has not been reported."""
         return self.process is not None and self.exit is None
 
-    def steps_per_s(self) -> float | None:
-        """Over the last ten seconds or so; None with fewer than two marks."""
+    def steps_per_s(self, now_s: float) -> float | None:
+        """Over the last ten seconds or so; 0 for a quiet rank; None with fewer than two marks."""
         if len(self._rate_marks) < 2:
             return None
+        if is_quiet(self.since_progress_s(now_s), self.step_time_s):
+            return 0.0
         (first_s, first), (last_s, last) = self._rate_marks[0], self._rate_marks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
 
@@ -155,7 +157,7 @@ class RankRecord:
             loss_min=self.loss_min,
             loss_max=self.loss_max,
             step_time_s=self.step_time_s,
-            steps_per_s=self.steps_per_s() if self.alive else None,
+            steps_per_s=self.steps_per_s(now_s) if self.alive else None,
             data_wait_s=self.data_wait_s,
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
@@ -230,7 +232,7 @@ class RankTable:
                 rank=record.rank,
                 alive=record.alive,
                 paused=record.usage is not None and record.usage.state_letter in "Tt",
-                steps=record.steps if record.heard else None,
+                steps=(record.steps or 0) if record.heard else None,
                 since_progress_s=record.since_progress_s(now_s),
             )
             for record in self
@@ -255,11 +257,11 @@ def total_steps(records: Iterable[RankRecord]) -> int | None:
     return max((r.total_steps for r in records if r.total_steps is not None), default=None)
 
 
-def eta_s(records: Iterable[RankRecord]) -> float | None:
+def eta_s(records: Iterable[RankRecord], now_s: float) -> float | None:
     """Seconds to the last step at the slowest rank's speed; None where that is unknown."""
     estimates = []
     for record in records:
-        rate = record.steps_per_s()
+        rate = record.steps_per_s(now_s)
         done = record.global_step if record.global_step is not None else record.steps
         if record.total_steps is not None and done is not None and rate:
             estimates.append(max(0, record.total_steps - done) / rate)

@@ -312,7 +312,7 @@ class Supervisor:
             cause=group.cause,
             step=group.table.fewest_steps(),
             total_steps=rank_table.total_steps(group.table),
-            eta_s=rank_table.eta_s(group.table) if alive else None,
+            eta_s=rank_table.eta_s(group.table, now_s) if alive else None,
             guardian=self._guardian,
             supervisor=self._self,
             agent=None if group.agent_pid is None else procs.identify(group.agent_pid),

@@ -29,9 +29,12 @@ class Hooks:
         self.record = record
         self._training_thread = get_ident()
         self._dispatch_modes = torch._C._len_torch_dispatch_stack
+        self._has_scaler = False
+        """Whether any loss was ever scaled: those passed to backward are then not the script's."""
         self._foreign = []
         """[(loss before scaling, divisor)] of scalers that make a new tensor out of our sight."""
-        self._uses_scaler = False
+        self._labels_losses = False
+        """Whether a GradScaler has labelled a scaled loss with the one before scaling."""
         self._watch = compiled.StepWatch()
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
@@ -74,10 +77,12 @@ class Hooks:
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
+        self._has_scaler = True
         self._patch(engine, "backward", self._deepspeed_backward)
 
     def arm_apex(self, amp):
         """The same for apex.amp, as far as it still exists."""
+        self._has_scaler = True
         self._patch(amp, "scale_loss", self._apex_scale_loss)
 
     def _patch(self, owner, name, make):
@@ -87,14 +92,14 @@ class Hooks:
 
     def _backward(self, original):
         is_compiling, tensor_type = _is_compiling(self.torch), self.torch.Tensor
-        saw, saw_loss = self.saw_backward, self.saw_plain_loss
+        saw, saw_plain = self.saw_backward, self.saw_plain_backward
         unseen, modes = self.torch._C.DisableTorchFunction, self.torch._C._len_torch_function_stack
 
         def backward(*args, **kwargs):
             if not is_compiling():
                 try:
                     if args[1:2] == NO_GRADIENT and type(args[0]) is tensor_type and not modes():
-                        saw_loss(args[0])
+                        saw_plain(args[0])
                     else:
                         with unseen():
                             saw(args, kwargs)
@@ -105,12 +110,12 @@ class Hooks:
 
         return backward
 
-    def saw_plain_loss(self, tensor):
-        """Count a backward pass of a plain tensor: the short way of what nearly all scripts do."""
-        record = self.record
-        if self._uses_scaler or self._foreign or not tensor.is_cpu:
+    def saw_plain_backward(self, tensor):
+        """`saw_backward` for what nearly all scripts do: the fewest steps that a loss needs."""
+        if self._has_scaler or not tensor.is_cpu:
             self.saw_backward((tensor,), {})
             return
+        record = self.record
         if record.backwards != record.backwards_at_step:
             self.find_unseen_steps()
         record.backwards += 1
@@ -137,7 +142,7 @@ class Hooks:
         if gradient is not None:  # an inner pass, as of activation checkpointing: no loss
             return
         divisor = 1
-        if self._uses_scaler:
+        if self._labels_losses:
             # a scaled loss that went through more arithmetic is nothing a person would know
             tensor = getattr(tensor, UNSCALED, None)
             if tensor is None:
@@ -203,7 +208,7 @@ class Hooks:
         if isinstance(outputs, self.torch.Tensor):
             outputs, scaled = (outputs,), (scaled,)
         if isinstance(outputs, (tuple, list)):
-            self._uses_scaler = True
+            self._labels_losses = self._has_scaler = True
             for before, after in zip(outputs, scaled):
                 setattr(after, UNSCALED, before.detach())
 

@@ -35,13 +35,17 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     lost = tuple(gpu.index for gpu in gpus if gpu.lost)
     if lost:
         names = ", ".join(map(str, lost))
-        found.append(Finding("gpu-lost", "error", f"GPU {names} is lost", gpus=lost))
+        message = f"GPUs {names} are lost" if len(lost) > 1 else f"GPU {names} is lost"
+        found.append(Finding("gpu-lost", "error", message, gpus=lost))
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
-        found.append(Finding("hung", "error", f"{_ranks_in_words(hung)} make no progress", hung))
+        verb = "make" if len(hung) > 1 else "makes"
+        message = f"{_ranks_in_words(hung)} {verb} no progress"
+        found.append(Finding("hung", "error", message, hung))
     paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
     if paused:
-        message = f"{_ranks_in_words(paused)} paused by a signal (SIGCONT lets it go on)"
+        verb = "are" if len(paused) > 1 else "is"
+        message = f"{_ranks_in_words(paused)} {verb} paused by a signal (SIGCONT lets it go on)"
         found.append(Finding("paused", "warning", message, paused))
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
     if quiet:

@@ -1,0 +1,117 @@
+"""What a person should look at, and since when."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from ddptop_runner.alerts import AlertBook, Finding, find
+from ddptop_runner.model import GpuSample, RankSample
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+
+def ranks(**by_field: list[object]) -> list[RankSample]:
+    """`ranks(state=["running", "hung"])`: one sample per entry."""
+    (field, values), *_ = by_field.items()
+    return [
+        RankSample(rank=number, local_rank=number, host="h", **{field: value})
+        for number, value in enumerate(values)
+    ]
+
+
+FINDINGS = {
+    "all is well": (ranks(state=["running", "starting", "exited"]), [], []),
+    "nothing is known": ([], [], []),
+    "NaN": (
+        ranks(loss_state=["ok", "nan", None, "nan"]),
+        [],
+        [Finding("loss-nan", "error", "the loss of ranks 1, 3 is NaN", (1, 3))],
+    ),
+    "infinite": (
+        ranks(loss_state=["inf", "ok"]),
+        [],
+        [Finding("loss-inf", "error", "the loss of rank 0 is infinite", (0,))],
+    ),
+    "both": (ranks(loss_state=["inf", "nan"]), [], ["loss-nan", "loss-inf"]),
+    "lost devices": (
+        [],
+        [GpuSample(index=0), GpuSample(index=2, lost=True), GpuSample(index=5, lost=True)],
+        [Finding("gpu-lost", "error", "GPUs 2, 5 are lost", (), (2, 5))],
+    ),
+    "a lost device": (
+        [],
+        [GpuSample(index=2, lost=True)],
+        [Finding("gpu-lost", "error", "GPU 2 is lost", (), (2,))],
+    ),
+    "hung": (
+        ranks(state=["hung", "running"]),
+        [],
+        [Finding("hung", "error", "rank 0 makes no progress", (0,))],
+    ),
+    "hung together": (
+        ranks(state=["hung", "hung"]),
+        [],
+        [Finding("hung", "error", "ranks 0, 1 make no progress", (0, 1))],
+    ),
+    "paused": (
+        ranks(state=["running", "paused"]),
+        [],
+        [
+            Finding(
+                "paused", "warning", "rank 1 is paused by a signal (SIGCONT lets it go on)", (1,)
+            )
+        ],
+    ),
+    "quiet is no alarm": (
+        ranks(state=["quiet", "quiet", "running"]),
+        [],
+        [Finding("quiet", "info", "ranks 0, 1 took no step for much longer than usual", (0, 1))],
+    ),
+    "worst first": (
+        ranks(state=["quiet", "paused", "hung"]),
+        [GpuSample(index=0, lost=True)],
+        ["gpu-lost", "hung", "paused", "quiet"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FINDINGS.values(), ids=list(FINDINGS))
+def test_find(case):
+    found_ranks, gpus, expected = case
+    found = find(found_ranks, gpus)
+    if expected and isinstance(expected[0], str):
+        assert [finding.id for finding in found] == expected
+    else:
+        assert found == expected
+
+
+def at(second: int) -> dt.datetime:
+    return NOON + dt.timedelta(seconds=second)
+
+
+NAN = Finding("loss-nan", "error", "the loss of rank 1 is NaN", (1,))
+NAN_ALL = Finding("loss-nan", "error", "the loss of ranks 0, 1 is NaN", (0, 1))
+QUIET = Finding("quiet", "info", "rank 0 took no step", (0,))
+
+
+def test_an_alert_keeps_its_time_while_it_holds_and_begins_anew_when_it_comes_back():
+    book = AlertBook()
+    alerts, new = book.update([NAN], at(0))
+    assert [(alert.id, alert.since) for alert in new] == [("loss-nan", at(0))]
+    alerts, new = book.update([NAN_ALL, QUIET], at(1))
+    assert [(alert.id, alert.since) for alert in alerts] == [("loss-nan", at(0)), ("quiet", at(1))]
+    assert [alert.id for alert in new] == ["quiet"]
+    assert alerts[0].ranks == [0, 1]  # what it says is of this moment
+    alerts, new = book.update([], at(2))
+    assert alerts == [] and new == []
+    alerts, new = book.update([NAN], at(3))
+    assert [alert.since for alert in new] == [at(3)]
+
+
+def test_an_alert_says_all_that_its_finding_says():
+    alerts, _ = AlertBook().update([Finding("x", "warning", "words", (1, 2), (3,))], NOON)
+    (alert,) = alerts
+    assert (alert.severity, alert.message) == ("warning", "words")
+    assert (alert.ranks, alert.gpus) == ([1, 2], [3])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -110,8 +109,12 @@ def read_job(folder: RunFolder) -> JobView:
 
 
 def _is_job(folder: RunFolder) -> bool:
-    """Whether the folder holds a job that this user may read: a state folder may be shared."""
-    return os.access(folder.spec_file, os.R_OK)
+    """Whether the folder holds a job that this user may see: a state folder may be shared."""
+    try:
+        folder.spec_file.stat()
+    except OSError:
+        return False
+    return True
 
 
 def read_all() -> tuple[list[JobView], list[DamagedFileError]]:

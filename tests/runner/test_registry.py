@@ -1,0 +1,280 @@
+"""Jobs as a reader finds them: names, states that are checked, files that are damaged."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
+
+from ddptop_runner import procs, registry
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import DamagedFileError, NewerFileError, NoSuchJobError, UsageError
+from ddptop_runner.model import LIVE_STATES, GpuProcess, GpuSample, RankSample
+from ddptop_runner.paths import RunFolder, run_folder, runs_dir
+from ddptop_runner.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
+
+pytestmark = pytest.mark.usefixtures("ddptop_home")
+ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}
+ENDED = {"state": "finished", "ended_at": utc_now()}
+LOST = {"state": "running", "guardian": gone()}
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three_jobs():
+    put_job("train", ALIVE)
+    put_job("train-2", ENDED)
+    put_job("eval", ENDED)
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("train", "train"),  # exact beats prefix
+        ("train-", "train-2"),
+        ("train-2", "train-2"),
+        ("e", "eval"),
+        (None, "train"),  # the only one alive
+    ],
+)
+def test_resolve(three_jobs, name, job):
+    assert resolve(name).job == job
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("tr", UsageError, "'tr' could be any of train, train-2; give more of the name"),
+        ("none", NoSuchJobError, "there is no job 'none'"),
+        ("rain", NoSuchJobError, "there is no job"),
+        ("", NoSuchJobError, "there is no job ''"),
+        (".", NoSuchJobError, "no job '.'"),
+        ("..", NoSuchJobError, "no job '..'"),
+        ("../runs/train", NoSuchJobError, "no job"),
+        ("train/", NoSuchJobError, "no job"),
+        ("TRAIN", NoSuchJobError, "no job"),
+        ("x" * 300, NoSuchJobError, "no job"),
+    ],
+)
+def test_resolve_refuses(three_jobs, name, error, words):
+    with pytest.raises(error) as caught:
+        resolve(name)
+    assert words in str(caught.value)
+
+
+def test_without_a_name_nothing_is_guessed():
+    with pytest.raises(UsageError, match="no job is alive; name one"):
+        resolve(None)
+    for job in ("b", "a"):
+        put_job(job, ALIVE)
+    with pytest.raises(UsageError, match="2 jobs are alive: a, b; name one of them"):
+        resolve(None)
+
+
+def test_there_may_be_no_state_folder_at_all(ddptop_home):
+    assert not runs_dir().exists()
+    assert read_all() == ([], [])
+    runs_dir().write_text("a file")
+    assert read_all() == ([], [])
+
+
+def test_what_is_no_job_is_not_one():
+    put_job("train", ALIVE)
+    (runs_dir() / "empty").mkdir()
+    (runs_dir() / "file").touch()
+    (runs_dir() / "loop").symlink_to("loop")
+    assert [view.job for view in all_jobs()] == ["train"]
+
+
+def test_jobs_come_newest_first():
+    for day, job in enumerate(("old", "middle", "new")):
+        put_job(job, ENDED, created_at=LONG_AGO + dt.timedelta(days=day))
+    assert [view.job for view in all_jobs()] == ["new", "middle", "old"]
+
+
+# --- states ------------------------------------------------------------------------------------
+
+ELSEWHERE = {"host": "elsewhere"}
+STATES = {
+    # (snapshot, changes of the spec) -> (state, guarded)
+    "guarded": (ALIVE, {}, "running", True),
+    "the supervisor alone": (
+        {**LOST, "supervisor": procs.identify(os.getpid())},
+        {},
+        "running",
+        False,
+    ),
+    "the agent alone": ({**LOST, "agent": procs.identify(os.getpid())}, {}, "running", False),
+    "nobody": (LOST, {}, "lost", False),
+    "nobody was ever written down": ({"state": "starting"}, {}, "lost", False),
+    "ended": (ENDED, {}, "finished", False),
+    "ended, its guardian is just going": ({**ALIVE, "state": "failed"}, {}, "failed", True),
+    "no snapshot yet": (None, {"created_at": utc_now()}, "starting", False),
+    "never came up": (None, {}, "lost", False),
+    "of another host, which nobody can check": (LOST, ELSEWHERE, "running", None),
+    "of another host, starting": (None, ELSEWHERE, "starting", None),
+    "of another host, ended": (ENDED, ELSEWHERE, "finished", None),
+}
+
+
+@pytest.mark.parametrize("case", STATES.values(), ids=list(STATES))
+def test_state(case):
+    snapshot, changes, state, guarded = case
+    view = read_job(put_job("train", snapshot, **changes))
+    assert (view.state, view.guarded) == (state, guarded)
+    assert view.is_live == (state in LIVE_STATES)
+
+
+@pytest.mark.parametrize("state", sorted(LIVE_STATES))
+def test_every_live_state_can_be_lost(state):
+    view = read_job(put_job("train", {"state": state, "guardian": gone()}))
+    assert view.state == "lost"
+
+
+@pytest.mark.parametrize("snapshot", [LOST, None, "damaged"])
+def test_a_job_lives_as_long_as_any_process_carries_its_id(ddptop_home, snapshot):
+    folder = put_job("train", None if snapshot == "damaged" else snapshot)
+    if snapshot == "damaged":
+        folder.node_file(procs.host_name()).write_text("{")
+    env = {**os.environ, "DDPTOP_JOB_ID": make_spec("train").job_id}
+    rank = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, env=env)
+    try:
+        assert read_job(folder).is_live
+    finally:
+        rank.kill()
+        rank.communicate()
+    assert read_job(folder).state == "lost"
+
+
+def test_a_lost_job_ended_when_it_was_last_heard_of():
+    heard = utc_now() - dt.timedelta(hours=30)
+    view = read_job(put_job("train", {**LOST, "ts": heard}))
+    assert view.ended_at == heard
+    assert view.snapshot_age_s == pytest.approx(30 * 3600, abs=60)
+    assert not is_recent(view)
+    never = read_job(put_job("never"))
+    assert (never.ended_at, never.snapshot_age_s) == (LONG_AGO, None)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "recent"),
+    [
+        (ALIVE, True),
+        ({"state": "finished", "ended_at": utc_now() - dt.timedelta(hours=23)}, True),
+        ({"state": "finished", "ended_at": utc_now() - dt.timedelta(hours=25)}, False),
+        ({"state": "failed"}, True),
+    ],
+)
+def test_ls_shows_what_lives_or_ended_within_a_day(snapshot, recent):
+    assert is_recent(read_job(put_job("train", snapshot))) is recent
+
+
+# --- damage ------------------------------------------------------------------------------------
+
+
+def test_a_damaged_job_hides_no_other_and_is_named():
+    put_job("good", ALIVE)
+    put_job("bad", ALIVE).spec_file.write_text("{")
+    views, damaged = read_all()
+    assert [view.job for view in views] == ["good"]
+    assert [str(run_folder("bad").spec_file) in str(error) for error in damaged] == [True]
+    assert resolve(None).job == "good"
+    with pytest.raises(DamagedFileError, match="ddptop rm bad"):
+        resolve("bad")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"schema": 1}'])
+def test_a_damaged_snapshot_is_none(content):
+    folder = put_job("train", ALIVE)
+    folder.node_file(procs.host_name()).write_bytes(content)
+    view = read_job(folder)
+    assert view.snapshot is None
+    assert view.state == "lost"  # no process carries its id
+
+
+def test_a_snapshot_of_a_newer_ddptop_is_refused():
+    folder = put_job("train", ALIVE)
+    file = folder.node_file(procs.host_name())
+    newer = {**json.loads(file.read_bytes()), "schema": 2, "state": "sleeping"}
+    file.write_text(json.dumps(newer))
+    with pytest.raises(NewerFileError) as caught:
+        resolve("train")
+    assert str(caught.value) == (
+        f"{file} was written by a newer ddptop (schema 2, known: 1); upgrade ddptop"
+    )
+    assert [type(error) for error in read_all()[1]] == [NewerFileError]
+
+
+def test_another_users_job_in_a_shared_state_folder_hides_nothing(ddptop_home):
+    put_job("mine", ALIVE)
+    theirs = put_job("theirs", ALIVE).path
+    theirs.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # root may look everywhere
+        for folder in (ddptop_home, runs_dir(), *runs_dir().glob("mine/**/")):
+            folder.chmod(0o755)
+        (runs_dir() / "mine" / "job.json").chmod(0o644)
+        os.seteuid(65534)
+    try:
+        assert [view.job for view in all_jobs()] == ["mine"]
+        with pytest.raises(NoSuchJobError):
+            resolve("theirs")
+    finally:
+        os.seteuid(user)
+        theirs.chmod(0o700)
+
+
+# --- devices -----------------------------------------------------------------------------------
+
+
+def test_ranks_and_what_they_started_are_known_by_pid():
+    process = GpuProcess(pid=501, job="train", rank=1)
+    foreign = GpuProcess(pid=502)
+    snapshot = {
+        **ALIVE,
+        "ranks": [RankSample(rank=0, local_rank=0, host="h", pid=500)],
+        "gpus": [GpuSample(index=0, processes=[process, foreign]), GpuSample(index=1)],
+    }
+    put_job("train", snapshot)
+    put_job("ended", {**ENDED, "ranks": [RankSample(rank=0, local_rank=0, host="h", pid=600)]})
+    assert registry.rank_of_pid() == {500: ("train", 0), 501: ("train", 1)}
+
+
+# --- formats -----------------------------------------------------------------------------------
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+
+
+@pytest.mark.parametrize("version", ["v1"])
+def test_jobs_of_every_version_can_still_be_read(version):
+    folder = RunFolder(SAMPLES / version)
+    view: JobView = read_job(folder)
+    assert (view.job, view.spec.nproc, view.spec.devices[1].index) == ("train", 2, 1)
+    assert view.spec.command() == ["/venv/bin/python", "-u", "train.py", "--lr", "1e-3"]
+    assert view.snapshot is not None
+    assert view.snapshot.cause is not None and view.snapshot.cause.signal == "SIGKILL"
+    assert [rank.state for rank in view.snapshot.ranks] == ["stopped", "failed"]
+    assert view.snapshot.gpus[0].processes == [
+        GpuProcess(pid=4710, user="ann", command="python", job="train", rank=0)
+    ]
+    assert (view.state, view.on_other_host) == ("failed", True)
+    # nothing of it was left out in reading
+    raw = json.loads(folder.node_file("node").read_bytes())
+    assert msgspec.to_builtins(view.snapshot) == raw
+
+
+def test_the_current_formats_have_a_sample():
+    raw = json.loads((SAMPLES / "v1" / "nodes" / "node.json").read_bytes())
+    snapshot = make_snapshot(make_spec())
+    assert set(raw) == set(snapshot.__struct_fields__), "a field was added: make the samples again"
+    spec = json.loads((SAMPLES / "v1" / "job.json").read_bytes())
+    assert set(spec) == set(make_spec().__struct_fields__)

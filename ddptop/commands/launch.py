@@ -15,7 +15,6 @@ from ddptop_runner.errors import UsageError
 from ddptop_runner.launch import LaunchPlan, LaunchRequest
 from ddptop_runner.registry import JobView
 
-
 RANK_VARIABLES = (
     "RANK",
     "LOCAL_RANK",

@@ -1,0 +1,129 @@
+"""A command's way to the supervisor, and every way in which there may be no answer."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ddptop_runner.control import request
+from ddptop_runner.errors import ControlError
+from ddptop_runner.paths import RunFolder
+
+Answer = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def folder(ddptop_home) -> RunFolder:
+    path = ddptop_home / "train"
+    path.mkdir()
+    return RunFolder(path)
+
+
+@pytest.fixture
+def supervisor(folder) -> Iterator[Callable[[Answer], list[bytes]]]:
+    """`supervisor(answer)`: listens, keeps the line it gets, and lets `answer` do what it does."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    heard: list[bytes] = []
+    threads: list[threading.Thread] = []
+
+    def listen(answer: Answer) -> list[bytes]:
+        server.bind(str(folder.control_socket))
+        server.listen()
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as reader:
+                heard.append(reader.readline())
+                answer(connection)
+
+        threads.append(threading.Thread(target=serve))
+        threads[0].start()
+        return heard
+
+    yield listen
+    for thread in threads:
+        thread.join(10)
+    server.close()
+
+
+def says(answer: bytes) -> Answer:
+    return lambda connection: connection.sendall(answer)
+
+
+def test_a_command_and_its_answer(folder, supervisor):
+    heard = supervisor(says(b'{"ok": true, "state": "running", "n": [1, 2]}\n'))
+    answer = request(folder, "stop", grace_s=3.5, rank=None)
+    assert answer == {"ok": True, "state": "running", "n": [1, 2]}
+    assert heard[0].endswith(b"\n")
+    assert json.loads(heard[0]) == {"op": "stop", "grace_s": 3.5, "rank": None}
+
+
+def test_an_answer_that_comes_in_pieces(folder, supervisor):
+    text = "日" * 300_000
+
+    def trickle(connection: socket.socket) -> None:
+        data = json.dumps({"ok": True, "text": text}).encode() + b"\n"
+        for start in range(0, len(data), 65536):
+            connection.sendall(data[start : start + 65536])
+
+    supervisor(trickle)
+    assert request(folder, "stacks")["text"] == text
+
+
+def test_a_refusal_is_an_error_with_its_hint(folder, supervisor):
+    supervisor(says(b'{"ok": false, "error": "the job is restarting", "hint": "wait"}\n'))
+    with pytest.raises(ControlError) as caught:
+        request(folder, "restart")
+    assert (caught.value.message, caught.value.hint) == ("the job is restarting", "wait")
+
+
+BROKEN = {
+    "hangs up": (b"", "broke off its answer"),
+    "half an answer": (b'{"ok": tr', "broke off its answer"),
+    "no JSON": (b"hello\n", "broke off its answer"),
+    "no UTF-8": (b"\xff\xfe\n", "broke off its answer"),
+    "a list": (b"[1]\n", "broke off its answer"),
+    "null": (b"null\n", "broke off its answer"),
+    "refuses without a word": (b"{}\n", "the supervisor refused"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=list(BROKEN))
+def test_a_broken_answer(folder, supervisor, case):
+    data, words = case
+    supervisor(says(data))
+    with pytest.raises(ControlError, match=words):
+        request(folder, "ping")
+
+
+def test_a_supervisor_that_stays_silent(folder, supervisor):
+    done = threading.Event()
+    supervisor(lambda connection: done.wait(10) and None)
+    try:
+        with pytest.raises(ControlError, match=r"train did not answer within 0\.1 s") as caught:
+            request(folder, "ping", timeout_s=0.1)
+    finally:
+        done.set()
+    assert str(folder.supervisor_log) in str(caught.value)
+
+
+def test_no_supervisor(folder):
+    with pytest.raises(ControlError, match="cannot be reached") as caught:
+        request(folder, "ping")
+    assert "No such file" in str(caught.value)
+
+
+def test_a_socket_that_a_dead_supervisor_left(folder):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder.control_socket))
+    with pytest.raises(ControlError, match="Connection refused"):
+        request(folder, "ping")
+
+
+def test_a_path_too_long_for_a_socket(ddptop_home):
+    with pytest.raises(ControlError, match="too long"):
+        request(RunFolder(ddptop_home / ("x" * 120)), "ping")

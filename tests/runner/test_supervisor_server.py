@@ -1,0 +1,169 @@
+"""The control socket: people's commands and the agent's link, through the real client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from ddptop_runner import control, supervisor_server
+from ddptop_runner.errors import ControlError
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.supervisor_server import ControlServer
+
+Message = dict[str, Any]
+
+
+class Agent:
+    """Keeps what the agent's side is told."""
+
+    def __init__(self) -> None:
+        self.hellos: list[Message] = []
+        self.messages: list[Message] = []
+        self.disconnects = 0
+        self.send: Callable[[Message], None] | None = None
+        self.news = asyncio.Event()
+
+    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
+        self.hellos.append(message)
+        self.send = send
+        self.news.set()
+
+    def agent_disconnected(self) -> None:
+        self.disconnects += 1
+        self.news.set()
+
+    def from_agent(self, message: Message) -> None:
+        self.messages.append(message)
+        self.news.set()
+
+    async def hears(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.news.clear()
+            await asyncio.wait_for(self.news.wait(), 10)
+
+
+async def command(message: Message) -> Message:
+    if message["op"] == "refuse":
+        raise ControlError("the job is ill", "see a doctor")
+    return {"echo": message}
+
+
+@pytest.fixture
+def folder(ddptop_home) -> RunFolder:
+    path = ddptop_home / "train"
+    path.mkdir()
+    return RunFolder(path)
+
+
+@pytest.fixture
+async def agent() -> Agent:
+    return Agent()
+
+
+@pytest.fixture
+async def server(folder, agent) -> AsyncIterator[ControlServer]:
+    made = ControlServer(folder.control_socket, command, agent)
+    await made.start()
+    yield made
+    made.close()
+
+
+async def ask(folder: RunFolder, op: str, **arguments: Any) -> Message:
+    return await asyncio.to_thread(control.request, folder, op, 10.0, **arguments)
+
+
+async def raw(folder: RunFolder, data: bytes) -> bytes:
+    """What comes back on these bytes until the server hangs up, which it may do before the end."""
+    reader, writer = await asyncio.open_unix_connection(folder.control_socket)
+    answer = b""
+    try:
+        writer.write(data)
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+    except (ConnectionResetError, BrokenPipeError):
+        writer.close()
+    return answer
+
+
+async def test_commands_are_answered_beside_each_other(server, folder):
+    answers = await asyncio.gather(*(ask(folder, "ping", n=n) for n in range(5)))
+    assert [answer["echo"] for answer in answers] == [{"op": "ping", "n": n} for n in range(5)]
+
+
+async def test_a_refusal_carries_message_and_hint(server, folder):
+    with pytest.raises(ControlError) as caught:
+        await ask(folder, "refuse")
+    assert str(caught.value) == "the job is ill; see a doctor"
+
+
+async def test_only_this_user_may_connect(server, folder):
+    assert stat.S_IMODE(folder.control_socket.stat().st_mode) == 0o600
+
+
+async def test_another_users_command_is_not_carried_out(server, folder, monkeypatch):
+    class Peer:
+        def getsockopt(self, *_: object) -> bytes:
+            return struct.pack("3i", 1, os.getuid() + 1000, 1)
+
+    class Writer:
+        def get_extra_info(self, name: str) -> Peer:
+            return Peer()
+
+    assert supervisor_server._is_same_user(Writer()) is False
+    monkeypatch.setattr(supervisor_server, "_is_same_user", lambda writer: False)
+    assert await raw(folder, b'{"op": "ping"}\n') == b""
+
+
+GARBAGE = [b"", b"\n", b"hello\n", b"[1]\n", b"3\n", b"\xff\n", b'{"op"', b"x" * 2_000_000 + b"\n"]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=[repr(data[:8]) for data in GARBAGE])
+async def test_garbage_is_hung_up_on_and_the_server_goes_on(server, folder, agent, data, caplog):
+    assert await raw(folder, data) == b""
+    assert (await ask(folder, "ping"))["ok"]
+    assert agent.hellos == []
+    assert not caplog.records
+
+
+async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent):
+    folder.control_socket.touch()
+    server = ControlServer(folder.control_socket, command, agent)
+    await server.start()
+    assert (await ask(folder, "ping"))["ok"]
+    server.close()
+    assert not folder.control_socket.exists()
+    server.close()  # a second time does nothing
+
+
+async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agent):
+    reader, writer = await asyncio.open_unix_connection(folder.control_socket)
+    for message in ({"op": "agent", "pid": 7}, {"type": "a"}, {"type": "b"}):
+        writer.write(json.dumps(message).encode() + b"\n")
+    await agent.hears(lambda: len(agent.messages) == 2)
+    assert agent.hellos == [{"op": "agent", "pid": 7}]
+    assert agent.messages == [{"type": "a"}, {"type": "b"}]
+    assert agent.send is not None
+    agent.send({"answer": 1})
+    assert json.loads(await reader.readline()) == {"answer": 1}
+    assert (await ask(folder, "ping"))["ok"]  # people are served meanwhile
+    writer.close()
+    await writer.wait_closed()
+    await agent.hears(lambda: agent.disconnects == 1)
+
+
+async def test_a_link_that_breaks_off_in_a_line_is_a_disconnect(server, folder, agent):
+    _, writer = await asyncio.open_unix_connection(folder.control_socket)
+    writer.write(b'{"op": "agent", "pid": 7}\n{"type": "gro')
+    writer.close()
+    await writer.wait_closed()
+    await agent.hears(lambda: agent.disconnects == 1)
+    assert agent.messages == []

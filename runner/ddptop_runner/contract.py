@@ -97,7 +97,7 @@ def job_row(view: JobView) -> JobRow:
         attempt=None if snapshot is None else snapshot.attempt,
         step=None if snapshot is None else snapshot.step,
         total_steps=None if snapshot is None else snapshot.total_steps,
-        eta_s=None if snapshot is None else snapshot.eta_s,
+        eta_s=snapshot.eta_s if snapshot is not None and view.is_live else None,
         started_at=view.spec.created_at if snapshot is None else snapshot.started_at,
         ranks=[]
         if snapshot is None

@@ -11,6 +11,8 @@ from ddptop_runner.model import ProcessId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SEEN_LIMIT = 4096
+"""Beyond this many, processes that ended are forgotten: a rank may start one every second."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class HostUsage:
         self._ticks: dict[int, tuple[int, int]] = {}
         self._looked_at_s: float | None = None
         self.seen: dict[int, ProcessId] = {}
-        """Every process ever seen in a rank's tree: what may have to be ended with it."""
+        """The processes seen in ranks' trees: what may have to be ended with them."""
 
     def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
         """Usage by rank; ranks whose process is gone are left out.
@@ -53,6 +55,8 @@ class HostUsage:
             if found is not None:
                 usage[rank] = found
         self._ticks = ticks
+        if len(self.seen) > SEEN_LIMIT:
+            self.seen = {p.pid: p for p in self.seen.values() if procs.is_alive(p)}
         return usage
 
     def _look_at_tree(

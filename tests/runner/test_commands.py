@@ -1,0 +1,197 @@
+"""What a person can do to a job, where its supervisor is there and where nobody is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.runner.builders import gone, make_snapshot, make_spec, put_job
+
+from ddptop_runner import commands, control, procs
+from ddptop_runner.agent_launch import AGENT_MAIN
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
+from ddptop_runner.guardian import lock
+from ddptop_runner.model import encode
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.registry import read_job
+from ddptop_runner.spec import write_atomic
+
+pytestmark = pytest.mark.usefixtures("ddptop_home")
+ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}
+ENDED = {"state": "finished", "ended_at": utc_now()}
+UNGUARDED = {"state": "running", "guardian": gone(), "supervisor": gone()}
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[str, dict[str, Any]]]:
+    """What the supervisor would have been asked."""
+    requests: list[tuple[str, dict[str, Any]]] = []
+
+    def request(folder: RunFolder, op: str, **arguments: Any) -> dict[str, Any]:
+        requests.append((op, arguments))
+        return {"ok": True, "stacks": []}
+
+    monkeypatch.setattr(control, "request", request)
+    return requests
+
+
+ACTIONS: dict[str, tuple[Callable[..., Any], tuple[str, dict[str, Any]]]] = {
+    "stop": (commands.stop, ("stop", {"grace_s": 30.0})),
+    "stop soon": (lambda view: commands.stop(view, 2.5), ("stop", {"grace_s": 2.5})),
+    "kill": (commands.kill, ("kill", {"grace_s": 0.0})),
+    "restart": (commands.restart_group, ("restart", {})),
+    "stacks": (commands.stacks, ("stacks", {"timeout_s": 15.0, "rank": None})),
+    "stacks of one": (
+        lambda view: commands.stacks(view, 3),
+        ("stacks", {"timeout_s": 15.0, "rank": 3}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_live_job_is_asked_through_its_supervisor(asked, name):
+    action, request = ACTIONS[name]
+    action(read_job(put_job("train", ALIVE)))
+    assert asked == [request]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_ended_job_is_not_asked(asked, name):
+    with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
+        ACTIONS[name][0](read_job(put_job("train", ENDED)))
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_job_of_another_host_is_left_to_that_host(asked, name):
+    view = read_job(put_job("train", ALIVE, host="elsewhere"))
+    with pytest.raises(UsageError, match="train is on host elsewhere; do this there"):
+        ACTIONS[name][0](view)
+    assert asked == []
+
+
+@pytest.fixture
+def processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """A rank that does not hear SIGTERM, its agent, and a shell in the job's tmux session."""
+    code = {
+        "rank": "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); input()",
+        "agent": "print(1, flush=True); input()",
+        "shell": "print(1, flush=True); input()",
+    }
+    words = {"rank": [], "agent": [str(AGENT_MAIN)], "shell": []}
+    env = {**os.environ, "DDPTOP_JOB_ID": make_spec("train").job_id}
+    started = {}
+    for name in code:
+        attempt = {"DDPTOP_ATTEMPT": "0"} if name == "rank" else {}
+        started[name] = subprocess.Popen(
+            [sys.executable, "-S", "-c", code[name], *words[name]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env | attempt,
+        )
+    for process in started.values():
+        assert process.stdout is not None
+        process.stdout.readline()
+    yield started
+    for process in started.values():
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("action", ["stop", "kill"])
+def test_a_job_without_guardian_and_supervisor_can_still_be_ended(processes, action):
+    folder = put_job("train", UNGUARDED)
+    view = read_job(folder)
+    assert view.is_live and view.guarded is False
+    if action == "stop":
+        commands.stop(view, 0.2)
+    else:
+        commands.kill(view)
+    agent = signal.SIGTERM if action == "stop" else signal.SIGKILL
+    assert processes["rank"].wait(5) == -signal.SIGKILL
+    assert processes["agent"].wait(5) == -agent
+    assert processes["shell"].poll() is None
+    processes["shell"].communicate()
+    assert read_job(folder).state == "lost"
+
+
+@pytest.mark.parametrize("who", ["guardian", "supervisor"])
+def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(processes, who):
+    view = read_job(put_job("train", {**UNGUARDED, who: procs.identify(os.getpid())}))
+    with pytest.raises(ControlError, match="cannot be reached"):
+        commands.kill(view)
+    assert processes["rank"].poll() is None
+
+
+def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
+    monkeypatch.setattr(commands, "POLL_S", 0.01)
+    guardian = subprocess.Popen(["sleep", "60"])
+    state = {**ALIVE, "guardian": procs.identify(guardian.pid)}
+    folder = put_job("train", state)
+    ended: list[str] = []
+    view = read_job(folder)
+    waiting = threading.Thread(
+        target=lambda: ended.append(commands.wait_until_ended(view, 20.0).state)
+    )
+    waiting.start()
+    # the job has ended, and its guardian is just about to
+    stopped = make_snapshot(view.spec, **{**state, "state": "stopped"})
+    write_atomic(folder.node_file(view.spec.host), encode(stopped))
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    guardian.kill()
+    guardian.wait()
+    waiting.join(10)
+    assert ended == ["stopped"]
+
+
+def test_waiting_no_longer_than_asked(monkeypatch):
+    view = read_job(put_job("train", ALIVE))
+    with pytest.raises(WaitTimeoutError, match=r"train is still running after 0\.1 s"):
+        commands.wait_until_ended(view, 0.1)
+
+
+def test_a_guardian_that_does_not_go_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(commands, "GUARDIAN_EXIT_S", 0.1)
+    view = read_job(put_job("train", {**ALIVE, "state": "failed"}))
+    assert commands.wait_until_ended(view, 5.0).state == "failed"
+
+
+def test_only_an_ended_job_is_removed():
+    live = put_job("live", ALIVE)
+    ended = put_job("ended", ENDED)
+    (ended.logs_dir / "attempt-0").mkdir(parents=True)
+    with pytest.raises(UsageError, match="live is running; stop it first: ddptop stop live"):
+        commands.remove(read_job(live))
+    commands.remove(read_job(ended))
+    assert live.spec_file.exists() and not ended.path.exists()
+
+
+def test_a_folder_that_is_gone_or_in_the_way_is_named():
+    view = read_job(put_job("train", ENDED))
+    commands.remove(view)
+    with pytest.raises(DdptopError, match="cannot be deleted") as caught:
+        commands.remove(view)
+    assert str(view.folder.path) in str(caught.value)
+
+
+def test_a_damaged_job_is_removed_unless_it_lives():
+    folder = put_job("train", ENDED)
+    folder.spec_file.write_text("{")
+    held = lock(folder.guardian_lock)
+    assert held is not None
+    with pytest.raises(UsageError, match="train is still alive"):
+        commands.remove_damaged(folder)
+    assert folder.spec_file.exists()
+    os.close(held)
+    commands.remove_damaged(folder)
+    assert not folder.path.exists()

@@ -1,0 +1,84 @@
+"""CPU and memory of a rank with all that it started, on real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop_runner import host_usage, procs
+from ddptop_runner.host_usage import HostUsage
+
+TREE = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c",
+    "x = bytearray(64 << 20); print(1, flush=True); input()"],
+    stdin=sys.stdin, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+while True:
+    for line in sys.stdin:
+        sum(range(10_000_000))
+        print("worked", flush=True)
+    break
+child.kill()
+"""
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", TREE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.communicate(timeout=10)
+
+
+def test_a_ranks_figures_are_those_of_its_tree(rank, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(host_usage, "boottime_s", lambda: clock[0])
+    assert rank.stdout is not None and rank.stdin is not None
+    child = int(rank.stdout.readline())
+    usage = HostUsage()
+    first = usage.look({3: rank.pid})[3]
+    assert first.cpu_percent is None  # a rate needs two looks
+    assert first.tree_pids == (rank.pid, child)
+    assert first.rss_bytes > 64 << 20
+    assert first.state_letter in "RS"
+    assert set(usage.seen) == {rank.pid, child}
+    clock[0] += 2.0
+    rank.stdin.write("work\n")
+    rank.stdin.flush()
+    reader = rank.stdout.readline()
+    assert reader == "worked\n"
+    worked = usage.look({3: rank.pid})[3].cpu_percent
+    assert worked is not None and 1.0 < worked <= 200.0
+    clock[0] += 2.0
+    assert usage.look({3: rank.pid})[3].cpu_percent == pytest.approx(0.0, abs=2.0)
+
+
+def test_a_rank_that_is_gone_is_left_out():
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    assert HostUsage().look({0: gone.pid}) == {}
+
+
+def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
+    assert rank.stdout is not None
+    child = int(rank.stdout.readline())
+    usage = HostUsage()
+    other = procs.identify(rank.pid)
+    for pid in range(10_000_000, 10_000_010):  # beyond the highest pid
+        usage.seen[pid] = type(other)(
+            host=other.host, boot_id=other.boot_id, pid_ns=other.pid_ns, pid=pid, start_ticks=1
+        )
+    usage.look({0: rank.pid})
+    assert len(usage.seen) == 12
+    monkeypatch.setattr(host_usage, "SEEN_LIMIT", 11)
+    usage.look({0: rank.pid})
+    assert set(usage.seen) == {rank.pid, child}

@@ -86,6 +86,8 @@ class Collector:
                 self._look_and_deliver(self.wish)
         except Exception as error:  # a defect here must end the program, not freeze its figures
             self._deliver(CollectorFailed(error))
+        finally:
+            self._log.close()
 
     def _look_and_deliver(self, wish: Wish) -> None:
         snapshot = self.look(wish)
@@ -94,6 +96,8 @@ class Collector:
             read = self._log.read(snapshot.detail.view, wish.log_rank, wish.viewer)
             if read is not None:
                 self._deliver(read)
+        else:
+            self._log.close()
 
     def look(self, wish: Wish) -> Snapshot:
         """One look at what the wish names."""

@@ -164,14 +164,14 @@ class LogSource:
     def __init__(self) -> None:
         self._key: LogKey | None = None
         self._follower: LogFollower | None = None
+        self._partial = ""
 
     def read(self, view: JobView, rank: int, viewer: int) -> LogRead | None:
         """What is new since the last look, or None; first the last lines."""
         key = LogKey(view.job, view.spec.job_id, rank, viewer)
         anew = key != self._key
         if anew or self._follower is None:
-            if self._follower is not None:
-                self._follower.close()
+            self.close()
             self._follower = LogFollower(view.folder, [rank], tail=self.FIRST_LINES)
             self._key = key
         lines: list[LogLine] = []
@@ -186,7 +186,11 @@ class LogSource:
         self._partial = partial
         return LogRead(key, [one.text for one in lines], anew, partial)
 
-    _partial = ""
+    def close(self) -> None:
+        """Let go of the file; the next reader gets the last lines again."""
+        if self._follower is not None:
+            self._follower.close()
+        self._follower = self._key = None
 
 
 class DeviceSource:

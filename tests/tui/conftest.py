@@ -14,7 +14,6 @@ from tests.tui import fake_home
 from tests.tui.fake_home import GIB, HOST, NOW
 
 from ddptop_runner import procs, registry
-from ddptop_runner.device_report import DeviceReport
 
 MACHINE = Machine(
     host=HOST,
@@ -39,38 +38,11 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     time.tzset()
 
 
-class FrozenFeed:
-    """Stands in for the sampler process: eight devices, four of them free."""
-
-    running = 0
-
-    def __init__(self, uuids: object = None) -> None:
-        gpus = [
-            fake_home.gpu(
-                index,
-                util_percent=0.0 if index > 3 else 97.0,
-                mem_used_bytes=(612 << 20) if index > 3 else 55 * GIB,
-                power_w=71.0 if index > 3 else 530.0,
-                processes=[]
-                if index > 3
-                else [fake_home.GpuProcess(pid=9000 + index, user="bob", command="python eval.py")],
-            )
-            for index in range(8)
-        ]
-        self.latest = DeviceReport(ts=NOW, boottime_s=0.0, source="nvml", gpus=gpus)
-
-    async def start(self) -> None:
-        FrozenFeed.running += 1
-
-    async def stop(self) -> None:
-        FrozenFeed.running -= 1
-
-
 @pytest.fixture
 def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same world with eight devices."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
-    monkeypatch.setattr(sources, "DeviceFeed", FrozenFeed)
+    monkeypatch.setattr(sources, "DeviceFeed", fake_home.FrozenFeed)
     return frozen
 
 

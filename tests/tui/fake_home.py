@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner import imbalance, procs
+from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.model import (
     Alert,
@@ -466,3 +467,30 @@ def change(folder: RunFolder, **fields: object) -> NodeSnapshot:
     new = msgspec.structs.replace(old, **fields)
     path.write_bytes(encode(new))
     return new
+
+
+class FrozenFeed:
+    """Stands in for the sampler process: eight devices, four of them free."""
+
+    running = 0
+
+    def __init__(self, uuids: object = None) -> None:
+        gpus = [
+            gpu(
+                index,
+                util_percent=0.0 if index > 3 else 97.0,
+                mem_used_bytes=(612 << 20) if index > 3 else 55 * GIB,
+                power_w=71.0 if index > 3 else 530.0,
+                processes=[]
+                if index > 3
+                else [GpuProcess(pid=9000 + index, user="bob", command="python eval.py")],
+            )
+            for index in range(8)
+        ]
+        self.latest = DeviceReport(ts=NOW, boottime_s=0.0, source="nvml", gpus=gpus)
+
+    async def start(self) -> None:
+        FrozenFeed.running += 1
+
+    async def stop(self) -> None:
+        FrozenFeed.running -= 1

@@ -167,7 +167,7 @@ def _tick_rows(axis: scale.Scale, rows: int) -> dict[int, str]:
 def _time_axis(data: ChartData, cells: int) -> Line:
     """Labels under the plot: time since the start, or before the right edge."""
     span = max(1.0, data.until - data.since)
-    step = scale.time_step_s(span, cells // 12)
+    step = scale.time_step_s(span, cells // 10)
     text = [" "] * cells
     whole = data.window_s is None
     for index in range(int(span // step) + 1):
@@ -201,9 +201,9 @@ def _plot_row(
     background = dict.fromkeys(marks, ("┊", "dim"))
     if y == 0:
         for x, text in marks.items():
-            fits_right = x + len(text) + 1 < canvas.columns
-            start = x + 2 if fits_right else x - len(text) - 1
-            for offset, character in enumerate(text):
+            name = f" {text} "
+            start = x + 1 if x + len(name) < canvas.columns else x - len(name)
+            for offset, character in enumerate(name):
                 background.setdefault(start + offset, (character, "dim"))
     for x, (character, layer) in enumerate(canvas.row(y)):
         if x in bad and y == canvas.rows - 1:

@@ -93,7 +93,7 @@ def header_lines(view: JobView, now: dt.datetime, cells: int) -> list[Line]:
     first.append(_loss_field(snapshot))
     elapsed = field("elapsed", units.duration(elapsed_s(view, now)))
     second: list[Line] = []
-    if width(join([*first, elapsed], gap)) <= cells:
+    if width(join([*first, elapsed], gap)) < cells:
         first.append(elapsed)
     else:
         second.append(elapsed)

@@ -32,7 +32,7 @@ from ddptop.tui.widgets.pages import PAGES, Pages
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model import Alert, GpuSample
 from ddptop_runner.registry import JobView
 
 WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
@@ -122,7 +122,9 @@ class JobScreen(MonitorScreen):
         self._title.show(self.job, right)
         self._header.show(view, now)
         tall = self.size.height >= 32
-        alerts = state.alerts if state is not None and view.is_live else []
+        alerts = list(state.alerts) if state is not None and view.is_live else []
+        if detail.trouble:
+            alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
         self._alerts.show(alerts, now, 3 if tall else 2)
         cause = state.cause if state is not None and not view.is_live else None
         rows = max(3, min(10, self.size.height // 4))

@@ -7,7 +7,8 @@ from textual.app import ComposeResult
 
 from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
-from ddptop.tui.messages import JobPicked, LaunchWanted, OperationWanted
+from ddptop.tui.messages import JobPicked, LaunchWanted, OperationWanted, WishChanged
+from ddptop.tui.render.chart import ChartOptions
 from ddptop.tui.render.panels import device_trouble
 from ddptop.tui.render.text import Line, clip, fill, line
 from ddptop.tui.screens.base import MonitorScreen
@@ -15,6 +16,7 @@ from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.model import GpuSample
@@ -23,7 +25,7 @@ from ddptop_runner.registry import JobView
 
 def holder_text(gpu: GpuSample) -> Line:
     """Who holds a device: job and rank, or user and command; and what is wrong with it."""
-    parts: list[Line] = [device_trouble(gpu)]
+    parts: list[Line] = []
     for process in gpu.processes or []:
         if process.job is not None:
             rank = "" if process.rank is None else f" rank {process.rank}"
@@ -33,6 +35,7 @@ def holder_text(gpu: GpuSample) -> Line:
             parts.append(line((f"{who}: {clip(process.command or '?', 16)}", "dim")))
     if not gpu.processes:
         parts.append(line(("n/a" if gpu.processes is None else "free", "dim")))
+    parts.append(device_trouble(gpu))
     return fill(parts, 60, ", ")
 
 
@@ -46,16 +49,21 @@ class OverviewScreen(MonitorScreen):
         self._title = TitleBar()
         self._devices = DevicePanel(id="devices")
         self._keys = KeyBar(OVERVIEW)
+        self._chart = LossChart()
         self.jobs = JobsTable()
         """The table."""
 
     def compose(self) -> ComposeResult:
         """Title, jobs, devices, keys."""
-        yield from (self._title, self.jobs, self._devices, self._keys)
+        yield from (self._title, self.jobs, self._chart, self._devices, self._keys)
 
     def wish(self) -> Wish:
-        """Jobs and devices."""
-        return Wish(devices=True)
+        """Jobs, devices, and the losses of the job under the cursor."""
+        return Wish(
+            job=self.jobs.cursor_key if self.has_class("-tall") else None,
+            devices=True,
+            chart_columns=max(60, 2 * self.app.size.width),
+        )
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring table and devices up to date."""
@@ -65,6 +73,7 @@ class OverviewScreen(MonitorScreen):
         self._title.show("all jobs", right)
         self.jobs.show(snapshot.jobs, now)
         self._show_keys()
+        self._show_chart(snapshot)
         if not snapshot.wish.devices:
             return
         panel = self._devices
@@ -75,6 +84,12 @@ class OverviewScreen(MonitorScreen):
         rows = panel.rows_wanted()
         if panel.styles.height is None or panel.styles.height.value != rows:
             panel.styles.height = rows
+
+    def _show_chart(self, snapshot: Snapshot) -> None:
+        """The job under the cursor at a glance; its place is kept while it is read."""
+        self.set_class(bool(snapshot.jobs), "-chosen")
+        if (detail := snapshot.detail) is not None and detail.view.job == self.jobs.cursor_key:
+            self._chart.show(detail.chart, ChartOptions(), detail.view.job)
 
     def _chosen(self) -> JobView | None:
         if self.snapshot is None:
@@ -89,6 +104,10 @@ class OverviewScreen(MonitorScreen):
             self.post_message(OperationWanted(view, make, needs_live))
 
     @on(Table.Moved, "#jobs")
+    def _cursor_moved(self) -> None:
+        self._show_keys()
+        self.post_message(WishChanged())
+
     def _show_keys(self) -> None:
         view = self._chosen()
         self._keys.show(None if view is None else view.is_live)

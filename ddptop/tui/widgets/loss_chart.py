@@ -16,17 +16,19 @@ class LossChart(LinesView):
         super().__init__(id="chart")
         self._data = ChartData()
         self._options = ChartOptions()
+        self._job = ""
 
-    def show(self, data: ChartData, options: ChartOptions) -> None:
-        """Take new data; the same object again costs nothing."""
-        if data is self._data and options == self._options:
+    def show(self, data: ChartData, options: ChartOptions, job: str = "") -> None:
+        """Take new data; the same object again costs nothing. `job` is named in the title."""
+        if data is self._data and options == self._options and job == self._job:
             return
-        self._data, self._options = data, options
+        self._data, self._options, self._job = data, options, job
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title, plot and axes."""
         chart = draw_chart(self._data, self._options, width - 1, height - 1)
         scale = ", log axis" if self._options.logarithmic else ""
-        title = f"loss, {window_label(self._data.window_s)}{scale}"
+        of = f" of {self._job}" if self._job else ""
+        title = f"loss{of}, {window_label(self._data.window_s)}{scale}"
         return [rule(title, width, chart.note), *chart.lines]

@@ -1,0 +1,55 @@
+"""One table of actions: unique, explained, and really there."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from ddptop.tui.actions import JOB, OVERVIEW, Action, keys_text, palette_actions
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.render.text import plain
+from ddptop.tui.render.words import GLOSSARY
+from ddptop.tui.screens.help import help_lines
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.overview import OverviewScreen
+
+SCREENS = [(OVERVIEW, OverviewScreen), (JOB, JobScreen)]
+
+
+@pytest.mark.parametrize(("actions", "screen"), SCREENS)
+def test_ids_and_keys_are_unique(actions: tuple[Action, ...], screen: type) -> None:
+    ids = Counter(action.id for action in actions)
+    keys = Counter(key for action in actions for key in action.keys.split(","))
+    assert [i for i, n in (ids + keys).items() if n > 1] == []
+
+
+@pytest.mark.parametrize(("actions", "screen"), SCREENS)
+def test_every_action_has_a_method_and_a_help_line(
+    actions: tuple[Action, ...], screen: type
+) -> None:
+    for action in actions:
+        name = action.action.partition("(")[0]
+        owner, name = (DdptopApp, name[4:]) if name.startswith("app.") else (screen, name)
+        assert callable(getattr(owner, f"action_{name}")), action.id
+        assert action.help
+        assert action.binding().tooltip == action.help
+
+
+@pytest.mark.parametrize(("actions", "screen"), SCREENS)
+def test_every_action_is_in_the_palette(actions: tuple[Action, ...], screen: type) -> None:
+    offered = {action.id for action in palette_actions(screen.BINDINGS)}
+    assert offered == {action.id for action in actions}
+
+
+def test_suspending_is_not_offered() -> None:
+    keys = [key for actions in (OVERVIEW, JOB) for a in actions for key in a.keys.split(",")]
+    assert "ctrl+z" not in keys
+
+
+def test_the_help_names_every_key_and_every_word() -> None:
+    text = "\n".join(plain(line) for line in help_lines(72))
+    for action in (*OVERVIEW, *JOB):
+        assert keys_text(action) in text
+    for word, _ in GLOSSARY:
+        assert word in text
+    assert all(len(line) <= 72 for line in text.splitlines())

@@ -1,0 +1,197 @@
+"""Braille cells, series in columns, and the chart, as strings."""
+
+from __future__ import annotations
+
+import pytest
+from ddptop.tui.render.braille import Canvas
+from ddptop.tui.render.chart import ChartOptions, draw_chart, value_range
+from ddptop.tui.render.series import ChartData, Points, across, bin_points, outliers
+from ddptop.tui.render.text import plain
+
+
+def rows(canvas: Canvas) -> list[str]:
+    return ["".join(character for character, _ in canvas.row(y)) for y in range(canvas.rows)]
+
+
+class TestCanvas:
+    def test_corners(self) -> None:
+        canvas = Canvas(2, 2)
+        canvas.dot(0, 0, 1)
+        canvas.dot(3, 7, 1)
+        assert rows(canvas) == [" ⠈", "⡀ "]
+
+    def test_outside_is_ignored(self) -> None:
+        canvas = Canvas(1, 1)
+        canvas.dot(2, 0, 1)
+        canvas.dot(0, -1, 1)
+        assert rows(canvas) == [" "]
+
+    def test_the_higher_layer_owns_the_cell(self) -> None:
+        canvas = Canvas(1, 1)
+        canvas.column(0, 0, 3, 0)
+        canvas.dot(1, 0, 2)
+        canvas.dot(1, 3, 1)
+        assert canvas.row(0) == [("⢀", 2)]
+
+    def test_a_segment_has_no_gaps(self) -> None:
+        canvas = Canvas(2, 2)
+        canvas.segment(0, 0, 3, 7, 0)
+        assert rows(canvas) == [" ⡜", "⡜ "]
+
+    def test_a_filled_column(self) -> None:
+        canvas = Canvas(1, 1)
+        canvas.column(0, 0, 3, 0)
+        assert rows(canvas) == ["⡇"]
+
+
+def points(values: list[float | None], every_s: float = 1.0, start: float = 0.0) -> Points:
+    known = [(start + i * every_s, v) for i, v in enumerate(values) if v is not None]
+    means = [v for _, v in known]
+    return Points(t=[t for t, _ in known], low=means, mean=means, high=means)
+
+
+class TestSeries:
+    def test_bins_hold_extremes_and_mean(self) -> None:
+        one = Points(t=[0.5, 1.5, 6.5], low=[1, 2, 5], mean=[2, 4, 6], high=[3, 9, 7])
+        columns = bin_points(one, 0, 8, 4)
+        assert columns.low == [1, None, None, 5]
+        assert columns.mean == [3, None, None, 6]
+        assert columns.high == [9, None, None, 7]
+
+    def test_what_lies_outside_is_left_out(self) -> None:
+        columns = bin_points(points([1, 2, 3]), 1, 2, 2)
+        assert columns.mean == [2, 3]
+
+    def test_reach_follows_the_usual_distance(self) -> None:
+        sparse = bin_points(points([1] * 10, every_s=10), 0, 100, 100)
+        dense = bin_points(points([1] * 100), 0, 100, 100)
+        assert (sparse.reach, dense.reach) == (30, 3)
+
+    def test_not_finite_values_are_noted_by_column(self) -> None:
+        one = Points(t=[0], low=[1], mean=[1], high=[1], not_finite=[75, 500])
+        assert bin_points(one, 0, 100, 10).not_finite == {7}
+
+    def test_across_is_the_median_between_least_and_greatest(self) -> None:
+        ranks = [bin_points(points([v]), 0, 1, 1) for v in (1, 2, 9)]
+        together = across(ranks, 1)
+        assert (together.low, together.mean, together.high) == ([1], [2], [9])
+
+    def test_an_outlier_is_named_with_its_distance(self) -> None:
+        ranks = {r: bin_points(points([3.0 if r == 2 else 2.0] * 50), 0, 50, 50) for r in range(4)}
+        assert outliers(ranks, 50) == {2: pytest.approx(0.5)}
+
+    def test_of_two_ranks_neither_is_an_outlier(self) -> None:
+        ranks = {r: bin_points(points([1.0 + r] * 50), 0, 50, 50) for r in range(2)}
+        assert outliers(ranks, 50) == {}
+
+    def test_a_rank_that_was_odd_long_ago_is_none(self) -> None:
+        early = [9.0] * 20 + [2.0] * 80
+        ranks = {
+            r: bin_points(points(early if r == 0 else [2.0] * 100), 0, 100, 100) for r in range(4)
+        }
+        assert outliers(ranks, 100) == {}
+
+
+def chart(data: ChartData, width: int = 40, height: int = 7, **options: object) -> list[str]:
+    drawn = draw_chart(data, ChartOptions(**options), width, height)
+    assert len(drawn.lines) == height
+    return [plain(line) for line in drawn.lines]
+
+
+class TestChart:
+    def test_a_falling_loss(self) -> None:
+        data = ChartData({0: points([8 - 6 * i / 99 for i in range(100)])}, 0, 100)
+        assert chart(data) == [
+            "     8 ┤⠒⠤⢄⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈",
+            "       │    ⠉⠑⠒⠤⢄⣀                      ",
+            "     6 ┤┈┈┈┈┈┈┈┈┈┈⠉⠑⠒⠤⢄⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈",
+            "     4 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠉⠑⠒⠤⣀⡀┈┈┈┈┈┈┈┈┈┈",
+            "       │                     ⠈⠉⠒⠢⠤⣀⡀    ",
+            "     2 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠈⠉⠒⠢⠤",
+            "        start             1m            ",
+        ]
+
+    def test_a_gap_is_a_gap(self) -> None:
+        data = ChartData({0: points([2.0] * 30 + [None] * 40 + [2.0] * 30)}, 0, 100)
+        assert chart(data, width=58)[2] == (
+            "   2.0 ┤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀"
+        )
+
+    def test_a_restart_is_a_mark_that_curves_do_not_cross(self) -> None:
+        jump = points([2.0] * 50 + [3.0] * 50)
+        without = chart(ChartData({0: jump}, 0, 100))
+        lines = chart(ChartData({0: jump}, 0, 100, marks=((50.0, "attempt 1"),)))
+        assert without[1][8 + 16] not in " ┊"
+        assert lines[0] == "     3 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒"
+        assert lines[1] == "       │                ┊               "
+
+    def test_a_mark_is_labelled_on_the_side_that_has_room(self) -> None:
+        flat = {0: points([2.0] * 100)}
+        early = chart(ChartData(flat, 0, 100, marks=((50.0, "attempt 1"),)))
+        assert early[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┊ attempt 1 ┈┈┈┈"
+        late = chart(ChartData(flat, 0, 100, marks=((97.0, "attempt 1"),)))
+        assert late[0] == "   2.1 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈ attempt 1 ┊"
+
+    def test_nan_is_seen_and_said(self) -> None:
+        one = points([2.0] * 100)
+        bad = Points(one.t, one.low, one.mean, one.high, not_finite=[40.0])
+        data = ChartData({0: one, 1: bad}, 0, 100)
+        drawn = draw_chart(data, ChartOptions(), 40, 7)
+        assert "✕" in plain(drawn.lines[-2])
+        assert "rank 1 ✕ NaN" in plain(drawn.note)
+
+    def test_an_outlier_is_drawn_only_where_it_is_away(self) -> None:
+        drifting = [2.0] * 50 + [3.0] * 50
+        data = ChartData({r: points(drifting if r == 3 else [2.0] * 100) for r in range(4)}, 0, 100)
+        drawn = draw_chart(data, ChartOptions(), 58, 9)
+        bad = [
+            (y, i)
+            for y, line in enumerate(drawn.lines)
+            for i, s in enumerate(line)
+            if s[1] == "bad"
+        ]
+        assert bad
+        assert "rank 3 +50 %" in plain(drawn.note)
+        for y, index in bad:
+            before = sum(len(text) for text, _ in drawn.lines[y][:index])
+            assert before >= 8 + 24
+
+    def test_one_rank_and_all_ranks(self) -> None:
+        data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, 0, 100)
+        for mode, said in (("rank", "rank 1  ━ median"), ("ranks", "rank 1  ━ others")):
+            drawn = draw_chart(data, ChartOptions(mode, 1), 40, 7)
+            assert said in plain(drawn.note)
+            assert any(style == "chosen" for line in drawn.lines for _, style in line)
+
+    def test_a_window_counts_back_from_now(self) -> None:
+        data = ChartData({0: points([2.0] * 300)}, 0, 300, window_s=300)
+        assert chart(data, width=80)[-1].split() == ["-5m", "-4m", "-3m", "-2m", "-1m", "now"]
+        ended = ChartData({0: points([2.0] * 300)}, 0, 300, window_s=300, ended=True)
+        assert chart(ended, width=60)[-1].split()[-1] == "end"
+
+    def test_nothing_yet_is_said(self) -> None:
+        assert "no loss seen yet" in "".join(chart(ChartData({}, 0, 100)))
+
+    def test_too_small_is_said(self) -> None:
+        drawn = draw_chart(ChartData({0: points([1.0])}, 0, 1), ChartOptions(), 12, 2)
+        assert plain(drawn.lines[0]) == "too small for a chart"
+
+    def test_a_logarithmic_axis_needs_a_positive_loss(self) -> None:
+        falling = ChartData({0: points([10.0 ** (2 - i / 25) for i in range(100)])}, 0, 100)
+        labels = [line[:7].strip() for line in chart(falling, height=12, logarithmic=True)]
+        assert [label for label in labels if label] == ["100", "10", "1", "0.1"]
+        negative = ChartData({0: points([-1.0] * 100)}, 0, 100)
+        assert len(chart(negative, logarithmic=True)) == 7
+
+
+class TestRange:
+    def test_a_lone_spike_is_cut_and_said(self) -> None:
+        values = [2.0 + i / 100 for i in range(100)]
+        _, high = value_range([*values, 1e6], False)
+        assert high < 10
+        data = ChartData({0: points([*values, 1e6])}, 0, 101)
+        assert "peak 1.00e6 cut" in plain(draw_chart(data, ChartOptions(), 300, 9).note)
+
+    def test_equal_values_have_room(self) -> None:
+        assert value_range([0.0, 0.0], False) == (-0.5, 0.5)
+        assert value_range([], False) == (0.0, 1.0)

@@ -1,0 +1,314 @@
+"""Headers, panels and rows, as strings."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from ddptop.tui.render import panels, rows, words
+from ddptop.tui.render.text import Line, plain, width
+from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
+from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
+from ddptop.tui.widgets.table import fit_columns
+from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
+
+from ddptop_runner.model import (
+    Alert,
+    Cause,
+    GpuProcess,
+    Imbalance,
+    JobState,
+    RankSample,
+    RankState,
+)
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.registry import JobView
+
+
+def view_of(snapshot: object = None, **more: object) -> JobView:
+    """A view whose processes are not asked for."""
+    spec = spec_of("llama-ft", 2, 4330)
+    if snapshot is None:
+        snapshot = snapshot_of(spec, guardian=None, **more)
+    view = JobView(folder=RunFolder.__new__(RunFolder), spec=spec, snapshot=snapshot, read_at=NOW)
+    object.__setattr__(view.folder, "path", None)
+    view.__dict__.update(state=snapshot.state, guarded=True, on_other_host=False)
+    return view
+
+
+def rank(number: int = 0, **more: object) -> RankSample:
+    return RankSample(rank=number, local_rank=number, host=HOST, **more)
+
+
+class TestWords:
+    @pytest.mark.parametrize("state", JobState.__args__)
+    def test_every_job_state_has_a_symbol_and_its_word(self, state: str) -> None:
+        text, style = words.job_state(state)
+        assert text.endswith(f" {state}")
+        assert style in ("ok", "busy", "warn", "bad", "dim")
+
+    @pytest.mark.parametrize("state", RankState.__args__)
+    def test_every_rank_state_has_a_symbol_and_its_word(self, state: str) -> None:
+        assert words.rank_state(state)[0].endswith(f" {state}")
+
+    def test_a_failed_rank_says_how(self) -> None:
+        assert words.rank_state("failed", signal="SIGKILL")[0] == "✗ SIGKILL"
+        assert words.rank_state("failed", exit_code=1)[0] == "✗ exit 1"
+        assert words.rank_state("stopped", signal="SIGTERM")[0] == "■ stopped"
+
+    def test_a_state_of_a_newer_ddptop_is_shown_as_it_is(self) -> None:
+        assert words.job_state("frozen") == ("? frozen", "dim")
+
+    def test_old_figures_are_said_in_words(self) -> None:
+        assert words.age_words(2.9) is None
+        assert words.age_words(12.7) == "figures are 12 s old"
+        assert words.age_words(600) == "figures are 10 min old"
+
+
+def header(view: JobView, cells: int = 120) -> list[str]:
+    lines = panels.header_lines(view, NOW, cells)
+    assert all(width(line) in (0, cells) for line in lines[::2])
+    return [plain(line).rstrip() for line in lines]
+
+
+class TestHeader:
+    def test_a_running_job(self) -> None:
+        view = view_of(
+            step=12339,
+            total_steps=50_000,
+            eta_s=12470.0,
+            attempt=1,
+            restarts_used=1,
+            restarts_left=2,
+            ranks=[rank(0, loss=2.0, steps_per_s=3.5), rank(1, loss=2.2, steps_per_s=3.0)],
+        )
+        top, bar, facts = header(view)
+        assert top == (
+            " ● running   step 12,339 / 50,000   pace 3 steps/s   ETA 3h 27m   loss 2.1000"
+            "   elapsed 1h 12m"
+        )
+        assert bar.endswith("24.7 %")
+        assert facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded"
+
+    def test_a_narrow_header_moves_the_elapsed_time_down(self) -> None:
+        view = view_of(step=12339, total_steps=50_000, eta_s=12470.0, ranks=[rank(0, loss=2.0)])
+        top, _, facts = header(view, 80)
+        assert "elapsed" not in top
+        assert facts.startswith(" elapsed 1h 12m  attempt 0")
+
+    def test_unknown_is_said_and_never_zero(self) -> None:
+        top, bar, _ = header(view_of(step=None))
+        assert "step n/a" in top
+        assert "ETA n/a" in top
+        assert "loss n/a" in top
+        assert bar == " total steps not known: no bar and no ETA"
+
+    def test_old_figures_and_a_missing_guard_come_first(self) -> None:
+        view = view_of(ts=ago(42))
+        view.__dict__["guarded"] = False
+        assert header(view)[2].startswith(
+            " ▲ figures are 42 s old   ▲ unguarded: nothing restarts it   attempt 0"
+        )
+
+    def test_another_host_is_named(self) -> None:
+        view = view_of()
+        view.__dict__.update(on_other_host=True, guarded=None)
+        assert "on host node-a" in header(view)[2]
+        assert "guardian on another host" in header(view)[2]
+
+    def test_a_nan_loss_is_seen_even_beside_finite_ones(self) -> None:
+        view = view_of(ranks=[rank(0, loss=2.0, loss_state="ok"), rank(1, loss_state="nan")])
+        line = panels.header_lines(view, NOW, 120)[0]
+        assert ("NaN", "bad") in line
+
+    def test_an_ended_job_says_when(self) -> None:
+        view = view_of(state="finished", ended_at=ago(60))
+        assert "ended" in header(view)[2]
+        assert "ETA" not in header(view)[0]
+
+    def test_the_pace_is_the_slowest_rank_s(self) -> None:
+        assert panels.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
+
+
+class TestAlertsAndCause:
+    def alerts(self, number: int) -> list[Alert]:
+        return [
+            Alert(
+                id=str(i),
+                severity="error" if i == 2 else "warning",
+                message=f"alert {i}",
+                since=ago(60 * (i + 1)),
+            )
+            for i in range(number)
+        ]
+
+    def test_the_worst_comes_first_and_the_rest_is_counted(self) -> None:
+        lines = [plain(x) for x in panels.alert_lines(self.alerts(5), NOW, 60, 3)]
+        assert lines[0].startswith(" ✗ alert 2")
+        assert lines[0].rstrip().endswith("since 3m")
+        assert lines[2].strip() == "and 3 more: press e"
+
+    def test_alerts_that_fit_are_all_shown(self) -> None:
+        assert len(panels.alert_lines(self.alerts(3), NOW, 60, 3)) == 3
+
+    def cause(self, rows_: int, tail: list[str]) -> list[str]:
+        cause = Cause(
+            kind="exception", rank=3, exit_code=1, summary="RuntimeError: [boom]", evidence="ev/x"
+        )
+        lines = panels.cause_lines("failed", cause, tail, 60, rows_)
+        assert all(width(line) == 60 for line in lines)
+        return [plain(line).rstrip() for line in lines]
+
+    def test_a_cause_names_the_rank_and_its_last_words(self) -> None:
+        assert self.cause(8, ["step 1", "", "RuntimeError: [boom]"]) == [
+            "▌ ✗ failed  rank 3 failed first (exit 1)",
+            "▌ RuntimeError: [boom]",
+            "▌ │ step 1",
+            "▌ │ RuntimeError: [boom]",
+            "▌ evidence ev/x",
+        ]
+
+    def test_little_room_keeps_what_matters(self) -> None:
+        assert self.cause(3, ["a", "b", "c"]) == [
+            "▌ ✗ failed  rank 3 failed first (exit 1)",
+            "▌ RuntimeError: [boom]",
+            "▌ evidence ev/x",
+        ]
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [plain(line).rstrip() for line in lines]
+
+
+class TestDevices:
+    def test_a_device_line(self) -> None:
+        one = gpu(0, util_percent=50.0, mem_used_bytes=40 * GIB, temperature_c=88.0, power_w=612.4)
+        lines = panels.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
+        assert texts(lines) == [
+            "   util                  memory                         temp     power  held by",
+            " 0 ━━━━━━━╸━━━━━━━  50 % ━━━━━━━╸━━━━━━━ 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
+        ]
+        assert ("88 °C ".rjust(7), "warn") in lines[1]
+
+    @pytest.mark.parametrize("cells", [30, 44, 57, 80, 96, 120, 200])
+    def test_every_width_is_kept(self, cells: int) -> None:
+        gpus = [gpu(index) for index in range(12)]
+        for line in panels.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
+            assert width(line) == cells
+
+    def test_unknown_figures_are_n_a_and_dotted(self) -> None:
+        blank = msgspec.structs.replace(
+            gpu(0),
+            util_percent=None,
+            mem_used_bytes=None,
+            temperature_c=None,
+            power_w=None,
+        )
+        text = texts(panels.device_lines([blank], 80, lambda _: ()))[1]
+        assert text.count("n/a") == 4
+        assert "━" not in text
+        assert "0 %" not in text
+
+    def test_a_lost_device_says_so(self) -> None:
+        text = texts(panels.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
+        assert text == " 3 ✗ lost: the driver does not answer for it"
+
+    def test_trouble_in_words(self) -> None:
+        ill = gpu(
+            0, xid=[79], ecc_uncorrected=2, throttle_reasons=["gpu_idle", "hw_thermal_slowdown"]
+        )
+        assert plain(panels.device_trouble(ill)) == "XID 79  2 ECC  ▼ hw thermal slowdown"
+        assert plain(panels.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
+        assert panels.device_trouble(gpu(0, throttle_reasons=["gpu_idle"])) == ()
+
+    def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
+        uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
+        assert plain(panels.imbalance_note(uneven, 80)) == (
+            "imbalance  step time +41 %  memory +34 %  util +2 %"
+        )
+        assert plain(panels.imbalance_note(uneven, 30)) == "imbalance  step time +41 %"
+        assert panels.imbalance_note(Imbalance(), 80) == ()
+
+    def test_cpu_ranks_are_compared_with_the_busiest(self) -> None:
+        lines = panels.cpu_rank_lines(
+            [rank(0, cpu_percent=400.0, rss_bytes=GIB), rank(1, cpu_percent=200.0)], 70
+        )
+        filled = [sum(len(t) for t, style in line if style == "busy") for line in lines[1:]]
+        assert abs(filled[0] - 2 * filled[1]) <= 1
+        assert texts(lines)[2].endswith("200 %       n/a")
+
+    def test_ended_ranks_have_no_figures(self) -> None:
+        assert "no figures" in texts(panels.cpu_rank_lines([rank(0), rank(1)], 70))[1]
+
+
+class TestRows:
+    def test_a_rank_row(self) -> None:
+        row = rows.rank_row(
+            rank(
+                5,
+                pid=52345,
+                gpu=5,
+                state="running",
+                step=12339,
+                loss=3.0724,
+                loss_state="ok",
+                step_time_s=0.446,
+                last_progress_at=ago(3),
+            ),
+            NOW,
+            live=True,
+            loss_deviation=0.43,
+            time_deviation=-0.5,
+        )
+        assert row["device"][0] == "GPU 5"
+        assert row["loss_vs"] == ("+43 %", "warn")
+        assert row["time_vs"] == ("-50 %", "dim")
+        assert row["last"] == ("3s", "dim")
+        assert row["wait"][0] == "n/a"
+
+    def test_an_ended_rank_has_no_last_progress(self) -> None:
+        row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False, None, None)
+        assert row["last"][0] == ""
+
+    def test_live_jobs_come_first_and_trouble_before_calm(self) -> None:
+        def made(job: str, state: str, created: float) -> JobView:
+            spec = spec_of(job, 1, created)
+            ended = None if state in ("running", "hung") else ago(created - 10)
+            view = view_of(snapshot_of(spec, state=state, ended_at=ended, guardian=None))
+            object.__setattr__(view, "spec", spec)
+            return view
+
+        views = [
+            made("done", "finished", 9000),
+            made("calm", "running", 5000),
+            made("stuck", "hung", 6000),
+            made("failed-lately", "failed", 300),
+        ]
+        assert [v.job for v in rows.sorted_jobs(views)] == [
+            "stuck",
+            "calm",
+            "failed-lately",
+            "done",
+        ]
+
+    def test_events_are_in_local_time_and_words(self) -> None:
+        row = rows.event_row(event(10, "group_restart", "all ranks restart"))
+        assert row["type"] == ("group restart", "warn")
+        assert row["message"][1] == "warn"
+
+    @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])
+    def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:
+        for columns, kept in ((RANK_COLUMNS, {"rank", "state", "loss"}), (JOB_COLUMNS, {"state"})):
+            layout = fit_columns(columns, cells)
+            assert kept <= {column.key for column, _ in layout}
+            if cells >= 79:
+                assert sum(size + 1 for _, size in layout) <= cells
+
+    def test_processes_of_others_are_named(self) -> None:
+        from ddptop.tui.screens.overview import holder_text
+
+        held = gpu(0, processes=[GpuProcess(pid=1, user="bob", command="python eval.py")])
+        assert plain(holder_text(held)) == "bob: python eval.py"
+        mine = gpu(0, processes=[GpuProcess(pid=1, job="llama-ft", rank=3)])
+        assert plain(holder_text(mine)) == "llama-ft rank 3"
+        assert plain(holder_text(gpu(0, processes=[]))) == "free"
+        assert plain(holder_text(gpu(0, processes=None))) == "n/a"

@@ -1,0 +1,176 @@
+"""The real program in a real pty."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tui import fake_home
+
+from ddptop_runner import procs
+
+WaitUntil = Callable[..., Any]
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Terminal:
+    """ddptop in a pty of 120 by 40."""
+
+    def __init__(self, *arguments: str, ignore_hangup: bool = False) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.drawn = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddptop", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+            if ignore_hangup
+            else None,
+        )
+        os.close(slave)
+
+    def draws(self, text: bytes) -> bool:
+        """Read on; whether `text` has been drawn."""
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                data = os.read(self.master, 1 << 16)
+            except OSError:  # EIO: nobody holds the other end any more
+                break
+            if not data:
+                break
+            self.drawn += data
+        return text in self.drawn
+
+    def ended(self) -> bool:
+        """Read on, as a terminal does; whether the program has ended."""
+        if self.master >= 0:
+            self.draws(b"")
+        return self.process.poll() is not None
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def hang_up(self) -> None:
+        """As when the connection drops."""
+        os.close(self.master)
+        self.master = -1
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.master >= 0:
+            os.close(self.master)
+
+
+@pytest.fixture
+def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **options: bool) -> Terminal:
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def cpu_s(pid: int) -> float:
+    fields = procs.stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S if fields else 0.0
+
+
+def test_a_terminal_that_hangs_up_ends_it_without_a_busy_loop(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    one = terminal(ignore_hangup=True)
+    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    before = cpu_s(one.process.pid)
+    hung_up_at = time.monotonic()
+    one.hang_up()
+    last = before
+    while one.process.poll() is None:  # the last reading before it is gone
+        assert time.monotonic() - hung_up_at < 10, "it outlived its terminal"
+        last = cpu_s(one.process.pid) or last
+        time.sleep(0.02)
+    lived_s = time.monotonic() - hung_up_at
+    assert lived_s < 6
+    # until the watchdog's next look, which comes within a second, the reader may spin
+    assert last - before < 2.0
+
+
+def test_a_plain_hangup_ends_it(terminal: Callable[..., Terminal], wait_until: WaitUntil) -> None:
+    one = terminal()
+    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    one.hang_up()
+    wait_until(one.ended, timeout_s=10, what="its end")
+
+
+@pytest.mark.parametrize("key", ["d", "q"])
+def test_leaving_gives_the_terminal_back(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil, ddptop_home: Path, key: str
+) -> None:
+    fake_home.failed_job(ddptop_home)
+    one = terminal("attach", "vit-base")
+    wait_until(lambda: one.draws(b"failed first"), what="the job")
+    one.type(key)
+    wait_until(one.ended, timeout_s=10, what="its end")
+    assert one.process.returncode == 0
+    assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"
+
+
+def test_sigterm_gives_the_terminal_back(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    one = terminal()
+    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    one.process.terminate()
+    wait_until(one.ended, timeout_s=10, what="its end")
+    assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"
+
+
+def test_a_log_cannot_clear_the_screen(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil, ddptop_home: Path
+) -> None:
+    folder = fake_home.failed_job(ddptop_home)
+    fake_home.write_log(folder, 2, 1, "before\x1b[2J\x1b]0;title\x07after\n")
+    one = terminal("attach", "vit-base")
+    wait_until(lambda: one.draws(b"beforeafter"), what="the log")
+    assert b"]0;title" not in one.drawn
+
+
+def test_a_redirected_stderr_is_refused(ddptop_home: Path, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    with contextlib.closing((tmp_path / "err").open("w+")) as errors:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ddptop"],
+            stdin=slave,
+            stdout=slave,
+            stderr=errors,
+            timeout=30,
+            check=False,
+        )
+        errors.seek(0)
+        said = errors.read()
+    os.close(master)
+    os.close(slave)
+    assert ended.returncode == 2
+    assert "terminal" in said

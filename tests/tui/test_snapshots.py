@@ -1,0 +1,113 @@
+"""What the screens look like, at three sizes.
+
+After a change that is meant: `pytest tests/tui/test_snapshots.py --snapshot-update`, then look at
+each changed picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from tests.tui import fake_home
+from tests.tui.driving import settle, until
+from textual.pilot import Pilot
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+PAGE_KEYS = ("l", "v", "e")
+MakeApp = Callable[..., DdptopApp]
+Compare = Callable[..., bool]
+
+pytestmark = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+
+
+def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
+    """Everything read, then a key that opens something, and keys typed there."""
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        if opening:
+            before = pilot.app.screen
+            await pilot.press(opening)
+            if opening not in PAGE_KEYS:
+                await until(pilot, lambda: pilot.app.screen is not before)
+            await settle(pilot)
+            await pilot.press(*keys)
+        for field in pilot.app.screen.query("Input"):
+            field.cursor_blink = False
+
+    return prepare
+
+
+def test_all_jobs(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    for make in (
+        fake_home.two_cpu_ranks,
+        fake_home.eight_gpu_ranks,
+        fake_home.failed_job,
+        fake_home.finished_job,
+    ):
+        make(eight_gpus)
+    assert snap_compare(make_app(), terminal_size=size, run_before=after())
+
+
+def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    assert snap_compare(make_app(), terminal_size=size, run_before=after())
+
+
+def test_two_cpu_ranks(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    assert snap_compare(make_app("mlp-cpu"), terminal_size=size, run_before=after())
+
+
+def test_eight_gpus_with_a_straggler(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    fake_home.eight_gpu_ranks(frozen)
+    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after())
+
+
+def test_its_devices_alone(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    fake_home.eight_gpu_ranks(frozen)
+    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("v"))
+
+
+def test_its_log_alone(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    fake_home.eight_gpu_ranks(frozen)
+    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("l"))
+
+
+def test_a_failed_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    fake_home.failed_job(frozen)
+    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after())
+
+
+def test_the_launch_form(
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    app = make_app()
+    keys = ("n", *"train.py", "enter", *"--lr 3e-4")
+    assert snap_compare(app, terminal_size=size, run_before=after(*keys))
+
+
+def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    app = make_app("mlp-cpu")
+    assert snap_compare(app, terminal_size=size, run_before=after("question_mark"))
+
+
+def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    fake_home.eight_gpu_ranks(frozen)
+    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("K"))
+
+
+def test_stacks(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    fake_home.failed_job(frozen)
+    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("t"))

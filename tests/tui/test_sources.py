@@ -1,0 +1,290 @@
+"""What the collector reads, and what it does not read again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.tui import sources
+from ddptop.tui.collector import Collector
+from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
+from ddptop.tui.snapshot import Machine, Wish
+from ddptop.tui.sources import DeviceSource, HistorySource, JobSource, LogSource, covered_devices
+from tests.tui import fake_home
+from tests.tui.fake_home import NOW, FrozenFeed
+from textual.message import Message
+
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.registry import JobView, read_job
+
+MACHINE = Machine(host="node-a")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the jobs whose files were read."""
+    names: list[str] = []
+
+    def counted(folder: object) -> JobView:
+        view = read_job(folder)
+        names.append(view.job)
+        return view
+
+    monkeypatch.setattr(sources, "read_job", counted)
+    return names
+
+
+class TestJobs:
+    def test_an_ended_job_is_read_once(self, frozen: Path, reads: list[str]) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        fake_home.finished_job(frozen)
+        source = JobSource()
+        for _ in range(3):
+            assert [view.job for view in source.read()] == ["mlp-cpu", "resnet-a"]
+        assert sorted(reads) == ["mlp-cpu", "mlp-cpu", "mlp-cpu", "resnet-a"]
+
+    def test_an_ended_job_that_lives_again_is_seen(self, frozen: Path) -> None:
+        folder = fake_home.finished_job(frozen)
+        source = JobSource()
+        assert [view.state for view in source.read()] == ["finished"]
+        live = fake_home.snapshot_of(read_job(folder).spec, state="running", attempt=1)
+        fake_home.write_snapshot(folder, live)
+        assert [view.state for view in source.read()] == ["running"]
+
+    def test_a_removed_job_is_gone(self, frozen: Path) -> None:
+        folder = fake_home.finished_job(frozen)
+        source = JobSource()
+        assert len(source.read()) == 1
+        folder.spec_file.unlink()
+        assert source.read() == []
+
+    def test_without_a_state_folder_there_are_no_jobs(self, frozen: Path) -> None:
+        assert JobSource().read() == []
+
+
+class TestHistory:
+    @pytest.fixture
+    def queries(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        made: list[str] = []
+        for name in ("rank_series", "events"):
+            real = getattr(HistoryReader, name)
+
+            def counted(self: HistoryReader, *a: object, name: str = name, real=real) -> object:
+                made.append(name)
+                return real(self, *a)
+
+            monkeypatch.setattr(HistoryReader, name, counted)
+        return made
+
+    def test_a_live_chart_is_read_as_often_as_a_dot_moves(
+        self, frozen: Path, queries: list[str]
+    ) -> None:
+        view = read_job(fake_home.two_cpu_ranks(frozen))
+        source, now_s = HistorySource(), NOW.timestamp()
+        wish = Wish(job="mlp-cpu", chart_columns=200)
+        first = source.chart(view, wish, now_s)
+        assert sorted(first.series) == [0, 1]
+        assert first.until - first.since == pytest.approx(755, abs=2)
+        assert source.chart(view, wish, now_s + 3) is first
+        assert source.chart(view, wish, now_s + 4) is not first
+        assert queries.count("rank_series") == 2
+
+    def test_another_window_is_read_at_once(self, frozen: Path) -> None:
+        view = read_job(fake_home.two_cpu_ranks(frozen))
+        source, now_s = HistorySource(), NOW.timestamp()
+        source.chart(view, Wish(job="mlp-cpu"), now_s)
+        near = source.chart(view, Wish(job="mlp-cpu", chart_window_s=300), now_s)
+        assert near.until - near.since == 300
+
+    def test_an_ended_history_is_read_once(self, frozen: Path, queries: list[str]) -> None:
+        view = read_job(fake_home.failed_job(frozen))
+        source, now_s = HistorySource(), NOW.timestamp()
+        chart = source.chart(view, Wish(job="vit-base"), now_s)
+        assert source.chart(view, Wish(job="vit-base"), now_s + 999) is chart
+        assert chart.ended
+        assert chart.series[0].not_finite
+        for _ in range(3):
+            assert [event.type for event in source.events(view)] == [
+                "failed",
+                "rank_exited",
+                "launched",
+            ]
+        assert queries == ["rank_series", "events"]
+
+    def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
+        view = read_job(fake_home.eight_gpu_ranks(frozen))
+        chart = HistorySource().chart(view, Wish(job="llama-ft"), NOW.timestamp())
+        assert [label for _, label in chart.marks] == ["attempt 1"]
+
+    def test_events_of_another_job_do_not_stay(self, frozen: Path) -> None:
+        one = read_job(fake_home.two_cpu_ranks(frozen))
+        other = read_job(fake_home.failed_job(frozen))
+        source = HistorySource()
+        assert len(source.events(one)) == 5
+        assert len(source.events(other)) == 3
+        assert len(source.events(one)) == 5
+
+
+class TestLog:
+    def test_lines_across_attempts_and_the_unfinished_one(self, frozen: Path) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        view = read_job(folder)
+        source = LogSource()
+        first = source.read(view, 0, 1)
+        assert first is not None
+        assert first.restarted
+        assert len(first.lines) == 80
+        assert source.read(view, 0, 1) is None
+        with folder.log_file(0, 0).open("a") as file:
+            file.write("half")
+        half = source.read(view, 0, 1)
+        assert half is not None
+        assert (half.lines, half.partial, half.restarted) == ([], "half", False)
+        fake_home.write_log(folder, 1, 0, "again\n")
+        later = source.read(view, 0, 1)
+        assert later is not None
+        assert later.lines == ["half", "──── attempt 1 ────", "again"]
+        source.close()
+
+    def test_another_viewer_starts_with_the_last_lines(self, frozen: Path) -> None:
+        view = read_job(fake_home.two_cpu_ranks(frozen))
+        source = LogSource()
+        source.read(view, 0, 1)
+        other = source.read(view, 0, 2)
+        assert other is not None
+        assert other.restarted
+        assert len(other.lines) == 80
+        source.close()
+
+    def test_a_rank_without_a_log_is_empty(self, frozen: Path) -> None:
+        source = LogSource()
+        read = source.read(read_job(fake_home.two_cpu_ranks(frozen)), 7, 1)
+        assert read is not None
+        assert (read.lines, read.restarted) == ([], True)
+        source.close()
+
+
+class TestDevices:
+    def test_fresh_snapshots_cover_their_devices(self, frozen: Path) -> None:
+        folder = fake_home.eight_gpu_ranks(frozen)
+        assert sorted(covered_devices([read_job(folder)])) == [fake_home.uuid(i) for i in range(8)]
+        fake_home.change(folder, ts=fake_home.ago(10))
+        assert covered_devices([read_job(folder)]) == {}
+
+    async def test_only_what_no_job_tells_is_sampled(
+        self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[object] = []
+
+        class Feed(FrozenFeed):
+            def __init__(self, uuids: object = None) -> None:
+                super().__init__(uuids)
+                asked.append(uuids)
+
+        monkeypatch.setattr(sources, "DeviceFeed", Feed)
+        folder = fake_home.eight_gpu_ranks(eight_gpus)
+        snapshot = read_job(folder).snapshot
+        assert snapshot is not None
+        fake_home.change(folder, gpus=snapshot.gpus[:6])
+        source = DeviceSource()
+        source.loop = asyncio.get_running_loop()
+        for _ in range(8):
+            devices = source.read([read_job(folder)])
+        held = [gpu.processes[0].job if gpu.processes else None for gpu in devices.gpus]
+        assert held == ["llama-ft"] * 6 + [None] * 2
+        assert asked == [None, (fake_home.uuid(6), fake_home.uuid(7))]
+        await source.close()
+
+    async def test_no_sampler_while_all_devices_are_told(self, eight_gpus: Path) -> None:
+        folder = fake_home.eight_gpu_ranks(eight_gpus)
+        source = DeviceSource()
+        source.loop = asyncio.get_running_loop()
+        for _ in range(8):
+            source.read([read_job(folder)])
+        assert source._feed is None
+        fake_home.change(folder, ts=fake_home.ago(60))  # its supervisor fell silent
+        for _ in range(2):
+            devices = source.read([read_job(folder)])
+        assert source._feed is not None
+        assert devices.gpus[0].util_percent == 97.0
+        await source.close()
+
+    def test_without_a_driver_nothing_is_started(self, frozen: Path) -> None:
+        source = DeviceSource()
+        devices = source.read([])
+        assert devices.gpus == ()
+        assert "libnvidia-ml.so.1" in (devices.note or "")
+        assert source._feed is None
+
+    def test_a_lost_feed_leaves_identities_without_figures(
+        self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = DeviceSource()
+        source._known = FrozenFeed().latest
+        source.loop = None
+        devices = source.read([])
+        assert len(devices.gpus) == 8
+        assert {gpu.util_percent for gpu in devices.gpus} == {None}
+
+
+class TestCollector:
+    @pytest.fixture
+    def delivered(self) -> list[Message]:
+        return []
+
+    def test_many_asks_are_few_looks(self, frozen: Path, delivered: list[Message]) -> None:
+        go, looking = threading.Event(), threading.Event()
+
+        def slow_machine() -> Machine:
+            looking.set()
+            assert go.wait(10)
+            return MACHINE
+
+        collector = Collector(delivered.append, lambda: NOW, slow_machine)
+        loop = asyncio.new_event_loop()
+        collector.start(loop)
+        assert looking.wait(10)
+        for _ in range(200):
+            collector.ask()
+        go.set()
+        collector.stop()
+        loop.close()
+        assert 1 <= len(delivered) <= 2
+
+    def test_a_look_is_complete_in_itself(self, frozen: Path, delivered: list[Message]) -> None:
+        fake_home.failed_job(frozen)
+        collector = Collector(delivered.append, lambda: NOW, lambda: MACHINE)
+        snapshot = collector.look(Wish(job="vit-base", devices=False))
+        assert snapshot.detail is not None
+        assert snapshot.detail.cause_tail[-1].startswith("RuntimeError")
+        assert snapshot.detail.loss_deviation[3] == pytest.approx(0.005, abs=0.001)
+        assert msgspec.structs.asdict(snapshot.detail.events[0])["type"] == "failed"
+
+    def test_the_log_follows_the_snapshot(self, frozen: Path, delivered: list[Message]) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        collector = Collector(delivered.append, lambda: NOW, lambda: MACHINE)
+        collector._look_and_deliver(Wish(job="mlp-cpu", devices=False, log_rank=1))
+        assert [type(message) for message in delivered] == [SnapshotReady, LogRead]
+        collector._log.close()
+
+    def test_a_defect_is_delivered_not_swallowed(
+        self, frozen: Path, delivered: list[Message]
+    ) -> None:
+        collector = Collector(delivered.append, lambda: NOW, lambda: 1 / 0)
+        loop = asyncio.new_event_loop()
+        collector.start(loop)
+        collector._thread.join(10)
+        loop.close()
+        (failed,) = delivered
+        assert isinstance(failed, CollectorFailed)
+
+    def test_snapshots_replace_each_other_but_lines_never(self, frozen: Path) -> None:
+        collector = Collector(lambda _: None, lambda: NOW, lambda: MACHINE)
+        one, two = (SnapshotReady(collector.look(Wish(devices=False))) for _ in range(2))
+        assert one.can_replace(two)
+        read = LogRead(None, [], False)
+        assert not read.can_replace(LogRead(None, [], False))
+        assert not one.can_replace(read)

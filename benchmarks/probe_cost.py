@@ -58,11 +58,12 @@ def train(windows: int, steps: int) -> None:
         passed.append(taken[True][0] - taken[False][0])
         cpu.append(taken[True][1] - taken[False][1])
         plain.append(taken[False][0])
-    low, _, high = statistics.quantiles(passed, n=4)
+    low, middle, high = statistics.quantiles(passed, n=4)
     print(
-        f"probe cost: {statistics.median(passed):+.1f} us per step (median of {windows} pairs of "
+        f"probe cost: {middle:+.1f} us per step (median of {windows} pairs of "
         f"{steps} steps; quartiles {low:+.1f} to {high:+.1f}), CPU time "
-        f"{statistics.median(cpu):+.1f} us; a step without it takes {statistics.median(plain):.0f} us"
+        f"{statistics.median(cpu):+.1f} us; a step without it takes "
+        f"{statistics.median(plain):.0f} us"
     )
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +99,35 @@ def test_metrics_give_way_to_the_size_limit(env: pytest.MonkeyPatch) -> None:
     assert message is not None and len(data) <= MAX_BYTES
     assert len(message.metrics) > 10 and "a_metric_with_a_long_name_0" in message.metrics
     assert len(record.metrics) == 200
+
+
+def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    env.setenv("DDPTOP_PROBE_SOCK", str(path))
+    record, optimizer = Recorder(), Optimizer()
+    speaker = sender.Sender(record)
+    for loss in (3.0, 1.0):
+        record.backwards += 1
+        record.saw_loss(loss)
+        record.stepped(optimizer)
+        speaker.tick()
+        assert record.dirty
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(path))
+        receiver.setblocking(False)
+        speaker.tick()
+        message = decode_message(receiver.recv(4096))
+        assert message is not None and not record.dirty
+        assert (message.steps, message.loss_min, message.loss_max) == (2, 1.0, 3.0)
+        speaker.tick()  # no news, and not long ago
+        with pytest.raises(BlockingIOError):
+            receiver.recv(4096)
+        env.setattr(sender, "KEEP_ALIVE_S", 0.0)
+        speaker.tick()
+        again = decode_message(receiver.recv(4096))
+        assert again is not None and again.seq > message.seq
+        assert (again.steps, again.last_step_t) == (message.steps, message.last_step_t)
+        assert again.loss_min is None
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,23 @@ def test_report_alone_is_progress(rank: Rank, python: str) -> None:
     check_report(rank, process.pid)
 
 
+def test_a_forked_child_starts_from_nothing_and_its_last_word_is_heard(rank: Rank) -> None:
+    script = (
+        "import ddptop, multiprocessing, os, sys\n"
+        "def work(): ddptop.report(loss=8.0, step=1); print(os.getpid(), flush=True)\n"
+        "for step in range(5): ddptop.report(loss=1.0, step=step)\n"
+        "child = multiprocessing.get_context('fork').Process(target=work)\n"
+        "child.start(); child.join(); sys.exit(child.exitcode)"
+    )
+    process = rank.start("-c", script)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    child, parent = rank.receiver.last(int(out)), rank.receiver.last(process.pid)
+    assert (child.steps, child.loss_n, child.loss) == (1, 1, 8.0)
+    assert rank.receiver.of(int(out))[0].seq == 1
+    assert (parent.steps, parent.loss_n, parent.loss) == (5, 5, 1.0)
+
+
 def test_report_outside_a_job_does_nothing(rank: Rank) -> None:
     assert rank.run("-c", REPORT, has_probe=False)[0] == 0
     assert rank.receiver.messages == []
@@ -354,21 +371,36 @@ def test_output_and_status_are_the_same_with_the_probe(
     assert stub_torch.receiver.messages, "the probe was not there at all"
 
 
-def test_a_fork_of_python_3_12_warns_of_no_thread(stub_torch: Rank) -> None:
-    # it counts the threads of /proc/self/stat while it forks
+def test_the_probes_thread_is_not_there_while_the_process_forks(stub_torch: Rank) -> None:
+    # Python 3.12 counts threads around a fork and warns of each that is not the forking one
     script = (
-        "import os, torch, time\n"
-        "threads = []\n"
-        "os.register_at_fork(after_in_child=lambda: None)\n"
-        "import ctypes\n"
+        "import os, sys, time, torch\n"
+        "def threads(): return len(os.listdir('/proc/self/task'))\n"
+        "probe = sys.modules['_ddptop_probe']\n"
         "for _ in range(20):\n"
         "    pid = os.fork()\n"
-        "    if not pid: os._exit(0)\n"
-        "    os.waitpid(pid, 0)\n"
-        "print(len(os.listdir('/proc/self/task')))"
+        "    if not pid: os._exit(threads() - 1)\n"
+        "    assert os.waitpid(pid, 0)[1] == 0 and threads() == 2\n"
+        "    probe._before_fork()\n"
+        "    end = time.monotonic() + 0.1\n"  # the kernel's part of a thread's end
+        "    while threads() > 1 and time.monotonic() < end: pass\n"
+        "    print(threads(), end=''); probe._after_fork_in_parent()\n"
     )
-    status, out, err = stub_torch.run("-W", "error", "-c", script)
-    assert (status, err) == (0, "") and int(out) == 2  # its own thread is back
+    assert stub_torch.run("-W", "error", "-c", script) == (0, "1" * 20, "")
+
+
+def test_the_probes_thread_takes_no_signals(
+    stub_torch: Rank, wait_until: Callable[..., object]
+) -> None:
+    process = stub_torch.start("-c", "import torch; input()")
+    wait_until(lambda: stub_torch.receiver.messages, what="a first datagram")
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    (thread,) = [task for task in tasks if task.name != str(process.pid)]
+    status = dict(line.split(":\t") for line in (thread / "status").read_text().splitlines())
+    blocked = int(status["SigBlk"], 16)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, stacks.stack_signal()):
+        assert blocked >> (number - 1) & 1
+    process.communicate("\n")
 
 
 def test_a_signal_reaches_the_scripts_own_thread(stub_torch: Rank) -> None:
@@ -419,7 +451,7 @@ def test_a_signal_that_the_script_uses_is_not_taken(stub_torch: Rank) -> None:
 def test_a_script_that_closes_all_its_files_gets_no_stacks_into_its_own(stub_torch: Rank) -> None:
     script = (
         "import os, signal, torch\nos.closerange(3, 256)\n"
-        "mine = os.open('mine.txt', os.O_CREAT | os.O_RDWR)\n"
-        "os.kill(os.getpid(), signal.SIGRTMIN + 9)\nprint(os.fstat(mine).st_size)"
+        "mine = [os.open('mine.txt', os.O_CREAT | os.O_RDWR) for _ in range(20)]\n"
+        "os.kill(os.getpid(), signal.SIGRTMIN + 9)\nprint(os.fstat(mine[0]).st_size)"
     )
     assert stub_torch.run("-c", script) == (0, "0\n", "")

@@ -73,7 +73,9 @@ def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:
     assert max(highs) == pytest.approx(max(said["losses"]), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["non_scalar", "arithmetic_after_scaling", "dispatch_mode"])
+@pytest.mark.parametrize(
+    "name", ["non_scalar", "arithmetic_after_scaling", "dispatch_mode", "own_dispatch"]
+)
 def test_a_loss_that_cannot_be_read_is_unknown(cases: Any, name: str) -> None:
     said, last = last_of(cases, name)
     assert last.steps == said["steps"]

@@ -61,8 +61,6 @@ class Session:
 
     def report(self, loss, step, total, metrics):
         """Keep what the script says. A value on a device is read later, without waiting."""
-        if identity.is_data_worker():
-            return
         has_loss = self._is_figure(loss)
         if has_loss:
             self.record.script_reports_loss = True

@@ -310,6 +310,24 @@ def dispatch_mode():
     return [], 1
 
 
+def own_dispatch():
+    """A tensor type with its own idea of operations, as DTensor: reading it may be a collective."""
+
+    class Wrapped(torch.Tensor):
+        seen = []
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            cls.seen.append(str(function))
+            return super().__torch_dispatch__(function, types, args, kwargs)
+
+    model, optimizer = setup()
+    torch.autograd.backward(loss_of(model).as_subclass(Wrapped))
+    optimizer.step()
+    assert not any("_local_scalar_dense" in name for name in Wrapped.seen), Wrapped.seen
+    return [], 1
+
+
 def not_finite(value):
     model, optimizer = setup()
     for factor in (1.0, 1.0, value):
@@ -405,6 +423,7 @@ CASES = {
     "sharpness_aware": sharpness_aware,
     "non_scalar": non_scalar,
     "dispatch_mode": dispatch_mode,
+    "own_dispatch": own_dispatch,
     "nan": lambda: not_finite(float("nan")),
     "inf": lambda: not_finite(float("inf")),
     "report": report,

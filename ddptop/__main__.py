@@ -5,9 +5,26 @@ from __future__ import annotations
 import os
 import sys
 
+INTERRUPTED = 130
+
 
 def main() -> int:
     """Run the command line; the process's exit status."""
+    _open_standard_streams()
+    try:
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # what reads stdout is gone: there is nobody to say more to
+        status = 1
+        _drop_stdout()
+    except OSError as error:
+        status = 1
+        _drop_stdout()
+        sys.stderr.write(f"ddptop: {error}\n")
+    return status
+
+
+def _run() -> int:
     import click
 
     from ddptop.cli import cli
@@ -20,19 +37,30 @@ def main() -> int:
         return error.exit_code
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except click.Abort:
-        return 130
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
     except click.ClickException as error:
-        sys.stderr.write(f"ddptop: {error.format_message().rstrip('.')}")
-        sys.stderr.write("; see ddptop --help\n")
+        sys.stderr.write(f"ddptop: {error.format_message().rstrip('.')}; see ddptop --help\n")
         return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # what reads stdout is gone; nothing more can be said, also not by Python's own last flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return status if isinstance(status, int) else 0
+
+
+def _open_standard_streams() -> None:
+    """Where a caller closed one of them, the next file opened would be written into instead."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is fd
+            os.set_inheritable(opened, True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for the process's life
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _drop_stdout() -> None:
+    """Let Python's own last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,282 @@
+"""Command lines: what is ddptop's and what is the script's, and what bad input gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.cli import cli
+from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arguments
+
+from ddptop_runner.errors import UsageError
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
+
+# --- whose argument is it ----------------------------------------------------------------------
+
+SPLITS = {
+    "options, script, its arguments": (
+        ["--nproc", "2", "train.py", "--nproc", "3", "-d"],
+        (["--nproc", "2"], Target("script", "train.py", ("--nproc", "3", "-d"))),
+    ),
+    "a value after =": (
+        ["--gpus=0", "train.py"],
+        (["--gpus=0"], Target("script", "train.py", ())),
+    ),
+    "a value that looks like an option": (
+        ["--env", "-m", "train.py"],
+        (["--env", "-m"], Target("script", "train.py", ())),
+    ),
+    "a value that looks like the end": (
+        ["--name", "--", "train.py"],
+        (["--name", "--"], Target("script", "train.py", ())),
+    ),
+    "flags take no value": (["-d", "train.py"], (["-d"], Target("script", "train.py", ()))),
+    "a module and its arguments": (
+        ["-d", "-m", "pkg.train", "--lr", "1", "-m", "x"],
+        (["-d"], Target("module", "pkg.train", ("--lr", "1", "-m", "x"))),
+    ),
+    "a module may look like an option": (["-m", "-d"], ([], Target("module", "-d", ()))),
+    "-- begins a command": (
+        ["-d", "--", "torchrun", "--nproc", "2", "--", "x"],
+        (["-d"], Target("command", "torchrun", ("--nproc", "2", "--", "x"))),
+    ),
+    "-- and nothing": (["--"], ([], Target("command", "", ()))),
+    "-- after the script is the script's": (
+        ["train.py", "--", "-x", ""],
+        ([], Target("script", "train.py", ("--", "-x", ""))),
+    ),
+    "words are not touched": (
+        ["train.py", "a b", "$HOME", "*", "", "'", "日"],
+        ([], Target("script", "train.py", ("a b", "$HOME", "*", "", "'", "日"))),
+    ),
+    "an empty script": ([""], ([], Target("script", "", ()))),
+    "standard input is no option": (["-"], ([], Target("script", "-", ()))),
+    "nothing": ([], ([], None)),
+    "options only": (["-d", "--nproc", "2"], (["-d", "--nproc", "2"], None)),
+    "a value is missing": (["--nproc"], (["--nproc"], None)),
+}
+
+
+@pytest.mark.parametrize("case", SPLITS.values(), ids=list(SPLITS))
+def test_from_the_target_on_everything_is_verbatim(case):
+    arguments, expected = case
+    assert split_arguments(arguments, TAKES_VALUE) == expected
+
+
+def test_a_module_is_needed_after_m():
+    with pytest.raises(UsageError, match="-m needs a module"):
+        split_arguments(["-d", "-m"], TAKES_VALUE)
+
+
+def test_the_real_options_that_take_a_value_are_known():
+    command = cli.commands["launch"]
+    context = command.make_context("launch", ["--env", "A=1", "--python", "-m", "t.py", "--env"])
+    assert context.obj == Target("script", "t.py", ("--env",))
+    assert context.params["env"] == ("A=1",)
+    assert context.params["python"] == "-m"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, None), ("off", None), ("30", 30.0), ("0.5", 0.5), ("1e3", 1000.0)]
+)
+def test_hang_timeout(text, seconds):
+    assert hang_timeout_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e999", "5m", "on", "AUTO"])
+def test_a_hang_timeout_that_is_no_time(text):
+    with pytest.raises(UsageError, match="not a time"):
+        hang_timeout_s(text)
+
+
+OPTIONS = {
+    "gpus": "0,1",
+    "nproc": 2,
+    "name": "n",
+    "max_restarts": 5,
+    "hang_timeout": "60",
+    "env": ["A=1", "A=2"],
+    "cwd": "/w",
+    "python": "/p",
+    "no_probe": False,
+}
+
+
+def test_every_option_arrives_in_the_request():
+    request = request_of(Target("module", "pkg.train", ("--lr", "1")), OPTIONS)
+    assert (request.kind, request.target, request.args) == ("module", "pkg.train", ("--lr", "1"))
+    assert (request.gpus, request.nproc, request.name) == ("0,1", 2, "n")
+    assert (request.max_restarts, request.hang_timeout_s) == (5, 60.0)
+    assert (request.env, request.cwd, request.python) == (("A=1", "A=2"), "/w", "/p")
+    assert request.probe is True
+    silent = request_of(Target("script", "t.py", ()), {**OPTIONS, "no_probe": True})
+    assert silent.probe is False
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bad_input(ddptop_home, ddptop_cli, tmp_path, monkeypatch) -> Callable[..., str]:
+    """`bad_input(status, *arguments)`: runs it, and the line that it gets on stderr."""
+    (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / "libnvidia-ml.so.1").touch()  # no GPU, also on a machine that has one
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "driver"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(status: int, *arguments: str) -> str:
+        before = sorted(ddptop_home.rglob("*"))
+        answer = ddptop_cli(*arguments)
+        assert answer.returncode == status, answer.stderr
+        assert answer.stdout == ""
+        assert "Traceback" not in answer.stderr
+        (line,) = answer.stderr.splitlines()
+        assert line.startswith("ddptop: ")
+        assert sorted(ddptop_home.rglob("*")) == before, "a refused command left something behind"
+        return line
+
+    return run
+
+
+LAUNCH = ["launch", "-d", "--nproc", "1"]
+BAD = {
+    # (exit status, arguments, words of the line: the thing and the remedy)
+    "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
+    "no such script": (2, [*LAUNCH, "none.py"], ["there is no script none.py in /", "--cwd"]),
+    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a folder", "-m MODULE"]),
+    "an empty script": (2, [*LAUNCH, ""], ["the script's name is empty"]),
+    "no such folder": (
+        2,
+        [*LAUNCH, "--cwd", "/none/such", "train.py"],
+        ["--cwd /none/such: there is no such folder"],
+    ),
+    "no ranks": (2, ["launch", "--nproc", "0", "train.py"], ["--nproc 0", "1 or more"]),
+    "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
+    "ranks in words": (2, ["launch", "--nproc", "two", "train.py"], ["'two'", "--nproc"]),
+    "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPU", "--nproc N"]),
+    "negative restarts": (2, [*LAUNCH, "--max-restarts", "-1", "train.py"], ["--max-restarts -1"]),
+    "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
+    "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
+    "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["backwards", "write 1-3"]),
+    "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["GPU 0 twice"]),
+    "a GPU where there is none": (
+        2,
+        [*LAUNCH, "--gpus", "0", "train.py"],
+        ["no GPU that ddptop can see", "--nproc N"],
+    ),
+    "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["--gpus auto:1", "yet", "0-3"]),
+    "learned hang timeout": (
+        2,
+        [*LAUNCH, "--hang-timeout", "auto", "train.py"],
+        ["--hang-timeout auto", "yet", "SECONDS"],
+    ),
+    "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a time"]),
+    "a hang timeout without a probe": (
+        2,
+        [*LAUNCH, "--hang-timeout", "9", "--no-probe", "train.py"],
+        ["needs the probe", "drop one"],
+    ),
+    "another command": (2, [*LAUNCH, "--", "torchrun", "x"], ["-- COMMAND", "yet", "SCRIPT"]),
+    "a name for no session": (2, [*LAUNCH, "--name", "a.b", "train.py"], ["'a.b'", "letters"]),
+    "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job's name is empty"]),
+    "a variable without =": (2, [*LAUNCH, "--env", "KEY", "train.py"], ["KEY", "NAME=VALUE"]),
+    "a variable without a name": (2, [*LAUNCH, "--env", "=1", "train.py"], ["NAME=VALUE"]),
+    "no such interpreter": (
+        2,
+        [*LAUNCH, "--python", "/none/python", "train.py"],
+        ["--python /none/python", "no such interpreter"],
+    ),
+    "no interpreter": (
+        2,
+        [*LAUNCH, "--python", "/bin/false", "train.py"],
+        ["/bin/false does not run as a Python (exit status 1)", "--python PATH"],
+    ),
+    "an unknown option": (2, ["launch", "--frobnicate", "train.py"], ["--frobnicate", "--help"]),
+    "an unknown verb": (2, ["frobnicate"], ["frobnicate", "--help"]),
+    "a missing argument": (2, ["stop"], ["JOB", "--help"]),
+    "no job to stop": (3, ["stop", "none"], ["there is no job 'none'", "ddptop ls"]),
+    "no job to wait for": (3, ["wait", "none"], ["there is no job 'none'"]),
+    "no job to remove": (3, ["rm", "none"], ["there is no job 'none'"]),
+    "no job at all": (2, ["status"], ["no job is alive", "ddptop ls --all"]),
+    "no rank": (2, ["logs", "x", "-r", "one"], ["-r one", "all"]),
+    "no terminal for the overview": (2, [], ["needs a terminal", "ddptop ls"]),
+    "foreign training": (2, ["ps"], ["ps", "yet"]),
+    "watching foreign training": (2, ["watch", "1"], ["watch", "yet"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
+def test_bad_input_gets_one_line_and_leaves_nothing(bad_input, case):
+    status, arguments, words = case
+    line = bad_input(status, *arguments)
+    for word in words:
+        assert word in line
+
+
+def python(path: Path, text: str) -> str:
+    path.write_text(f'#!/bin/sh\n{text} exec {sys.executable} -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_without_torch(bad_input, tmp_path):
+    line = bad_input(2, *LAUNCH, "--python", python(tmp_path / "python", ""), "train.py")
+    assert f"there is no torch in {tmp_path}/python" in line
+    assert "--python PATH" in line and "ddptop[torch]" in line
+
+
+def test_a_python_with_an_old_torch(bad_input, tmp_path):
+    (tmp_path / "site" / "torch").mkdir(parents=True)
+    (tmp_path / "site" / "torch" / "__init__.py").touch()
+    (tmp_path / "site" / "torch" / "version.py").write_text("__version__ = '2.5.1+cu124'\n")
+    old = python(tmp_path / "python", f"PYTHONPATH={tmp_path}/site")
+    line = bad_input(2, *LAUNCH, "--python", old, "train.py")
+    assert f"torch 2.5.1+cu124 in {old} is too old; 2.6 or newer is needed" in line
+
+
+@pytest.mark.torch
+def test_a_name_in_use(bad_input, ddptop_home):
+    (ddptop_home / "runs" / "taken").mkdir(parents=True)
+    line = bad_input(2, *LAUNCH, "--name", "taken", "train.py")
+    assert "the name 'taken' is in use" in line and "ddptop rm taken" in line
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("what", ["home", "runs"])
+def test_a_state_folder_that_cannot_be_written(bad_input, ddptop_home, monkeypatch, what):
+    if what == "home":  # root may write anywhere but into a file
+        (ddptop_home / "file").touch()
+        monkeypatch.setenv("DDPTOP_HOME", str(ddptop_home / "file"))
+    else:
+        (ddptop_home / "runs").touch()
+    line = bad_input(2, *LAUNCH, "train.py")
+    assert str(ddptop_home) in line and "DDPTOP_HOME" in line
+
+
+@pytest.mark.torch
+def test_a_dry_run_makes_nothing(ddptop_cli, ddptop_home, tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.chdir(tmp_path)
+    options = ["--env", "GIVEN=v4lue", "--dry-run", "--name", "dry", "--max-restarts", "7"]
+    answer = ddptop_cli(*LAUNCH, *options, "train.py", "--lr", "a b")
+    assert answer.returncode == 0, answer.stderr
+    for words in ("dry", "-u train.py --lr 'a b'", str(tmp_path), "at most 7", "GIVEN", "SECRET"):
+        assert words in answer.stdout
+    assert "s3cret" not in answer.stdout and "v4lue" not in answer.stdout
+    assert os.listdir(ddptop_home) == []
+
+
+def test_help_and_version_are_data(ddptop_cli):
+    shown = ddptop_cli("launch", "--help")
+    assert shown.returncode == 0 and "--max-restarts" in shown.stdout and shown.stderr == ""
+    version = ddptop_cli("--version")
+    assert version.returncode == 0 and version.stdout.startswith("ddptop, version ")

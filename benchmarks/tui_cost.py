@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--history-s", type=int, default=3600)
     parser.add_argument("--history-step-s", type=int, default=1, help="between samples of the past")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--overview", action="store_true", help="watch all jobs, not the one")
     parser.add_argument("--keys", default="", help="typed before measuring")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
@@ -177,7 +178,7 @@ def main() -> None:
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     started = time.monotonic()
     tui = subprocess.Popen(
-        [sys.executable, "-m", "ddptop", "attach", JOB],
+        [sys.executable, "-m", "ddptop", *([] if options.overview else ["attach", JOB])],
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -117,6 +117,15 @@ class TestChart:
             "   2.0 ┤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀"
         )
 
+    def test_a_band_is_filled_between_samples_but_not_over_a_gap(self) -> None:
+        def sparse(level: float) -> Points:
+            return points(([level, None, None, None] * 10 + [None] * 30 + [level] * 2), 1.0)
+
+        data = ChartData({r: sparse(2.0 + r / 10) for r in range(3)}, 0, 72)
+        top = draw_chart(data, ChartOptions(), 44, 9).lines[0]
+        cells = "".join("#" if style == "band" else "." for text, style in top for _ in text)
+        assert cells[8:] == "#" * 19 + "." * 16 + "#"
+
     def test_a_restart_is_a_mark_that_curves_do_not_cross(self) -> None:
         jump = points([2.0] * 50 + [3.0] * 50)
         without = chart(ChartData({0: jump}, 0, 100))

@@ -159,7 +159,8 @@ class TestAlertsAndCause:
         return [plain(line).rstrip() for line in lines]
 
     def test_a_cause_names_the_rank_and_its_last_words(self) -> None:
-        assert self.cause(8, ["step 1", "", "RuntimeError: [boom]"]) == [
+        tail = ["step 1", "", "[rank3]:    ^^^~~~^^", "RuntimeError: [boom]"]
+        assert self.cause(8, tail) == [
             "▌ ✗ failed  rank 3 failed first (exit 1)",
             "▌ RuntimeError: [boom]",
             "▌ │ step 1",

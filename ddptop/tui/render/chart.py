@@ -121,16 +121,32 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
     return replace(columns, mean=mean)
 
 
-def _band(canvas: Canvas, axis: scale.Scale, columns: Columns) -> None:
+def _band(canvas: Canvas, axis: scale.Scale, plot: _Plot, columns: Columns) -> None:
+    """Fill from least to greatest, also between samples that are no gap apart."""
+    last: tuple[int, int, int] | None = None
     for x, (low, high) in enumerate(zip(columns.low, columns.high, strict=False)):
-        if low is not None and high is not None:
-            canvas.column(x, axis.dot(low), axis.dot(high), _BAND)
+        if x in plot.breaks:
+            last = None
+        if low is None or high is None:
+            continue
+        bottom, top = axis.dot(low), axis.dot(high)
+        canvas.column(x, bottom, top, _BAND)
+        if last is not None and x - last[0] <= columns.reach:
+            for between in range(last[0] + 1, x):
+                share = (between - last[0]) / (x - last[0])
+                canvas.column(
+                    between,
+                    round(last[1] + (bottom - last[1]) * share),
+                    round(last[2] + (top - last[2]) * share),
+                    _BAND,
+                )
+        last = (x, bottom, top)
 
 
 def _draw(canvas: Canvas, axis: scale.Scale, plot: _Plot, options: ChartOptions) -> None:
     chosen = plot.ranks.get(options.rank)
     if options.mode == "rank" and chosen is not None:
-        _band(canvas, axis, chosen)
+        _band(canvas, axis, plot, chosen)
         if len(plot.ranks) > 1:
             _curve(canvas, axis, plot, plot.middle, _OTHER)
         _curve(canvas, axis, plot, chosen, _CHOSEN)
@@ -140,7 +156,7 @@ def _draw(canvas: Canvas, axis: scale.Scale, plot: _Plot, options: ChartOptions)
             layer = _CHOSEN if rank == options.rank else _OTHER
             _curve(canvas, axis, plot, columns, _OUTLIER if rank in plot.apart else layer)
         return
-    _band(canvas, axis, plot.middle)
+    _band(canvas, axis, plot, plot.middle)
     _curve(canvas, axis, plot, plot.middle, _MEDIAN)
     for rank in plot.apart:
         _curve(canvas, axis, plot, _apart_only(plot.ranks[rank], plot.middle), _OUTLIER)

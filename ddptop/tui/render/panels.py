@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Sequence
 
 from ddptop.tui.render import units, words
@@ -184,11 +185,15 @@ def cause_lines(
     summary_rows = 1 if rows < 6 else 2 if rows < 9 else 3
     lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
     room = rows - len(lines) - (1 if cause.evidence else 0)
-    tail = [text for text in last_lines if text.strip()][-room:] if room > 1 else []
+    tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if cause.evidence and len(lines) < rows:
         lines.append(line(("evidence ", "dim"), (clip(cause.evidence, cells - 11), "dim")))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
+
+
+_CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
+"""An empty line, or one of a traceback that only points at the line above."""
 
 
 def imbalance_note(imbalance: Imbalance, cells: int) -> Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from typing import Any
@@ -127,9 +128,11 @@ def remove_damaged(folder: RunFolder) -> None:
     """
     from ddptop_runner.guardian import lock
 
-    locks = [path for path in (folder.guardian_lock, folder.supervisor_lock) if path.exists()]
-    if any(lock(path) is None for path in locks):
-        raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
+    for path in (folder.guardian_lock, folder.supervisor_lock):
+        held = lock(path)
+        if held is None:
+            raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
+        os.close(held)
     _delete(folder)
 
 

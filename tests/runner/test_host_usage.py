@@ -13,16 +13,15 @@ from ddptop_runner.host_usage import HostUsage
 
 TREE = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-S", "-c",
-    "x = bytearray(64 << 20); print(1, flush=True); input()"],
-    stdin=sys.stdin, stdout=subprocess.PIPE)
+child = subprocess.Popen(
+    [sys.executable, "-S", "-c",
+     "import time; x = bytearray(64 << 20); print(1, flush=True); time.sleep(600)"],
+    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)
-while True:
-    for line in sys.stdin:
-        sum(range(10_000_000))
-        print("worked", flush=True)
-    break
+for line in sys.stdin:
+    sum(range(10_000_000))
+    print("worked", flush=True)
 child.kill()
 """
 

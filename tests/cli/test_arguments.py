@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.__main__ import main
 from ddptop.cli import cli
 from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arguments
 
+from ddptop_runner import launch
+from ddptop_runner.device_report import empty_report
 from ddptop_runner.errors import UsageError
 
-Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
 
 # --- whose argument is it ----------------------------------------------------------------------
@@ -123,22 +124,22 @@ def test_every_option_arrives_in_the_request():
 
 
 @pytest.fixture
-def bad_input(ddptop_home, ddptop_cli, tmp_path, monkeypatch) -> Callable[..., str]:
-    """`bad_input(status, *arguments)`: runs it, and the line that it gets on stderr."""
+def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
+    """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
     (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
     (tmp_path / "folder.py").mkdir()
-    (tmp_path / "driver").mkdir()
-    (tmp_path / "driver" / "libnvidia-ml.so.1").touch()  # no GPU, also on a machine that has one
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "driver"))
+    monkeypatch.setattr(launch, "sample_once", lambda **_: empty_report("no driver"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
 
     def run(status: int, *arguments: str) -> str:
         before = sorted(ddptop_home.rglob("*"))
-        answer = ddptop_cli(*arguments)
-        assert answer.returncode == status, answer.stderr
-        assert answer.stdout == ""
-        assert "Traceback" not in answer.stderr
-        (line,) = answer.stderr.splitlines()
+        monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+        assert main() == status
+        shown = capfd.readouterr()
+        assert shown.out == ""
+        (line,) = shown.err.splitlines()
         assert line.startswith("ddptop: ")
         assert sorted(ddptop_home.rglob("*")) == before, "a refused command left something behind"
         return line
@@ -213,12 +214,30 @@ BAD = {
 }
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
 def test_bad_input_gets_one_line_and_leaves_nothing(bad_input, case):
     status, arguments, words = case
     line = bad_input(status, *arguments)
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["launch", "--nproc", "0", "none.py"], 2, "--nproc 0: a job needs at least one rank"),
+        (["launch", "--nproc", "1", "none.py"], 2, "there is no script none.py"),
+        (["status", "none"], 3, "there is no job 'none'"),
+        (["launch", "--nope"], 2, "--nope"),
+    ],
+)
+def test_a_refusal_as_a_script_sees_it(ddptop_cli, ddptop_home, arguments, status, words):
+    answer = ddptop_cli(*arguments)
+    assert (answer.returncode, answer.stdout) == (status, "")
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("ddptop: ") and words in line
+    assert os.listdir(ddptop_home) == []
 
 
 def python(path: Path, text: str) -> str:

@@ -41,7 +41,7 @@ def started(folder: RunFolder) -> list[dict[str, str]]:
     return [json.loads(line) for line in (folder.path / "started").read_text().splitlines()]
 
 
-def pretend(monkeypatch, code: str, seconds: float = 0.3) -> None:
+def pretend(monkeypatch, code: str, seconds: float = 0.1) -> None:
     """Let this code be the guardian."""
     monkeypatch.setattr(
         guardian_start,

@@ -10,6 +10,7 @@ import sys
 from . import identity
 from .recorder import Recorder
 from .sender import Sender
+from .teardown import let_gloo_finish
 
 EXIT_LIMIT_S = 0.05
 """How long a process may wait at its end for a last loss to arrive from its device."""
@@ -118,6 +119,7 @@ class Session:
                 if self.hooks is not None:
                     self.hooks.find_unseen_steps()
                 self.sender.send_last(EXIT_LIMIT_S)
+                let_gloo_finish()
         except Exception:  # a process must end as it would have without the probe
             pass
 

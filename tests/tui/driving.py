@@ -32,5 +32,5 @@ async def look(pilot: Pilot[None], times: int = 1) -> None:
 
 async def settle(pilot: Pilot[None]) -> None:
     """Looks until what was wished for after the first ones is there as well."""
-    await look(pilot, times=4)
+    await look(pilot, times=3)
     await pilot.pause()

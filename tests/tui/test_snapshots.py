@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ddptop.tui.app import DdptopApp
 from tests.tui import fake_home
-from tests.tui.driving import settle, until
+from tests.tui.driving import look, settle, until
 from textual.pilot import Pilot
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -33,8 +33,9 @@ def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
             await pilot.press(opening)
             if opening not in PAGE_KEYS:
                 await until(pilot, lambda: pilot.app.screen is not before)
-            await settle(pilot)
+            await look(pilot, 2)
             await pilot.press(*keys)
+            await pilot.pause()
         for field in pilot.app.screen.query("Input"):
             field.cursor_blink = False
 
@@ -93,7 +94,7 @@ def test_the_launch_form(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
     app = make_app()
-    keys = ("n", *"train.py", "enter", *"--lr 3e-4")
+    keys = ("n", *"fit.py", "enter", *"--lr 1")
     assert snap_compare(app, terminal_size=size, run_before=after(*keys))
 
 

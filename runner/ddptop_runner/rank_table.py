@@ -104,8 +104,9 @@ class RankRecord:
         steps, at_s = message.steps, message.last_step_t
         if steps is None or at_s is None:
             return
+        # also without a new step: a gradient scaler may refuse many in a row
+        self.last_step_boottime_s = max(self.last_step_boottime_s or 0.0, at_s)
         if self.steps is None or steps > self.steps:
-            self.last_step_boottime_s = at_s
             self._rate_marks.append((at_s, steps))
             while len(self._rate_marks) > 2 and self._rate_marks[1][0] < at_s - RATE_WINDOW_S:
                 del self._rate_marks[0]

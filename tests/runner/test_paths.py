@@ -154,7 +154,7 @@ def test_two_jobs_never_share_a_local_folder(local_base, tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        *[b"", b"\n", b".", b"/", b"/home/ann", b"\xff", b"a\0b"],
+        *[b"", b"\n", b".", b"/", b"/home/ann/0123456789abcdef", b"\xff", b"a\0b"],
         *[b"%(base)s", b"%(base)s/..", b"%(base)s/../x", b"%(base)s/0123456789abcdef/.."],
     ],
 )

@@ -47,6 +47,13 @@ CASES = {
     ),
     "a kill says nothing of the script": ([KILLED], 3, True, True, ""),
     "a kill before the first step neither": ([KILLED_AT_START], 3, True, True, "without a step"),
+    "a kill while it imports is no import error": (
+        [failed(steps=0, exit_code=None, signal="SIGKILL", exception=raised("ImportError", "x"))],
+        3,
+        True,
+        True,
+        "1 in a row",
+    ),
     "an empty budget ends it": ([TRAINED], 0, False, True, "no restarts are left"),
     "bad arguments stay bad": ([USAGE], 3, False, False, "arguments"),
     "also when the budget is empty": ([USAGE], 0, False, False, "arguments"),

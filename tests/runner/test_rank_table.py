@@ -121,6 +121,15 @@ def test_a_message_without_a_new_step_is_no_mark(table):
     assert table[0].since_progress_s(107.0) == pytest.approx(2.0)
 
 
+def test_progress_without_a_step_proves_life(table):
+    table.hear(stepped(5, 105.0), 0)
+    table.hear(stepped(5, 190.0), 0)  # a gradient scaler refused the steps in between
+    table.hear(stepped(5, 150.0), 0)  # a process beside it, of the same rank, is behind
+    assert table[0].since_progress_s(192.0) == pytest.approx(2.0)
+    assert table.progress(192.0)[0].since_progress_s == pytest.approx(2.0)
+    assert table[0].steps == 5
+
+
 def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
     for step in (1, 101):
         table.hear(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 from ddptop.tui.render import panels, rows, words
+from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.text import Line, plain, width
 from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
-from ddptop.tui.widgets.table import fit_columns
 from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
 
 from ddptop_runner.model import (

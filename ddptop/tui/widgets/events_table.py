@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddptop.tui.render.columns import Column
 from ddptop.tui.render.rows import event_row
-from ddptop.tui.widgets.table import Column, Table
+from ddptop.tui.widgets.table import Table
 from ddptop_runner.model import Event
 
 COLUMNS = (

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.tui.render.columns import Column
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Span, line
 from ddptop.tui.render.units import ranks, size_of
-from ddptop.tui.widgets.table import Column, Table
+from ddptop.tui.widgets.table import Table
 from ddptop_runner.model import GpuSample
 
 COLUMNS = (

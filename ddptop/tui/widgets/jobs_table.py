@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from ddptop.tui.render.columns import Column
 from ddptop.tui.render.rows import job_row
 from ddptop.tui.render.text import Line, line
-from ddptop.tui.widgets.table import Column, Table
+from ddptop.tui.widgets.table import Table
 from ddptop_runner.registry import JobView
 
 COLUMNS = (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop.tui.render.columns import Column
 from ddptop.tui.render.rows import rank_row
 from ddptop.tui.render.text import Line
 from ddptop.tui.snapshot import JobDetail
-from ddptop.tui.widgets.table import Column, Table
+from ddptop.tui.widgets.table import Table
 
 COLUMNS = (
     Column("rank", "rank", 4, ">"),

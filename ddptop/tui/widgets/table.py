@@ -9,42 +9,12 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from ddptop.tui.render.text import Line, Span, fit, line, pad, rule
+from ddptop.tui.render.columns import Column, fit_columns, row_line
+from ddptop.tui.render.text import Line, Span, line, rule
 from ddptop.tui.widgets.lines import LinesView
 
 HEAD_LINES = 2
 """The rule with the title, and the columns' names."""
-
-GAP = 1
-"""Cells between two columns."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column. Where the width does not suffice, those of the highest `drop` go first."""
-
-    key: str
-    title: str
-    width: int
-    align: str = "<"
-    drop: int = 0
-    flex: bool = False
-    """Takes the width that the others leave, beyond its own."""
-
-
-def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit into `width` beside each other, and how wide each is."""
-    chosen = list(columns)
-
-    def needed() -> int:
-        return sum(column.width + GAP for column in chosen)
-
-    while needed() > width and any(column.drop for column in chosen):
-        chosen.remove(max(chosen, key=lambda column: column.drop))
-    rest = max(0, width - needed())
-    flexible = [column for column in chosen if column.flex]
-    share = rest // len(flexible) if flexible else 0
-    return [(column, column.width + (share if column.flex else 0)) for column in chosen]
 
 
 class Table(LinesView, can_focus=True):
@@ -153,21 +123,13 @@ class Table(LinesView, can_focus=True):
         lines = [rule(self.title, width, note)]
         if not self._rows:
             return [*lines, (), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
-        lines.append(self._cells({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
+        lines.append(row_line({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
         shown = self._rows[self._top : self._top + visible]
-        return lines + [self._cells(row, layout, width) for _, row in shown]
+        return lines + [row_line(row, layout, width) for _, row in shown]
 
     def cursor_line(self) -> int | None:
         """The row under the cursor, while it is visible."""
         return HEAD_LINES + self._index - self._top if self._rows else None
-
-    @staticmethod
-    def _cells(row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int) -> Line:
-        spans: list[Span] = [(" ", "")]
-        for column, cells in layout:
-            text, style = row.get(column.key, ("", ""))
-            spans += [(pad(text, cells, column.align), style), (" " * GAP, "")]
-        return fit(tuple(spans), width)
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor it chooses."""

@@ -1,0 +1,48 @@
+"""Columns of fixed widths, and which of them fit beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.render.text import Line, Span, fit, pad
+
+GAP = 1
+"""Cells between two columns."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. Where the width does not suffice, those of the highest `drop` go first."""
+
+    key: str
+    title: str
+    width: int
+    align: str = "<"
+    drop: int = 0
+    flex: bool = False
+    """Takes the width that the others leave, beyond its own."""
+
+
+def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into `width` beside each other, and how wide each is."""
+    chosen = list(columns)
+
+    def needed() -> int:
+        return sum(column.width + GAP for column in chosen)
+
+    while needed() > width and any(column.drop for column in chosen):
+        chosen.remove(max(chosen, key=lambda column: column.drop))
+    rest = max(0, width - needed())
+    flexible = [column for column in chosen if column.flex]
+    share = rest // len(flexible) if flexible else 0
+    return [(column, column.width + (share if column.flex else 0)) for column in chosen]
+
+
+def row_line(row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int) -> Line:
+    """One row in exactly `width` cells; a column that the row lacks stays empty."""
+    spans: list[Span] = [(" ", "")]
+    for column, cells in layout:
+        text, style = row.get(column.key, ("", ""))
+        spans += [(pad(text, cells, column.align), style), (" " * GAP, "")]
+    return fit(tuple(spans), width)

@@ -67,6 +67,8 @@ class Group(AttemptRecord):
         self._outcomes: list[policy.AttemptOutcome] = []
         self._stop_requested = asyncio.Event()
         self._concluding = False
+        self._decided_attempt: int | None = None
+        """The attempt whose failure was decided on here, not in answer to an agent."""
 
     def resume_stop(self) -> None:
         """Go on with a stop that an earlier supervisor had begun."""
@@ -365,8 +367,9 @@ class Group(AttemptRecord):
             await self.conclude()
 
     async def _continue_without_agent(self) -> None:
-        if self._concluding:
+        if self._concluding or self._decided_attempt == self.attempt:
             return
+        self._decided_attempt = self.attempt
         if await self._decide_after_failure():
             await self._restart_without_agent()
         else:

@@ -20,8 +20,16 @@ _VICTIM = re.compile(
     re.IGNORECASE,
 )
 
-LAST_LINES = 12
-"""Lines of the failing rank's log that go into the cause when it says nothing clearer."""
+QUOTED_CHARACTERS = 400
+"""Of a line or message in a cause: a progress bar may write a megabyte without a line's end."""
+
+
+def clipped(text: str) -> str:
+    """`text`, or its two ends where it is longer than a sentence can hold."""
+    if len(text) <= QUOTED_CHARACTERS:
+        return text
+    half = QUOTED_CHARACTERS // 2
+    return f"{text[:half]} [...] {text[-half:]}"
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class PythonException:
 
     def in_words(self) -> str:
         """As Python prints it, with its place."""
-        text = f"{self.type}: {self.message}" if self.message else self.type
+        text = f"{self.type}: {clipped(self.message)}" if self.message else self.type
         return f"{text} (at {self.place})" if self.place else text
 
 
@@ -138,7 +146,7 @@ def failure_cause(
     if exit_.returncode is not None:
         exit_code, signal = split_status(exit_.returncode)
     last = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), None)
-    last_line = "Its log is empty." if last is None else f"Its last line: {last!r}."
+    last_line = "Its log is empty." if last is None else f"Its last line: {clipped(last)!r}."
     sentences = [f"Rank {exit_.rank} (pid {exit_.pid}) {exit_.in_words()} first."]
     if signal is None and exception is not None:
         kind = "exception"

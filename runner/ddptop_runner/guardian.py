@@ -36,6 +36,9 @@ PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
 """Wait before the supervisor's next start, by how many times it died within a minute."""
 PACKET_BYTES = 64 * 1024
+EXITS_KEPT = 512
+"""Exits that a supervisor which is started again is told of: they fit into one packet."""
+STDOUT = 1
 
 
 def lock(path: Path) -> int | None:
@@ -78,7 +81,8 @@ class Guardian:
         os.set_blocking(wake_read, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, lambda *_: self._say(self._how_to_stop()))
+        for key in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\\, Ctrl-Z
+            signal.signal(key, lambda *_: self._say(self._how_to_stop()))
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         self._start_agent(self._first_plan())
         self._start_supervisor()
@@ -105,11 +109,12 @@ class Guardian:
         return f"{job} goes on. To stop it: ddptop stop {job}. To leave this pane: Ctrl-B d."
 
     def _say(self, text: str) -> None:
+        # one write, unbuffered: a signal handler may come in between, and a pane that a person
+        # stopped with Ctrl-S takes nothing
         try:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            pass  # the pane is gone; the job is not
+            os.write(STDOUT, f"{text}\n".encode("utf-8", "replace"))
+        except OSError:
+            pass  # the pane is full or gone; the job is not
 
     def _start_agent(self, plan: dict[str, Any]) -> None:
         env = {**self._given.env, **self._given.job_env}
@@ -190,7 +195,10 @@ class Guardian:
         if not packet:
             self._drop_channel()
             return
-        message = json.loads(packet)
+        try:
+            message = json.loads(packet)
+        except ValueError:
+            return  # longer than a packet may be
         if message["type"] == "print":
             self._say(message["text"])
         elif message["type"] == "start_agent":
@@ -218,7 +226,7 @@ class Guardian:
                 self._supervisor_ended(returncode)
                 continue
             exit_ = {"pid": pid, "returncode": returncode, "at_boottime_s": boottime_s()}
-            self._exits = [*self._exits[-999:], exit_]
+            self._exits = [*self._exits[1 - EXITS_KEPT :], exit_]
             self._send({"type": "exited", **exit_})
 
     def _supervisor_ended(self, returncode: int) -> None:
@@ -244,4 +252,5 @@ def main(run_dir: str) -> int:
     given = handover_file.take(folder.handover_file)
     handover_file.apply_limits(given.soft_limits)
     become_subreaper()
+    os.set_blocking(STDOUT, False)
     return Guardian(folder, spec, given).run()

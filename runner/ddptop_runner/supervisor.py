@@ -41,6 +41,8 @@ from ddptop_runner.supervisor_server import ControlServer
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
+SHOWN_CHARACTERS = 2000
+"""Of an event in the pane; the history has it whole."""
 
 
 class Supervisor:
@@ -242,7 +244,7 @@ class Supervisor:
     # -- what goes out ---------------------------------------------------------------------------
 
     def _show(self, line: str) -> None:
-        self._tell_guardian({"type": "print", "text": line})
+        self._tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
 
     def _tell_guardian(self, message: Message) -> None:
         with contextlib.suppress(OSError):  # a lost guardian does not stop the supervisor

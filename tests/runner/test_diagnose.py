@@ -217,3 +217,12 @@ def test_cause(case):
     )
     assert cause.summary.startswith("Rank 3 (pid 1003) ")
     assert words in cause.summary
+
+
+@pytest.mark.parametrize("what", ["line", "message"])
+def test_what_is_quoted_is_as_long_as_a_sentence(what):
+    long = "begin" + "x" * 100_000 + "end"
+    exception = PythonException("ValueError", long, None) if what == "message" else None
+    summary = failure_cause(ended(0, 1, 1.0), exception, long, 0, None).summary
+    assert len(summary) < 600
+    assert "begin" in summary and "end" in summary and "[...]" in summary

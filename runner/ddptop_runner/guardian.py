@@ -81,7 +81,7 @@ class Guardian:
         os.set_blocking(wake_read, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\\, Ctrl-Z
+        for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\, Ctrl-Z
             signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
         self._selector.register(wake_read, selectors.EVENT_READ, None)
         self._start_agent(self._first_plan())

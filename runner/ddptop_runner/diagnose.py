@@ -12,6 +12,8 @@ from ddptop_runner.procs import split_status
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+TRAILING_LINES = 20
+"""After an uncaught exception little more is written; one further up was handled by the script."""
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 _VICTIM = re.compile(
     r"Connection (closed|reset) by (remote )?peer|Broken pipe|Connection refused"
@@ -86,10 +88,12 @@ def last_exception(text: str) -> PythonException | None:
 
 def _exception_after(lines: Sequence[str]) -> PythonException | None:
     place = None
-    for line in lines:
+    for index, line in enumerate(lines):
         if frame := _FRAME.match(line):
             place = _place(frame)
         elif line and not line[0].isspace() and (found := _EXCEPTION.match(line)):
+            if len(lines) - index > TRAILING_LINES:
+                return None
             return PythonException(found["type"], (found["message"] or "").strip(), place)
     return None
 

@@ -43,3 +43,21 @@ def judge(
     exception = exceptions[first.rank] if cause.kind == "exception" else None
     outcome = AttemptOutcome(attempt, lived_s, steps, cause.exit_code, cause.signal, exception)
     return outcome, cause
+
+
+def never_started(folder: RunFolder, returncode: int) -> Cause:
+    """The cause of a job whose agent ended before it had started any rank.
+
+    Args:
+        folder: the job's run folder, whose supervisor's log holds the agent's words.
+        returncode: the agent's, negative for a signal.
+    """
+    words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
+    tail = [line for line in evidence.log_tail(folder.supervisor_log).splitlines() if line]
+    last = f" Its last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
+    return Cause(
+        kind="launch",
+        exit_code=returncode if returncode > 0 else None,
+        summary=f"The agent {words} before any rank was started.{last}",
+        evidence=str(folder.supervisor_log),
+    )

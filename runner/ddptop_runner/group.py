@@ -170,7 +170,9 @@ class Group(AttemptRecord):
         return await self._restart_or_end(cause)
 
     async def _restart_or_end(self, cause: Cause) -> bool:
-        decision = policy.decide(self._outcomes, self.restarts_left, random.random())
+        decision = policy.decide(
+            self._outcomes, self.restarts_left, random.random(), self.restarts_used
+        )
         if not decision.restart:
             self.ending = Ending("failed", cause, decision.reason, decision.requeue)
             return False
@@ -332,25 +334,12 @@ class Group(AttemptRecord):
             )
             return
         if self.ending is None and not self.table.exits():
-            self._end_without_start(returncode)
+            cause = failure.never_started(self._folder, returncode)
+            self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
         if self.ending is None and any(exit_.failed for exit_ in self.table.exits()):
             await self._continue_without_agent()
             return
         await self.conclude()
-
-    def _end_without_start(self, returncode: int) -> None:
-        words = RankExit(0, 0, returncode, 0).in_words()
-        tail = [
-            line for line in evidence.log_tail(self._folder.supervisor_log).splitlines() if line
-        ]
-        last = f" Its last line: {tail[-1]}" if tail else ""
-        cause = Cause(
-            kind="launch",
-            exit_code=returncode if returncode > 0 else None,
-            summary=f"The agent {words} before any rank was started.{last}",
-            evidence=str(self._folder.supervisor_log),
-        )
-        self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
 
     async def _after_orphan_exit(self) -> None:
         """A rank ended whose agent is dead: the group follows it, as torch would have it."""

@@ -44,6 +44,10 @@ USAGE_EXIT_CODE = 2
 AT_ONCE_S = 60.0
 """Without a probe: an attempt that lived shorter than this did not get to train."""
 
+STEPLESS_S = 600.0
+"""An attempt that lived this long without an optimizer step did something else than come up badly:
+its script may take no such steps at all."""
+
 BACKOFF_BASE_S = 2.0
 BACKOFF_CAP_S = 60.0
 
@@ -66,6 +70,13 @@ class AttemptOutcome:
         """Whether a step was taken; None when it cannot be known."""
         return None if self.steps is None else self.steps > 0
 
+    @property
+    def never_came_up(self) -> bool:
+        """Whether it failed by itself, before its first step and soon."""
+        if self.signal is not None or self.hung or self.made_progress:
+            return False
+        return self.lived_s < (AT_ONCE_S if self.steps is None else STEPLESS_S)
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -80,21 +91,25 @@ class Decision:
     """Whether running the job again elsewhere or later may help; False: `wait` gives 93."""
 
 
-def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float) -> Decision:
+def decide(
+    outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float, restarts_used: int = 0
+) -> Decision:
     """Decide after the last of `outcomes`.
 
     Args:
-        outcomes: all failed attempts of the job in order, at least one.
+        outcomes: the failed attempts that are remembered, in order, at least one.
         restarts_left: restarts that the budget still has.
         jitter: a random number from 0 to 1, which spreads the waits.
+        restarts_used: of the budget; above 0 there were earlier attempts, remembered or not.
 
     Returns:
         Restart with a wait, or stop with the reason.
     """
     last = outcomes[-1]
     if reason := _will_fail_again(outcomes):
-        return Decision(restart=False, reason=reason, requeue=False)
-    if _never_came_up(outcomes):
+        return Decision(restart=False, reason=reason, requeue=_may_be_transient(last))
+    first = len(outcomes) == 1 and restarts_used == 0
+    if first and last.never_came_up and not _may_be_transient(last):
         return Decision(restart=False, reason="it failed before its first step")
     if restarts_left <= 0:
         return Decision(restart=False, reason="no restarts are left")
@@ -117,13 +132,12 @@ def decide(outcomes: Sequence[AttemptOutcome], restarts_left: int, jitter: float
 def _will_fail_again(outcomes: Sequence[AttemptOutcome]) -> str | None:
     """Why another attempt would end the same way, whatever the machine does."""
     last = outcomes[-1]
-    if last.signal is not None or last.hung or last.made_progress:
+    if not last.never_came_up:
         return None
-    never_stepped = last.made_progress is False or last.lived_s < AT_ONCE_S
     exception = last.exception
-    if exception is not None and exception.type in HOPELESS_EXCEPTIONS and never_stepped:
+    if exception is not None and exception.type in HOPELESS_EXCEPTIONS:
         return f"{exception.type} will be raised again"
-    if never_stepped and exception is None and last.exit_code == USAGE_EXIT_CODE:
+    if exception is None and last.exit_code == USAGE_EXIT_CODE:
         return "the script refused its arguments (exit status 2)"
     earlier = outcomes[-2] if len(outcomes) > 1 else None
     if (
@@ -131,19 +145,9 @@ def _will_fail_again(outcomes: Sequence[AttemptOutcome]) -> str | None:
         and exception is not None
         and earlier.exception is not None
         and (exception.type, exception.place) == (earlier.exception.type, earlier.exception.place)
-        and never_stepped
     ):
         return f"{exception.type} at the same place twice without progress"
     return None
-
-
-def _never_came_up(outcomes: Sequence[AttemptOutcome]) -> bool:
-    """Whether the first attempt failed by itself before its first step: no restart loop then."""
-    last = outcomes[-1]
-    if len(outcomes) > 1 or last.signal is not None or last.hung or last.made_progress:
-        return False
-    never_stepped = last.made_progress is False or last.lived_s < AT_ONCE_S
-    return never_stepped and not _may_be_transient(last)
 
 
 def _may_be_transient(outcome: AttemptOutcome) -> bool:

@@ -51,8 +51,12 @@ class JobView:
 
     @functools.cached_property
     def on_other_host(self) -> bool:
-        """Whether the job runs on a host that shares this home."""
-        return self.spec.host != procs.host_name()
+        """Whether its processes cannot be seen: of another host, or of another container's pids."""
+        if self.spec.host != procs.host_name():
+            return True
+        if self.snapshot is None or self.snapshot.boot_id != procs.boot_id():
+            return False
+        return self.snapshot.pid_ns != procs.pid_namespace()
 
     @functools.cached_property
     def state(self) -> JobState:

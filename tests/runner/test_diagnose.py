@@ -226,3 +226,9 @@ def test_what_is_quoted_is_as_long_as_a_sentence(what):
     summary = failure_cause(ended(0, 1, 1.0), exception, long, 0, None).summary
     assert len(summary) < 600
     assert "begin" in summary and "end" in summary and "[...]" in summary
+
+
+def test_an_exception_that_the_script_handled_long_before_its_end_is_not_the_cause():
+    handled = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n'
+    assert last_exception(handled + "warning\n" * 5) is not None
+    assert last_exception(handled + "step\n" * 100) is None

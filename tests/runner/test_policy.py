@@ -115,7 +115,7 @@ CASES = {
         [NETWORK, NETWORK],
         2,
         False,
-        False,
+        True,
         "same place twice",
     ),
     "at another place it is another": ([TRAINED, BUG, OTHER_BUG], 2, True, True, "2 in a row"),
@@ -160,3 +160,27 @@ def test_jitter_spreads_waits_and_never_passes_the_cap(fruitless):
 
 def test_a_stop_can_be_requeued_unless_it_is_hopeless():
     assert Decision(restart=False, reason="").requeue is True
+
+
+@pytest.mark.parametrize(
+    ("outcome", "restarts_used", "restart"),
+    [
+        # raised at once, before any step: no restart loop
+        (AttemptOutcome(0, 3.0, 0, 1, None, PythonException("ValueError", "x", "a:1")), 0, False),
+        # a script that takes no optimizer steps and worked for an hour
+        (AttemptOutcome(0, 3600.0, 0, 1, None, PythonException("ValueError", "x", "a:1")), 0, True),
+        # not the job's first attempt, although a new supervisor remembers no other
+        (AttemptOutcome(2, 3.0, 0, 1, None, PythonException("ValueError", "x", "a:1")), 1, True),
+    ],
+)
+def test_only_a_first_attempt_that_fails_soon_without_a_step_is_not_tried_again(
+    outcome, restarts_used, restart
+):
+    assert decide([outcome], 3, 0.5, restarts_used).restart is restart
+
+
+def test_a_network_error_twice_ends_the_job_but_may_be_requeued():
+    error = PythonException("DistBackendError", "NCCL error: unhandled", "a:1")
+    outcomes = [AttemptOutcome(n, 5.0, 0, 1, None, error) for n in (0, 1)]
+    decision = decide(outcomes, 3, 0.5, 1)
+    assert (decision.restart, decision.requeue) == (False, True)

@@ -19,6 +19,9 @@ DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 PACKAGE_INPUTS := pyproject.toml constraints.txt runner/ddptop_runner/version.py
 
+# most tests wait for real processes: two files at a time, each in order, on any machine
+SPREAD := -n 2 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint format snap bench screenshots clean system-tools
 .DELETE_ON_ERROR:
@@ -33,10 +36,10 @@ demo: $(DEMO_READY)
 
 test: export DDPTOP_TEST_REQUIRE = tmux torch
 test: system-tools lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD)
 
 check: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check .

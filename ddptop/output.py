@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from collections.abc import Sequence
 
+from ddptop_runner.log_clean import sanitize
 from ddptop_runner.model import encode
 
 NOT_AVAILABLE = "n/a"
 
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def say(text: str) -> None:
     """Narrate on stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{_printable(text)}\n")
     sys.stderr.flush()
 
 
 def put(text: str) -> None:
     """Print data on stdout."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{_printable(text)}\n")
+
+
+def _printable(text: str) -> str:
+    """The text without what steers a terminal: exceptions and arguments may hold it."""
+    return sanitize(text) if _UNPRINTABLE.search(text) else text
 
 
 def put_json(value: object) -> None:

@@ -292,3 +292,16 @@ def test_a_job_of_another_host_reads_as_such(ddptop_home, ddptop_cli):
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "far is on host elsewhere" in answer.stderr
     assert make_spec("far").host != "elsewhere"
+
+
+def test_nothing_printed_steers_the_terminal(capsys):
+    output.put("boom \x1b]0;title\x07\x1b[31min\trank 1\x9b2J \u202e\nnext")
+    output.say("no such file \x1b[2Jx")
+    printed = capsys.readouterr()
+    assert printed.out == "boom in\trank 1 \nnext\n"
+    assert printed.err == "no such file x\n"
+
+
+def test_an_argument_that_is_no_text_can_be_printed(capsys):
+    output.put("train.py \udcff")
+    assert capsys.readouterr().out == "train.py ?\n"

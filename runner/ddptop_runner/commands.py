@@ -10,10 +10,12 @@ from typing import Any
 from ddptop_runner import control, procs
 from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import JobView, read_job
+from ddptop_runner.registry import START_ALLOWANCE_S, JobView, read_job
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
+REACH_S = START_ALLOWANCE_S
+"""How long a supervisor that is just starting, or started again, is waited for."""
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> None:
@@ -43,9 +45,9 @@ def kill(view: JobView) -> None:
 def _end(view: JobView, op: str, grace_s: float) -> None:
     """Have the supervisor end the job; where guardian and supervisor are both dead, do it here."""
     try:
-        control.request(view.folder, op, grace_s=grace_s)
+        _request(view, op, grace_s=grace_s)
     except ControlError:
-        snapshot = view.snapshot
+        snapshot = read_job(view.folder).snapshot
         guards = [] if snapshot is None else [snapshot.guardian, snapshot.supervisor]
         if not guards or any(map(procs.is_alive, guards)):
             raise
@@ -58,6 +60,28 @@ def _end(view: JobView, op: str, grace_s: float) -> None:
         asyncio.run(sweep.end(left, grace_s))
 
 
+def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
+    """Ask the supervisor, once it listens: it takes seconds to start, or to be started again.
+
+    Raises:
+        UsageError: when the job ended meanwhile.
+        ControlError: when no supervisor answers and none is to be expected.
+    """
+    deadline_s = time.monotonic() + REACH_S
+    while True:
+        try:
+            return control.request(view.folder, op, **arguments)
+        except ControlError as error:
+            absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
+            if not absent or time.monotonic() >= deadline_s:
+                raise
+            view = read_job(view.folder)
+            if view.snapshot is not None and not procs.is_alive(view.snapshot.guardian):
+                raise
+        _require_live(view)
+        time.sleep(POLL_S)
+
+
 def restart_group(view: JobView) -> None:
     """Restart all ranks of a live job: a group restarts as a unit.
 
@@ -66,7 +90,7 @@ def restart_group(view: JobView) -> None:
         ControlError: when its supervisor does not answer.
     """
     _require_live(view)
-    control.request(view.folder, "restart")
+    _request(view, "restart")
 
 
 def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> dict[str, Any]:
@@ -80,7 +104,7 @@ def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> d
         ControlError: when its supervisor does not answer.
     """
     _require_live(view)
-    return control.request(view.folder, "stacks", timeout_s=timeout_s, rank=rank)
+    return _request(view, "stacks", timeout_s=timeout_s, rank=rank)
 
 
 def wait_until_ended(view: JobView, timeout_s: float | None = None) -> JobView:

@@ -125,11 +125,45 @@ def test_a_job_without_guardian_and_supervisor_can_still_be_ended(processes, act
 
 
 @pytest.mark.parametrize("who", ["guardian", "supervisor"])
-def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(processes, who):
+def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(monkeypatch, processes, who):
+    monkeypatch.setattr(commands, "REACH_S", 0.2)
     view = read_job(put_job("train", {**UNGUARDED, who: procs.identify(os.getpid())}))
     with pytest.raises(ControlError, match="cannot be reached"):
         commands.kill(view)
     assert processes["rank"].poll() is None
+
+
+@pytest.mark.parametrize("snapshot", [None, ALIVE], ids=["starting", "started again"])
+@pytest.mark.parametrize("refusal", [FileNotFoundError, ConnectionRefusedError])
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_supervisor_that_does_not_listen_yet_is_waited_for(
+    monkeypatch, asked, name, snapshot, refusal
+):
+    action, request = ACTIONS[name]
+    answer = control.request
+    refusals = [refusal(), refusal()]
+
+    def not_yet(*args: Any, **arguments: Any) -> dict[str, Any]:
+        if refusals:
+            raise ControlError("the supervisor cannot be reached") from refusals.pop()
+        return answer(*args, **arguments)
+
+    monkeypatch.setattr(control, "request", not_yet)
+    monkeypatch.setattr(commands, "POLL_S", 0.01)
+    action(read_job(put_job("train", snapshot, created_at=utc_now())))
+    assert asked == [request]
+
+
+def test_a_supervisor_that_refuses_is_not_asked_again(monkeypatch):
+    def refuse(*args: Any, **arguments: Any) -> dict[str, Any]:
+        calls.append(args)
+        raise ControlError("the job is stopping")
+
+    calls: list[Any] = []
+    monkeypatch.setattr(control, "request", refuse)
+    with pytest.raises(ControlError, match="the job is stopping"):
+        commands.restart_group(read_job(put_job("train", ALIVE)))
+    assert len(calls) == 1
 
 
 def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):

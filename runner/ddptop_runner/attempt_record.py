@@ -59,6 +59,7 @@ class AttemptRecord:
         self.table = RankTable(spec.nproc, self.attempt_started_s)
         self.cause: Cause | None = None
         self._ending_ranks_at_s: float | None = None
+        self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
 
     @property
@@ -88,6 +89,7 @@ class AttemptRecord:
         self.attempt_started_s = boottime_s()
         self.table = RankTable(self._spec.nproc, self.attempt_started_s)
         self._ending_ranks_at_s = None
+        self._failed_by_themselves = frozenset()
         self._suspected = False
 
     def _group_started(self, message: Message) -> None:
@@ -130,6 +132,8 @@ class AttemptRecord:
             return
         at_s = message["at_boottime_s"]
         by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
+        # the agent may find a rank dead before its watch has stamped the death
+        by_us = by_us and record.rank not in self._failed_by_themselves
         record.exit = RankExit(
             record.rank, message["pid"], message["returncode"], at_s, ended_by_us=by_us
         )

@@ -132,6 +132,8 @@ class Group(AttemptRecord):
     # -- failures --------------------------------------------------------------------------------
 
     async def _answer_failing(self, question: Message) -> None:
+        if question["attempt"] == self.attempt:
+            self._failed_by_themselves = frozenset(question.get("ranks", ()))
         await self._keep_evidence("failure")
         self._ending_ranks_at_s = boottime_s()
         self._answer(question)

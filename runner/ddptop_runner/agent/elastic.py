@@ -166,7 +166,8 @@ class SupervisedAgent(LocalElasticAgent):
             return RunResult(state=WorkerState.HEALTHY)
         if failed:
             # torch ends the other ranks inside its own poll: evidence has to be taken before
-            self._link.ask({"type": "failing", "attempt": self.attempt})
+            ranks = [rank for rank, process in self.handles().items() if process.poll()]
+            self._link.ask({"type": "failing", "attempt": self.attempt, "ranks": ranks})
             set_aside_broken_files(self._pcontext.error_files.values())
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):

@@ -1,0 +1,25 @@
+"""Which ends of ranks count as ordered, and which as their own."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from ddptop_runner.attempt_record import AttemptRecord
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec
+
+
+@pytest.mark.parametrize(
+    ("failed_before", "expected"), [(frozenset(), "stopped"), (frozenset({1}), "failed")]
+)
+def test_a_rank_the_agent_found_dead_failed_by_itself_however_late_its_end_is_reported(
+    tmp_path, failed_before, expected
+):
+    spec = Mock(spec=JobSpec, nproc=2, probe=True, max_restarts=0)
+    record = AttemptRecord(Mock(spec=RunFolder), spec, Mock(), Mock(), 0)
+    record._ending_ranks_at_s = 10.0
+    record._failed_by_themselves = failed_before
+    record.rank_exited({"attempt": 0, "rank": 1, "pid": 7, "returncode": 1, "at_boottime_s": 10.5})
+    assert record.table[1].state(11.0, probe=True) == expected

@@ -250,6 +250,9 @@ class DeviceSource:
         """Sample just `wanted`, once that was so for three looks."""
         self._wanted_for = self._wanted_for + 1 if wanted == self._wanted else 0
         self._wanted = wanted
+        known = self._known.gpus if self._known is not None else ()
+        if self._feed is not None and self._sampled is None and len(wanted) == len(known):
+            return  # everything is wanted and sampled
         running = self._sampled if self._feed is not None else ()
         if wanted == running or (self._wanted_for < STEADY_LOOKS and self._feed is not None):
             return

@@ -12,8 +12,13 @@ import pytest
 from ddptop.cli import cli
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
+from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.snapshot import Devices
+from ddptop.tui.widgets.gpu_choice import GpuChoice
+from textual.app import App
 
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.model import GpuSample
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),
@@ -150,3 +155,16 @@ class TestCompletion:
             pytest.skip("root reads everything")
         (files / "data").chmod(0)
         assert launching.complete_path("data/x") is None
+
+
+async def test_devices_are_offered_once_it_is_known_who_holds_them() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        screen.show_devices(Devices(gpus=(GpuSample(index=0), GpuSample(index=1))))
+        assert not screen.query_one(GpuChoice).display
+        known = tuple(GpuSample(index=i, mem_used_bytes=0, processes=[]) for i in range(2))
+        screen.show_devices(Devices(gpus=known))
+        await pilot.pause()
+        assert screen.form().gpus == (0, 1)

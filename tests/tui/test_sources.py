@@ -212,6 +212,19 @@ class TestDevices:
         assert devices.gpus[0].util_percent == 97.0
         await source.close()
 
+    async def test_a_sampler_of_everything_is_kept_while_everything_is_wanted(
+        self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = DeviceSource()
+        source.loop = asyncio.get_running_loop()
+        source.read([])
+        feed = source._feed
+        for _ in range(8):
+            source.read([])
+        assert feed is not None
+        assert source._feed is feed
+        await source.close()
+
     def test_without_a_driver_nothing_is_started(self, frozen: Path) -> None:
         source = DeviceSource()
         devices = source.read([])

@@ -47,6 +47,10 @@ class PathInput(Input):
         await super()._on_key(event)
 
 
+LOOKS_FOR_FIGURES = 5
+"""So often devices without figures are passed over, before they are offered as they are."""
+
+
 class LaunchScreen(ModalScreen[str | None]):
     """Dismissed with the new job's name, or None."""
 
@@ -85,6 +89,7 @@ class LaunchScreen(ModalScreen[str | None]):
     def __init__(self) -> None:
         super().__init__()
         self._gpus: tuple[GpuSample, ...] | None = None
+        self._patience = LOOKS_FOR_FIGURES
         self._busy = False
 
     def compose(self) -> ComposeResult:
@@ -132,6 +137,13 @@ class LaunchScreen(ModalScreen[str | None]):
     def show_devices(self, devices: Devices) -> None:
         """List the devices once they are known; those that nobody holds are chosen."""
         if self._gpus is not None or (not devices.gpus and devices.note == "asking the driver"):
+            return
+        silent = any(
+            gpu.processes is None and gpu.mem_used_bytes is None and not gpu.lost
+            for gpu in devices.gpus
+        )
+        if silent and self._patience > 0:  # a sampler that has just started: who holds what?
+            self._patience -= 1
             return
         self._gpus = devices.gpus
         choice = self.query_one(GpuChoice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop_runner import diagnose, evidence
+from ddptop_runner.log_clean import sanitize
 from ddptop_runner.model import Cause
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.policy import AttemptOutcome
@@ -22,7 +23,7 @@ def judge(
     """
     exits = table.exits()
     tails = {
-        exit_.rank: evidence.log_tail(folder.log_file(attempt, exit_.rank))
+        exit_.rank: sanitize(evidence.log_tail(folder.log_file(attempt, exit_.rank)))
         for exit_ in exits
         if exit_.failed
     }

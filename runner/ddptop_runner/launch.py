@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,6 +95,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         raise UsageError(
             "--hang-timeout needs the probe, which --no-probe leaves out", "drop one of them"
         )
+    _require_text([request.target, *request.args, request.cwd or "", request.python or ""])
     cwd = _folder(request.cwd)
     if request.kind == "script":
         _require_script(cwd, request.target)
@@ -139,6 +140,17 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,
     )
     return LaunchPlan(spec, job_env, tuple(notes), tuple(survival_plan.wrap), request.name is None)
+
+
+def _require_text(words: Iterable[str]) -> None:
+    """What goes into `job.json` must be text; bytes that are none arrive as surrogates."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or give it by --env"
+            ) from None
 
 
 def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
@@ -237,7 +249,12 @@ def _bring_history_back(folder: RunFolder) -> None:
 
 
 def _folder(path: str | None) -> Path:
-    folder = Path(path).expanduser().absolute() if path else Path.cwd()
+    try:
+        folder = Path(path).expanduser().absolute() if path else Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the folder that you are in was deleted", "go to another, or give --cwd DIR"
+        ) from None
     if not folder.is_dir():
         raise UsageError(f"--cwd {path}: there is no such folder", "create it or give another")
     return folder

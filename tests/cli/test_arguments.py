@@ -163,6 +163,7 @@ BAD = {
     "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
     "ranks in words": (2, ["launch", "--nproc", "two", "train.py"], ["'two'", "--nproc"]),
     "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPU", "--nproc N"]),
+    "bytes that are no text": (2, [*LAUNCH, "train.py", "a\udcff"], [r"b'a\xff'", "not UTF-8"]),
     "negative restarts": (2, [*LAUNCH, "--max-restarts", "-1", "train.py"], ["--max-restarts -1"]),
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
@@ -262,6 +263,14 @@ def test_a_python_with_an_old_torch(bad_input, tmp_path):
 
 
 @pytest.mark.torch
+def test_a_folder_that_was_deleted(bad_input, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    line = bad_input(2, *LAUNCH, str(tmp_path / "train.py"))
+    assert "the folder that you are in was deleted" in line and "--cwd DIR" in line
+
+
 def test_a_name_in_use(bad_input, ddptop_home):
     (ddptop_home / "runs" / "taken").mkdir(parents=True)
     line = bad_input(2, *LAUNCH, "--name", "taken", "train.py")

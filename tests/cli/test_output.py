@@ -305,3 +305,11 @@ def test_nothing_printed_steers_the_terminal(capsys):
 def test_an_argument_that_is_no_text_can_be_printed(capsys):
     output.put("train.py \udcff")
     assert capsys.readouterr().out == "train.py ?\n"
+
+
+def test_a_locale_without_a_letter_stops_no_verb(ddptop_cli, ddptop_home, monkeypatch):
+    put_job("train", {"state": "finished", "ended_at": utc_now()}, target="trän.py")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    answer = ddptop_cli("ls")
+    assert answer.returncode == 0, answer.stderr
+    assert "tr?n.py" in answer.stdout

@@ -139,7 +139,14 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,
     )
-    return LaunchPlan(spec, job_env, tuple(notes), tuple(survival_plan.wrap), request.name is None)
+    return LaunchPlan(
+        spec,
+        job_env,
+        tuple(notes),
+        tuple(survival_plan.wrap),
+        name_is_derived=request.name is None,
+        work_in_run_folder=request.work_in_run_folder,
+    )
 
 
 def _require_text(words: Iterable[str]) -> None:

@@ -290,6 +290,15 @@ def test_a_state_folder_that_cannot_be_written(bad_input, ddptop_home, monkeypat
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("own", [True, False])
+def test_a_folder_of_its_own_arrives_in_the_plan(ddptop_home, tmp_path, own):
+    (tmp_path / "train.py").touch()
+    request = launch.LaunchRequest(
+        kind="script", target=str(tmp_path / "train.py"), nproc=1, work_in_run_folder=own
+    )
+    assert launch.prepare(request, os.environ).work_in_run_folder is own
+
+
 def test_a_dry_run_makes_nothing(ddptop_cli, ddptop_home, tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     monkeypatch.setenv("SECRET", "s3cret")

@@ -29,19 +29,20 @@ def _run() -> int:
     import click
 
     from ddptop.cli import cli
+    from ddptop.output import say
     from ddptop_runner.errors import DdptopError
 
     try:
         status = cli.main(standalone_mode=False)
     except DdptopError as error:
-        sys.stderr.write(f"ddptop: {error}\n")
+        say(f"ddptop: {error}")
         return error.exit_code
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:
-        sys.stderr.write(f"ddptop: {error.format_message().rstrip('.')}; see ddptop --help\n")
+        say(f"ddptop: {error.format_message().rstrip('.')}; see ddptop --help")
         return 2
     return status if isinstance(status, int) else 0
 

@@ -38,6 +38,24 @@ from ddptop_runner.registry import JobView
 WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
 """Time windows of the chart, from near to far; None is the whole run."""
 
+
+def next_window(current: int, step: int, run_s: float | None) -> int:
+    """The index of the next window that shows less than the whole run; the same where none does.
+
+    Args:
+        current: index into WINDOWS_S.
+        step: -1 for a nearer window, 1 for a farther one.
+        run_s: how long the job has run; None when that is not known.
+    """
+    index = current + step
+    while 0 <= index < len(WINDOWS_S):
+        window_s = WINDOWS_S[index]
+        if window_s is None or run_s is None or window_s < run_s:
+            return index
+        index += step
+    return current
+
+
 TOP_SHARE = 0.42
 """Ranks and devices take at most this much of the height."""
 
@@ -258,7 +276,11 @@ class JobScreen(MonitorScreen):
 
     def action_zoom(self, step: int) -> None:
         """Another time window."""
-        self._window = min(len(WINDOWS_S) - 1, max(0, self._window + step))
+        run_s = None
+        if self.detail is not None and self.detail.view.snapshot is not None:
+            view, snapshot = self.detail.view, self.detail.view.snapshot
+            run_s = ((view.ended_at or view.read_at) - snapshot.started_at).total_seconds()
+        self._window = next_window(self._window, step, run_s)
         self.post_message(WishChanged())
 
     def action_rank(self, step: int) -> None:

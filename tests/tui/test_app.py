@@ -316,7 +316,7 @@ class TestJob:
             assert "loss, last 5m" in shown(app)
             await pilot.press("minus")
             await look(pilot, 2)
-            assert "loss, last 30m" in shown(app)
+            assert "loss, whole run" in shown(app)
 
     async def test_old_figures_are_said(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.two_cpu_ranks(frozen)

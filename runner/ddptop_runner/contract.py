@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shlex
 
 from ddptop_runner.model import (
     SCHEMA,
@@ -16,7 +15,6 @@ from ddptop_runner.model import (
     RankSample,
 )
 from ddptop_runner.registry import JobView
-from ddptop_runner.spec import JobSpec
 
 
 class RankRow(Base, frozen=True, kw_only=True):
@@ -78,12 +76,6 @@ class JobStatus(Base, frozen=True, kw_only=True):
     alerts: list[Alert]
 
 
-def command_line(spec: JobSpec) -> str:
-    """What the person typed after `launch` and its options, quoted for a shell."""
-    target = ["-m", spec.target] if spec.kind == "module" else [spec.target]
-    return shlex.join([*target, *spec.args])
-
-
 def job_row(view: JobView) -> JobRow:
     """A job as one row of a list."""
     snapshot = view.snapshot
@@ -91,7 +83,7 @@ def job_row(view: JobView) -> JobRow:
         job=view.job,
         state=view.state,
         host=view.spec.host,
-        command=command_line(view.spec),
+        command=view.command,
         launcher="ddptop",
         world_size=view.spec.nproc,
         attempt=None if snapshot is None else snapshot.attempt,
@@ -113,7 +105,7 @@ def job_status(view: JobView) -> JobStatus:
             job=view.job,
             state=view.state,
             host=spec.host,
-            command=command_line(spec),
+            command=view.command,
             attempt=None,
             restarts_used=0,
             restarts_left=spec.max_restarts,
@@ -136,7 +128,7 @@ def job_status(view: JobView) -> JobStatus:
         job=view.job,
         state=view.state,
         host=spec.host,
-        command=command_line(spec),
+        command=view.command,
         attempt=snapshot.attempt,
         restarts_used=snapshot.restarts_used,
         restarts_left=snapshot.restarts_left,

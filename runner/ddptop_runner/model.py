@@ -39,11 +39,24 @@ LIVE_STATES: frozenset[str] = frozenset(
 """States in which processes of the job should exist."""
 
 RankState = Literal[
-    "starting", "running", "paused", "quiet", "hung", "exited", "failed", "stopped", "unknown"
+    "starting",
+    "running",
+    "paused",
+    "quiet",
+    "hung",
+    "exited",
+    "failed",
+    "stopped",
+    "unknown",
+    "blocked",
+    "zombie",
+    "stuck",
 ]
 """A rank's state. `starting`: no step yet; `paused`: stopped by SIGSTOP; `quiet`: no step for much
 longer than usual, no verdict; `exited`: ended with 0; `failed`: ended otherwise; `stopped`: ended
-by ddptop (stop, kill, or a restart of the group)."""
+by ddptop (stop, kill, or a restart of the group). Seen from outside only: `blocked`: in
+uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
+how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
 
 LossState = Literal["ok", "nan", "inf"]
 LossSource = Literal["probe", "api", "log"]
@@ -109,6 +122,12 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Largest loss since the previous snapshot."""
     metrics: dict[str, float | None] = {}
     """What the script reported besides loss and step."""
+    state_reason: str | None = None
+    """Why the state is what it is, in words, where that is not plain."""
+    cuda_device: int | None = None
+    """The i of `cuda:i` by which the rank's own process names `gpu`; None when not known."""
+    gpu_power_w: float | None = None
+    """Of the rank's own device, where no other rank is on it."""
     has_probe: bool | None = None
     """Whether the rank's probe has been heard; None when the job was launched with --no-probe."""
 
@@ -120,17 +139,27 @@ class GpuProcess(Base, frozen=True, kw_only=True):
     user: str | None = None
     command: str | None = None
     mem_used_bytes: int | None = None
+    sm_util_percent: float | None = None
+    """Share of the device's time in which its kernels ran, over the last seconds."""
     job: str | None = None
     rank: int | None = None
+    note: str | None = None
+    """Why user or command are not known, in words."""
 
 
 class GpuSample(Base, frozen=True, kw_only=True):
     """One device at one moment; what NVML does not tell is None."""
 
     index: int
+    """Machine index in PCI order; a MIG instance has its device's."""
     uuid: str | None = None
     host: str | None = None
     name: str | None = None
+    pci_bus_id: str | None = None
+    parent_uuid: str | None = None
+    """Of the device that this MIG instance is part of; None for a whole device."""
+    mig_instances: list[str] = []
+    """UUIDs of the MIG instances of a device in MIG mode."""
     util_percent: float | None = None
     mem_util_percent: float | None = None
     mem_used_bytes: int | None = None
@@ -138,13 +167,39 @@ class GpuSample(Base, frozen=True, kw_only=True):
     mem_total_bytes: int | None = None
     mem_reserved_bytes: int | None = None
     temperature_c: float | None = None
+    temperature_slowdown_c: float | None = None
+    """From here on the device lowers its clocks."""
     power_w: float | None = None
     power_limit_w: float | None = None
+    energy_j: float | None = None
+    """Used since the driver was loaded."""
     sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    fan_percent: float | None = None
+    pstate: int | None = None
+    """0 (P0) is full performance, 15 the least."""
     throttle_reasons: list[str] | None = None
     ecc_uncorrected: int | None = None
+    """Volatile: since the driver was loaded."""
+    remapped_rows: int | None = None
+    """Rows of memory replaced by spare ones after uncorrectable errors."""
+    remap_pending: bool | None = None
+    """A row is to be remapped at the next reset."""
+    remap_failed: bool | None = None
+    """No spare row was left: the device should be replaced."""
     xid: list[int] | None = None
+    xid_meanings: list[str] | None = None
+    """What each of `xid` means, in the same order."""
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
     lost: bool = False
+    note: str | None = None
+    """What is wrong with the device as a whole, and the remedy; None when all is well."""
+    unknown: dict[str, str] = {}
+    """Why a field of this sample is null, in words: "not supported", "no permission" ..."""
     processes: list[GpuProcess] | None = None
 
 

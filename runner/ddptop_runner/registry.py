@@ -10,6 +10,7 @@ import datetime as dt
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -27,6 +28,66 @@ RECENT_S = 24 * 3600.0
 """`ls` shows jobs that ended within this time."""
 
 
+class AnyJob(Protocol):
+    """What every viewer needs of a job, ddptop's own (JobView) or foreign (ForeignView)."""
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+
+    @property
+    def state(self) -> JobState:
+        """Its state, checked against the processes."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether processes of the job exist or should."""
+
+    @property
+    def snapshot(self) -> NodeSnapshot | None:
+        """Ranks, devices and alerts; None before the first one."""
+
+    @property
+    def read_at(self) -> dt.datetime:
+        """When this was read."""
+
+    @property
+    def snapshot_age_s(self) -> float | None:
+        """Seconds since the snapshot was made."""
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When it was launched."""
+
+    @property
+    def ended_at(self) -> dt.datetime | None:
+        """When it ended."""
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+
+    @property
+    def on_other_host(self) -> bool:
+        """Whether its processes cannot be seen from here."""
+
+    @property
+    def guarded(self) -> bool | None:
+        """Whether its guardian lives; None where that cannot be said."""
+
+    @property
+    def world_size(self) -> int | None:
+        """Ranks on all hosts."""
+
+    @property
+    def command(self) -> str:
+        """What was typed, on one line."""
+
+    @property
+    def launcher(self) -> str:
+        """`ddptop`, or who else started the ranks."""
+
+
 @dataclass(frozen=True)
 class JobView:
     """One job at the moment it was read."""
@@ -41,6 +102,31 @@ class JobView:
     def job(self) -> str:
         """The job's name."""
         return self.spec.job
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When it was launched."""
+        return self.spec.created_at
+
+    @property
+    def host(self) -> str:
+        """Where it was launched."""
+        return self.spec.host
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks asked for."""
+        return self.spec.nproc
+
+    @property
+    def command(self) -> str:
+        """Script or module, and its arguments, as typed after `launch` and its options."""
+        return self.spec.command_line()
+
+    @property
+    def launcher(self) -> str:
+        """Always `ddptop`."""
+        return "ddptop"
 
     @functools.cached_property
     def guarded(self) -> bool | None:

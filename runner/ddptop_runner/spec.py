@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -63,6 +64,11 @@ class JobSpec(Base, frozen=True, kw_only=True):
         """The argv of every rank."""
         target = ["-m", self.target] if self.kind == "module" else [self.target]
         return [self.python, "-u", *target, *self.args]
+
+    def command_line(self) -> str:
+        """What the person typed after `launch` and its options, quoted for a shell."""
+        target = ["-m", self.target] if self.kind == "module" else [self.target]
+        return shlex.join([*target, *self.args])
 
 
 def check_name(name: str) -> str:

@@ -1,0 +1,131 @@
+"""What is known of processes and of the jobs they form, before any figure is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Launcher = Literal[
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "horovod",
+    "mpirun",
+    "srun",
+    "lightning",
+    "mp.spawn",
+    "DataParallel",
+    "MirroredStrategy",
+    "ddptop",
+    "python",
+]
+"""Who started the ranks. `DataParallel`: one process on several devices; `ddptop`: a ddptop job of
+another user or state folder; `python`: one process on at most one device. May grow."""
+
+RankEvidence = Literal["environment", "arguments", "start order", "device", "sockets", "single"]
+"""What a rank's number was read from, strongest first."""
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """One process as /proc shows it; None is what this user may not read."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/<pid>/stat; with the pid it names the process."""
+    ppid: int
+    state: str
+    """R, S, D, T, Z ... as in ps(1)."""
+    session: int
+    uid: int
+    comm: str
+    """The process's own short name, which a thread can set: `pt_data_worker`."""
+    argv: tuple[str, ...]
+    environ: Mapping[str, str] | None = None
+    """Only the variables that tell ranks and devices; None without permission."""
+    threads: frozenset[str] | None = None
+    """Names of its threads; None without permission or where it was not worth looking."""
+    libraries: frozenset[str] | None = None
+    """Which of torch, tensorflow, jax and cuda it has mapped; None as above."""
+    listens: frozenset[int] | None = None
+    """TCP ports that it listens on; None as above."""
+    connected: frozenset[int] | None = None
+    """Remote TCP ports of its established connections; None as above."""
+
+
+@dataclass(frozen=True)
+class ForeignRank:
+    """One rank of a foreign job on this host."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    start_ticks: int
+    evidence: RankEvidence
+    devices: tuple[str, ...] = ()
+    """UUIDs of the devices that it holds, by NVML."""
+    visible_devices: str | None = None
+    """Its CUDA_VISIBLE_DEVICES; None when unset or not readable."""
+    helpers: tuple[int, ...] = ()
+    """Pids of its data loader workers and the like, which are no ranks."""
+    restart_count: int | None = None
+
+
+@dataclass(frozen=True)
+class ForeignJob:
+    """A training that ddptop did not start, as far as this host has it."""
+
+    name: str
+    """`<script>:<pid>`, unique on this host."""
+    launcher: Launcher
+    root_pid: int
+    """The launcher, or the only process."""
+    root_start_ticks: int
+    uid: int
+    user: str
+    command: str
+    """What the person typed, as far as /proc tells, on one line."""
+    started_at: dt.datetime
+    world_size: int | None
+    """Of all hosts; None when nothing says it."""
+    ranks: tuple[ForeignRank, ...]
+    """In order of rank."""
+    launcher_pids: tuple[int, ...] = ()
+    """Agents, shells and runners between the person and the ranks, the root included."""
+    helper_pids: tuple[int, ...] = ()
+    """False ranks that belong to none in particular: resource trackers and the like."""
+    rendezvous: str | None = None
+    """`MASTER_ADDR:MASTER_PORT`, where something says it."""
+    notes: tuple[str, ...] = ()
+    """What could not be seen, and what follows from it, in words."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Every process that belongs to the job."""
+        ranks = [pid for rank in self.ranks for pid in (rank.pid, *rank.helpers)]
+        return tuple(dict.fromkeys([*self.launcher_pids, *ranks, *self.helper_pids]))
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A process that may be training, and that this user may not look into."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+    """Which permission is missing, and what would give it."""
+
+
+@dataclass(frozen=True)
+class Census:
+    """All foreign training on this host at one moment."""
+
+    jobs: tuple[ForeignJob, ...] = ()
+    """Newest first."""
+    unreadable: tuple[Unreadable, ...] = ()
+    facts: Mapping[int, ProcessFacts] = field(default_factory=dict)
+    """Of every process that belongs to a job, by pid."""

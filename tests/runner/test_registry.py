@@ -257,6 +257,15 @@ def test_ranks_and_what_they_started_are_known_by_pid():
 SAMPLES = Path(__file__).parents[1] / "samples"
 
 
+def _within(old, new):
+    """Whether `new` says all that `old` says."""
+    if isinstance(old, dict):
+        return all(key in new and _within(value, new[key]) for key, value in old.items())
+    if isinstance(old, list):
+        return len(old) == len(new) and all(map(_within, old, new))
+    return old == new
+
+
 @pytest.mark.parametrize("version", ["v1"])
 def test_jobs_of_every_version_can_still_be_read(version):
     folder = RunFolder(SAMPLES / version)
@@ -270,9 +279,9 @@ def test_jobs_of_every_version_can_still_be_read(version):
         GpuProcess(pid=4710, user="ann", command="python", job="train", rank=0)
     ]
     assert (view.state, view.on_other_host) == ("failed", True)
-    # nothing of it was left out in reading
+    # nothing of it was left out in reading; fields that came later have their defaults
     raw = json.loads(folder.node_file("node").read_bytes())
-    assert msgspec.to_builtins(view.snapshot) == raw
+    assert _within(raw, msgspec.to_builtins(view.snapshot))
 
 
 def test_the_current_formats_have_a_sample():

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import random
+import select
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 TOY = """
 import sys, time
@@ -129,3 +137,66 @@ def bootstrap_median(
         statistics.median(generator.choices(values, k=len(values))) for _ in range(rounds)
     )
     return statistics.median(values), medians[rounds // 40], medians[-rounds // 40]
+
+
+class Screen:
+    """A program in a pty of its own, 120 by 40 unless said."""
+
+    def __init__(
+        self, command: Sequence[str], env: dict[str, str], rows: int = 40, columns: int = 120
+    ) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
+        os.close(slave)
+        self.pid = self._process.pid
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._master, keys.encode())
+
+    def drain(self, seconds: float, until: bytes | None = None) -> int:
+        """Read what is drawn, for some time or until `until` was drawn; how many bytes."""
+        count, recent, deadline = 0, b"", time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self._master], [], [], left)[0]:
+                try:
+                    data = os.read(self._master, 1 << 16)
+                except OSError:  # the program has ended
+                    raise SystemExit(f"it ended: {recent.decode('utf-8', 'replace')}") from None
+                count += len(data)
+                recent = recent[-2000:] + data
+                if until is not None and until in recent:
+                    break
+        return count
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the program and its children."""
+        return sum(p.memory_info().rss for p in _tree(self.pid))
+
+    def close(self) -> None:
+        """End the program and its children."""
+        processes = _tree(self.pid)
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def cpu_s_of_tree(pid: int) -> float:
+    """CPU time so far of a process, its living children and those it has waited for."""
+    total = 0.0
+    for process in _tree(pid):
+        times = process.cpu_times()
+        total += times.user + times.system
+        if process.pid == pid:
+            total += times.children_user + times.children_system
+    return total

@@ -1,0 +1,156 @@
+"""ddptop beside nvitop, in turn in one run, on a stand-in driver whose figures change every second.
+
+    python benchmarks/beside_nvitop.py [--gpus 8] [--seconds 30] [--rounds 3]
+
+Three ratios: CPU of the overview with its sampler, NVML queries per second, and the wall time of
+one print (`ddptop gpus` over `nvitop -1`). Both run at their default rates, in a pty of 120 by 40.
+CPU is measured without a log of the queries, the queries in runs of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
+
+from common import Screen, cpu_s_of_tree
+from tests.nvml_stub import StubDriver, StubProcess
+
+NVITOP = [sys.executable, "-m", "nvitop"]
+DDPTOP = [sys.executable, "-m", "ddptop"]
+WARM_UP_S = 8.0
+PRINTS = 15
+
+
+class Machine:
+    """A stand-in driver whose figures change every second, and processes to hold its devices."""
+
+    def __init__(self, folder: Path, gpus: int) -> None:
+        self.driver = StubDriver(folder, gpus)
+        self._holders = [
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+            for _ in range(gpus)
+        ]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._change, daemon=True)
+        self._thread.start()
+
+    def _change(self) -> None:
+        chance = random.Random(1)
+        while True:
+            with self.driver.together():
+                for gpu, holder in zip(self.driver.gpus, self._holders, strict=True):
+                    gpu.util = chance.randint(85, 100)
+                    gpu.mem_util = chance.randint(40, 60)
+                    gpu.mem_used = (40 << 30) + chance.randrange(1 << 30)
+                    gpu.power_mw = chance.randint(380_000, 640_000)
+                    gpu.temperature = chance.randint(55, 66)
+                    gpu.processes = [StubProcess(holder.pid, gpu.mem_used, sm_util=gpu.util)]
+            if self._stop.wait(1.0):
+                return
+
+    def close(self) -> None:
+        """End what was started."""
+        self._stop.set()
+        self._thread.join()
+        for holder in self._holders:
+            holder.kill()
+            holder.wait()
+
+
+def watch(command: list[str], env: dict[str, str], seconds: float) -> tuple[float, float, int]:
+    """Run a monitor: its CPU in percent of a core, bytes drawn per second, and memory."""
+    screen = Screen(command, env)
+    try:
+        screen.drain(WARM_UP_S)
+        before, began = cpu_s_of_tree(screen.pid), time.monotonic()
+        drawn = screen.drain(seconds)
+        elapsed = time.monotonic() - began
+        percent = 100 * (cpu_s_of_tree(screen.pid) - before) / elapsed
+        return percent, drawn / elapsed, screen.rss_bytes()
+    finally:
+        screen.close()
+
+
+def queries(command: list[str], machine: Machine, env: dict[str, str], seconds: float) -> float:
+    """NVML calls per second of a monitor, once it has read what never changes."""
+    screen = Screen(command, machine.driver.env(env))
+    try:
+        screen.drain(WARM_UP_S)
+        machine.driver.clear_calls()
+        began = time.monotonic()
+        screen.drain(seconds)
+        return len(machine.driver.calls()) / (time.monotonic() - began)
+    finally:
+        screen.close()
+
+
+def print_once(command: list[str], env: dict[str, str]) -> float:
+    """Wall time of a command from start to end."""
+    began = time.perf_counter()
+    subprocess.run(command, env=env, capture_output=True, stdin=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
+    base = {**os.environ, "DDPTOP_HOME": str(folder / "home"), "TERM": "xterm-256color"}
+    machine = Machine(folder, options.gpus)
+    env = machine.driver.env(base, log=False)
+    tools = {"nvitop": NVITOP, "ddptop": DDPTOP}
+    try:
+        cpu: dict[str, list[float]] = {name: [] for name in tools}
+        for _ in range(options.rounds):
+            for name, command in tools.items():
+                percent, drawn, rss = watch(command, env, options.seconds)
+                cpu[name].append(percent)
+                print(
+                    f"  {name}: {percent:.2f} % of a core, {drawn / 1000:.1f} kB/s drawn, "
+                    f"{rss / 2**20:.0f} MiB"
+                )
+        asked = {
+            name: queries(command, machine, base, options.seconds)
+            for name, command in tools.items()
+        }
+        once = {"nvitop": [*NVITOP, "-1"], "ddptop": [*DDPTOP, "gpus"]}
+        wall: dict[str, list[float]] = {name: [] for name in once}
+        for _ in range(PRINTS):
+            for name, command in once.items():
+                wall[name].append(print_once(command, env))
+    finally:
+        machine.close()
+        shutil.rmtree(folder)
+    mine, theirs = statistics.median(cpu["ddptop"]), statistics.median(cpu["nvitop"])
+    print(
+        f"CPU of the overview with its sampler: {mine:.2f} % of a core, nvitop {theirs:.2f} %, "
+        f"ratio {mine / theirs:.2f} (allowed: 2)"
+    )
+    print(
+        f"NVML queries per second on {options.gpus} devices: {asked['ddptop']:.1f}, "
+        f"nvitop {asked['nvitop']:.1f}, ratio {asked['ddptop'] / asked['nvitop']:.2f} (allowed: 1)"
+    )
+    mine, theirs = statistics.median(wall["ddptop"]), statistics.median(wall["nvitop"])
+    print(
+        f"ddptop gpus: {mine:.3f} s, nvitop -1: {theirs:.3f} s, "
+        f"ratio {mine / theirs:.2f} (allowed: 1)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -206,6 +205,8 @@ def create_local_dir(folder: RunFolder) -> Path:
         base.mkdir(mode=0o700, exist_ok=True)
         if base.is_symlink() or base.stat().st_uid != os.getuid():
             raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
+        import hashlib  # 6 ms that other verbs need not pay
+
         digest = hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:16]
         local = base / digest
         local.mkdir(mode=0o700, exist_ok=True)

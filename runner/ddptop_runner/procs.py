@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ _PROC = Path("/proc")
 @functools.cache
 def host_name() -> str:
     """This machine's host name, as used in file names and snapshots."""
-    return socket.gethostname().split(".")[0] or "localhost"
+    return os.uname().nodename.split(".")[0] or "localhost"
 
 
 @functools.cache

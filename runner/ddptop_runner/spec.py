@@ -6,7 +6,6 @@ import datetime as dt
 import os
 import re
 import shlex
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -101,6 +100,8 @@ def derive_name(target: str) -> str:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` as a whole: a reader sees the old file or the new one, never half of one."""
+    import tempfile  # 8 ms that verbs which only read need not pay
+
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -210,7 +211,7 @@ def test_split_status(returncode, status):
 
 def test_the_host_name_is_short_and_usable_in_a_file_name(monkeypatch):
     for name, expected in (("node7.cluster.org", "node7"), ("", "localhost"), ("a", "a")):
-        monkeypatch.setattr(procs.socket, "gethostname", lambda name=name: name)
+        monkeypatch.setattr(procs.os, "uname", lambda name=name: SimpleNamespace(nodename=name))
         assert procs.host_name.__wrapped__() == expected
 
 

@@ -18,6 +18,8 @@ class Finding:
     message: str
     ranks: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
+    hold_s: float = 0.0
+    """For how long it must hold before it is shown."""
 
 
 def _ranks_in_words(ranks: Sequence[int]) -> str:

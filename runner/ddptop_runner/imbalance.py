@@ -4,10 +4,35 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 _ENDED = ("exited", "failed", "stopped")
+
+Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
+"""What ranks are compared by."""
+
+
+@dataclass(frozen=True)
+class RankDeviation:
+    """How far one rank lies from its job's median: -0.2 is 20 % below. None where unknown."""
+
+    memory: float | None = None
+    """Of its processes on its devices; of resident memory in a job without devices."""
+    utilization: float | None = None
+    """Of its device; of its CPU time in a job without devices."""
+    power: float | None = None
+    step_time: float | None = None
+    loss: float | None = None
+    outliers: frozenset[Figure] = frozenset()
+    """Figures so far off that they are to be drawn as a warning."""
+
+    def of(self, figure: Figure) -> float | None:
+        """The deviation of that figure."""
+        ratio: float | None = getattr(self, figure)
+        return ratio
 
 
 def imbalance(values: Iterable[float | None]) -> float | None:
@@ -59,3 +84,11 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
         power=imbalance(gpu.power_w for gpu in gpus),
         step_time=step_time,
     )
+
+
+def deviations(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[int, RankDeviation]:
+    """Each rank's distance from the median of the job's living ranks, by rank.
+
+    A rank that ended has no deviation. Figures are the ranks' own, as joined with their devices.
+    """
+    return {rank.rank: RankDeviation() for rank in ranks}

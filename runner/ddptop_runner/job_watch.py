@@ -1,0 +1,39 @@
+"""Everything that watches one job for trouble, in one object: its alerts at each look."""
+
+from __future__ import annotations
+
+from ddptop_runner import alerts, findings
+from ddptop_runner.model import Alert, NodeSnapshot
+from ddptop_runner.stuck import StuckWatch
+
+
+class JobWatch:
+    """The alerts of one job. Keep one per job, and update it about once a second."""
+
+    def __init__(self) -> None:
+        self.stuck = StuckWatch()
+        """Its `stuck_ranks` and `reason` are those of the last update."""
+        self._book = alerts.AlertBook()
+
+    def update(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        *,
+        given: bool = True,
+        progress_at_s: float | None = None,
+    ) -> tuple[list[Alert], list[Alert]]:
+        """(alerts that are to be shown, those among them that are new), worst first.
+
+        Args:
+            snapshot: the job now; its `alerts` are not looked at.
+            now_s: a clock that only goes forward, in seconds.
+            given: see `findings.find`.
+            progress_at_s: see `StuckWatch.update`.
+        """
+        found = alerts.find(snapshot.ranks, snapshot.gpus)
+        found += self.stuck.update(
+            now_s, snapshot.ranks, snapshot.gpus, snapshot.job, progress_at_s=progress_at_s
+        )
+        found += findings.find(snapshot.ranks, snapshot.gpus, snapshot.job, given=given)
+        return self._book.update(found, snapshot.ts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,43 @@ _ENDED = ("exited", "failed", "stopped")
 
 Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
 """What ranks are compared by."""
+
+OUT_OF_SPREAD = 3.0
+"""An outlier is this much farther from the median than the median rank is: where all differ, as
+stages of a pipeline do, none is singled out."""
+
+ENOUGH_FOR_A_SPREAD = 4
+"""With fewer ranks there is no telling what is usual between them."""
+
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """From when on a figure is drawn as a warning: both bounds must be reached."""
+
+    read: Callable[[RankSample], float | None]
+    ratio: float
+    """Of the median."""
+    least: float
+    """In the figure's own unit: 1 % against 2 % utilization is no outlier."""
+
+
+_COMMON_BOUNDS: dict[Figure, _Bounds] = {
+    "step_time": _Bounds(lambda rank: rank.step_time_s, 0.2, 0.01),
+    "loss": _Bounds(lambda rank: rank.loss, 0.5, 0.05),
+}
+_DEVICE_BOUNDS: dict[Figure, _Bounds] = {
+    "memory": _Bounds(lambda rank: rank.gpu_mem_used_bytes, 0.2, 1.0 * _GIB),
+    "utilization": _Bounds(lambda rank: rank.gpu_util_percent, 0.25, 15.0),
+    "power": _Bounds(lambda rank: rank.gpu_power_w, 0.2, 20.0),
+    **_COMMON_BOUNDS,
+}
+_CPU_BOUNDS: dict[Figure, _Bounds] = {
+    "memory": _Bounds(lambda rank: rank.rss_bytes, 0.2, 0.5 * _GIB),
+    "utilization": _Bounds(lambda rank: rank.cpu_percent, 0.25, 25.0),
+    **_COMMON_BOUNDS,
+}
 
 
 @dataclass(frozen=True)
@@ -91,4 +128,30 @@ def deviations(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[i
 
     A rank that ended has no deviation. Figures are the ranks' own, as joined with their devices.
     """
-    return {rank.rank: RankDeviation() for rank in ranks}
+    living = [rank for rank in ranks if rank.state not in _ENDED]
+    found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
+    outlying: dict[int, set[Figure]] = {rank.rank: set() for rank in ranks}
+    for figure, bounds in (_DEVICE_BOUNDS if gpus else _CPU_BOUNDS).items():
+        values = {rank.rank: bounds.read(rank) for rank in living}
+        for rank, value in values.items():
+            ratio = deviation(value, values.values())
+            if ratio is not None:
+                found[rank][figure] = ratio
+        for rank in _far_off(values, bounds):
+            outlying[rank].add(figure)
+    return {
+        rank: RankDeviation(**ratios, outliers=frozenset(outlying[rank]))
+        for rank, ratios in found.items()
+    }
+
+
+def _far_off(values: Mapping[int, float | None], bounds: _Bounds) -> list[int]:
+    """Ranks beyond both bounds, and beyond what is usual between this job's ranks."""
+    known = {rank: value for rank, value in values.items() if value is not None}
+    if len(known) < 2:
+        return []
+    median = statistics.median(known.values())
+    distances = {rank: abs(value - median) for rank, value in known.items()}
+    usual = statistics.median(distances.values()) if len(known) >= ENOUGH_FOR_A_SPREAD else 0.0
+    least = max(bounds.least, bounds.ratio * abs(median), OUT_OF_SPREAD * usual)
+    return [rank for rank, distance in distances.items() if distance >= least and distance > 0]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.imbalance import deviation, imbalance, of_job
+from ddptop_runner.imbalance import RankDeviation, deviation, deviations, imbalance, of_job
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 
@@ -74,3 +74,77 @@ def test_a_job_on_cpus():
 
 def test_nothing_known():
     assert of_job([], []) == Imbalance()
+
+
+GIB = 1024**3
+SOME_GPU = [GpuSample(index=0)]
+
+
+def with_memory(*gib: float | None) -> list[RankSample]:
+    return [
+        rank(number, gpu_mem_used_bytes=None if size is None else int(size * GIB))
+        for number, size in enumerate(gib)
+    ]
+
+
+def outliers(ranks: list[RankSample], gpus: list[GpuSample] = SOME_GPU) -> dict[int, set[str]]:
+    found = deviations(ranks, gpus)
+    return {number: set(one.outliers) for number, one in found.items() if one.outliers}
+
+
+def test_each_rank_against_its_job():
+    ranks = [
+        rank(0, gpu_mem_used_bytes=15 * GIB, gpu_util_percent=90, gpu_power_w=300, loss=-2.0),
+        rank(1, gpu_mem_used_bytes=10 * GIB, gpu_util_percent=90, gpu_power_w=330, loss=-2.0),
+        rank(2, gpu_mem_used_bytes=10 * GIB, gpu_util_percent=45, gpu_power_w=300, loss=-1.0),
+        rank(3, gpu_mem_used_bytes=99 * GIB, state="exited", loss=50.0),
+    ]
+    found = deviations(ranks, SOME_GPU)
+    assert found[0] == RankDeviation(0.5, 0.0, 0.0, None, 0.0, frozenset({"memory"}))
+    assert found[1] == RankDeviation(0.0, 0.0, pytest.approx(0.1), None, 0.0)
+    assert found[2] == RankDeviation(0.0, -0.5, 0.0, None, 0.5, frozenset({"utilization", "loss"}))
+    assert found[3] == RankDeviation()  # it ended: nothing to compare
+    assert found[2].of("utilization") == -0.5
+
+
+def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
+    ranks = [
+        rank(0, rss_bytes=4 * GIB, cpu_percent=100, gpu_util_percent=9),
+        rank(1, rss_bytes=2 * GIB, cpu_percent=100),
+        rank(2, rss_bytes=2 * GIB, cpu_percent=20),
+    ]
+    found = deviations(ranks, [])
+    assert (found[0].memory, found[0].utilization) == (1.0, 0.0)
+    assert outliers(ranks, []) == {0: {"memory"}, 2: {"utilization"}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (with_memory(10, 10, 10, 13), {3: {"memory"}}),
+        (with_memory(10, 10, 10, 6), {3: {"memory"}}),
+        (with_memory(20, 40), {0: {"memory"}, 1: {"memory"}}),
+        (with_memory(10, 10, 10, 11.9), {}),  # 19 %
+        (with_memory(1, 1, 1, 1.9), {}),  # less than a GiB
+        (with_memory(10, 20, 30, 40), {}),  # stages of a pipeline: all differ
+        (with_memory(10, 10.5, 9.5, 10, 30), {4: {"memory"}}),
+        (with_memory(10, 20, None, None, 30), {0: {"memory"}, 4: {"memory"}}),
+        (with_memory(10), {}),
+        (with_memory(10, None), {}),
+        ([rank(number, gpu_util_percent=util) for number, util in enumerate((1, 1, 2))], {}),
+        (
+            [rank(number, gpu_util_percent=util) for number, util in enumerate((0, 0, 0, 60))],
+            {3: {"utilization"}},  # though against a median of 0 there is no ratio
+        ),
+        ([rank(number, gpu_power_w=watts) for number, watts in enumerate((10, 10, 18))], {}),
+        ([rank(number, step_time_s=time) for number, time in enumerate((0.001, 0.005))], {}),
+        ([rank(number, step_time_s=0.1 * (1 + number)) for number in range(2)], {0, 1}),
+        ([rank(number, loss=loss) for number, loss in enumerate((0.01, 0.02, 0.01))], {}),
+        ([rank(number, loss=loss) for number, loss in enumerate((2.1, 1.7, 2.4, 1.9))], {}),
+        ([rank(number, loss=loss) for number, loss in enumerate((2.1, 1.9, 2.0, 9.0))], {3}),
+        ([], {}),
+    ],
+)
+def test_which_ranks_are_to_be_drawn_as_a_warning(ranks, expected):
+    found = outliers(ranks)
+    assert (set(found) if isinstance(expected, set) else found) == expected

@@ -1,4 +1,7 @@
-"""Alerts: pure findings over one snapshot's ranks, with the time since which each holds."""
+"""Alerts: pure findings over one snapshot's ranks, with the time since which each holds.
+
+What is wrong with balance and devices is found by `findings`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.model import Alert, GpuSample, RankSample, Severity
+
+LINGER_S = 5.0
+"""How long an alert that had to hold stays without being found."""
+
+LONGEST_LOOK_S = 5.0
+"""The most that one look adds to the time for which a finding has held."""
+
+_WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 @dataclass(frozen=True)
@@ -56,25 +67,79 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     return found
 
 
+@dataclass
+class _Held:
+    """A finding from when it was first seen."""
+
+    finding: Finding
+    since: dt.datetime
+    held_s: float = 0.0
+    missing_s: float = 0.0
+    shown: bool = False
+
+
 class AlertBook:
-    """Remembers since when each finding holds; a finding that goes and comes back begins anew."""
+    """Remembers since when each finding holds, and shows it once it has held long enough.
+
+    A finding of `hold_s` 0 is shown at once, and begins anew when it goes and comes back. One that
+    has to hold begins anew, too, until it is shown; then it stays for LINGER_S without being
+    found, so that figures at the edge do not let it blink.
+    """
 
     def __init__(self) -> None:
-        self._since: dict[str, dt.datetime] = {}
+        self._held: dict[str, _Held] = {}
+        self._looked_s: float | None = None
 
-    def update(self, found: Sequence[Finding], now: dt.datetime) -> tuple[list[Alert], list[Alert]]:
-        """(all alerts that hold now, those among them that are new)."""
-        before = self._since
-        self._since = {finding.id: before.get(finding.id, now) for finding in found}
-        alerts = [
-            Alert(
-                id=finding.id,
-                severity=finding.severity,
-                ranks=list(finding.ranks),
-                gpus=list(finding.gpus),
-                message=finding.message,
-                since=self._since[finding.id],
-            )
-            for finding in found
-        ]
-        return alerts, [alert for alert in alerts if alert.id not in before]
+    def update(
+        self, found: Sequence[Finding], now: dt.datetime, now_s: float | None = None
+    ) -> tuple[list[Alert], list[Alert]]:
+        """(all alerts that hold now, worst first, those among them that are new).
+
+        Args:
+            found: this moment's findings.
+            now: the time of day.
+            now_s: a clock that only goes forward, in seconds, to measure how long a finding held;
+                `now` unless given.
+        """
+        now_s = now.timestamp() if now_s is None else now_s
+        # of a longer gap (a suspended machine) nobody knows what held in it
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+        held: dict[str, _Held] = {}
+        new: list[_Held] = []
+        for finding in found:
+            one = self._held.get(finding.id)
+            if one is None:
+                one = _Held(finding, now)
+            else:
+                one.finding, one.missing_s = finding, 0.0
+                one.held_s += max(0.0, passed_s)
+            held[finding.id] = one
+            if not one.shown and one.held_s >= finding.hold_s:
+                one.shown = True
+                new.append(one)
+        for id_, one in self._held.items():
+            if id_ in held:
+                continue
+            one.missing_s += max(0.0, passed_s)
+            if one.shown and one.finding.hold_s and one.missing_s <= LINGER_S:
+                held[id_] = one
+        self._held = held
+        shown = [_alert(one) for one in held.values() if one.shown]
+        return sorted(shown, key=_order), [_alert(one) for one in new]
+
+
+def _order(alert: Alert) -> int:
+    return _WORST_FIRST.index(alert.severity)
+
+
+def _alert(held: _Held) -> Alert:
+    finding = held.finding
+    return Alert(
+        id=finding.id,
+        severity=finding.severity,
+        ranks=list(finding.ranks),
+        gpus=list(finding.gpus),
+        message=finding.message,
+        since=held.since,
+    )

@@ -115,3 +115,65 @@ def test_an_alert_says_all_that_its_finding_says():
     (alert,) = alerts
     assert (alert.severity, alert.message) == ("warning", "words")
     assert (alert.ranks, alert.gpus) == ([1, 2], [3])
+
+
+STRAY = Finding("stray-context-0", "warning", "rank 1 holds ...", (1,), (0,), hold_s=10)
+
+
+def shown(book: AlertBook, found: list[Finding], second: float) -> tuple[list[str], list[str]]:
+    """(ids of the alerts that hold, of the new ones) at that second of a clock of its own."""
+    alerts, new = book.update(found, NOON, second)
+    return [alert.id for alert in alerts], [alert.id for alert in new]
+
+
+def test_a_finding_that_has_to_hold_is_shown_when_it_has_and_dates_from_its_beginning():
+    book = AlertBook()
+    book.update([], at(0))
+    for second in range(1, 11):
+        assert book.update([STRAY], at(second)) == ([], [])
+    (alert,), new = book.update([STRAY], at(11))
+    assert (alert.id, alert.since) == ("stray-context-0", at(1))
+    assert new == [alert]
+    assert book.update([STRAY], at(12)) == ([alert], [])
+
+
+def test_a_finding_that_is_gone_before_it_was_shown_begins_anew():
+    book = AlertBook()
+    for second in range(100):
+        assert shown(book, [STRAY] if second % 9 else [], second) == ([], [])
+
+
+def test_an_alert_that_had_to_hold_does_not_blink():
+    book = AlertBook()
+    for second in range(11):
+        shown(book, [STRAY], second)
+    for second in range(11, 16):
+        assert shown(book, [], second) == ([STRAY.id], [])
+    assert shown(book, [STRAY], 16) == ([STRAY.id], [])
+    for second in range(17, 22):
+        assert shown(book, [], second) == ([STRAY.id], [])
+    assert shown(book, [], 22) == ([], [])
+    assert shown(book, [STRAY], 23) == ([], [])  # it has to hold anew
+
+
+def test_time_in_which_nobody_looked_does_not_count():
+    book = AlertBook()
+    assert shown(book, [STRAY], 0) == ([], [])
+    assert shown(book, [STRAY], 3600) == ([], [])  # the machine was suspended
+    assert shown(book, [STRAY], 3602) == ([], [])
+    assert shown(book, [STRAY], 3605) == ([STRAY.id], [STRAY.id])
+
+
+def test_the_time_of_day_may_jump():
+    book = AlertBook()
+    book.update([STRAY], at(0), 0)
+    assert book.update([STRAY], at(9000), 1) == ([], [])
+    assert book.update([STRAY], at(-9000), 2) == ([], [])
+
+
+def test_the_worst_alerts_come_first():
+    book = AlertBook()
+    assert shown(book, [QUIET, STRAY], 0) == ([QUIET.id], [QUIET.id])
+    for second in range(1, 11):
+        shown(book, [QUIET, STRAY], second)
+    assert shown(book, [QUIET, NAN], 11) == ([NAN.id, STRAY.id, QUIET.id], [NAN.id])

@@ -1,0 +1,282 @@
+"""What one clean line of a training's output says: its loss, step, epoch and rank.
+
+Every function takes one line as lowercase bytes, without control sequences, and is linear in its
+length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TRAIN = frozenset({b"train", b"training", b"trn", b"tr"})
+_VAL = frozenset(
+    {b"val", b"valid", b"validation", b"eval", b"evaluation", b"test", b"testing", b"dev"}
+)
+_NEUTRAL = frozenset(
+    {b"", b"total", b"lm", b"avg", b"average", b"mean", b"batch", b"running", b"step", b"iter"}
+    | {b"mini", b"minibatch", b"cur", b"curr", b"current", b"global", b"reduced"}
+)
+_NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")
+_NAME_PARTS = re.compile(rb"[_/.\-]")
+_MAX_NAME = 48
+
+_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+_VALUE = re.compile(
+    rb"(?P<suffix>[\w/.\-]{0,32})[\"']?(?P<sep>\s{0,8}(?:[:=|]|->)\s{0,16}|\s+is\s+|\s{1,16})"
+    rb"[\"'(\[]?(?:tensor\()?(?P<number>" + _NUMBER + rb")(?![\w%]|\.\d)"
+)
+_END_OF_WORD = re.compile(rb"\s*(?:$|[,;|\t)\]}])")
+
+_BEFORE = re.compile(rb"([a-z]+)[ ]$")
+_VAL_WORD = re.compile(
+    rb"(?<![\w./-])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)"
+    rb"(?![\w./-])"
+)
+
+
+class Loss(NamedTuple):
+    """One loss in a line."""
+
+    value: float
+    text: bytes
+    validation: bool
+    weight: int
+    """Less is better: 0 the step's own, 1 a mean over the epoch, 2 under an unknown name."""
+
+
+def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
+    """(weight, whether of a validation) of the name around `loss` at `at`; None: not the loss."""
+    start = at
+    while start > 0 and line[start - 1] in _NAME_CHARS and at - start < _MAX_NAME:
+        start -= 1
+    parts = set(_NAME_PARTS.split(line[start:at] + suffix))
+    if suffix and suffix[:1] not in b"_/.-":
+        return None  # lossless, losses
+    validation = bool(parts & _VAL)
+    weight = 1 if b"epoch" in parts else 0
+    if parts - _TRAIN - _VAL - _NEUTRAL - {b"epoch"}:
+        return None  # a part of the loss, or its scale
+    if start == at and (before := _BEFORE.search(line, max(0, at - 24), at)) is not None:
+        word = before[1]
+        if word in _VAL:
+            validation = True
+        elif word not in _TRAIN and word not in _NEUTRAL:
+            weight = 2
+        if word in _TRAIN:
+            return weight, False
+    elif parts & _TRAIN:
+        return weight, False
+    return weight, validation or _VAL_WORD.search(line, 0, start) is not None
+
+
+def losses(line: bytes) -> list[Loss]:
+    """At most one loss of the training and one of a validation, the training's first."""
+    best: dict[bool, Loss] = {}
+    at = line.find(b"loss")
+    while at >= 0:
+        found = _VALUE.match(line, at + 4)
+        if found is not None and _is_value(line, found):
+            named = _named(line, at, found["suffix"])
+            if named is not None:
+                weight, validation = named
+                known = best.get(validation)
+                if known is None or weight < known.weight:
+                    text = found["number"]
+                    best[validation] = Loss(float(text), text, validation, weight)
+        at = line.find(b"loss", at + 4)
+    return [best[key] for key in (False, True) if key in best]
+
+
+def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
+    """Whether what follows is a value and no part of a sentence."""
+    sep, number = found["sep"].strip(), found["number"]
+    if sep in (b":", b"="):
+        return True
+    if number[-1:].isalpha():  # nan, inf: words of a sentence too
+        return not sep and _END_OF_WORD.match(line, found.end()) is not None
+    return any(char in b".e" for char in number)
+
+
+class Progress(NamedTuple):
+    """How far a line says that the training is."""
+
+    step: int | None = None
+    total: int | None = None
+    counts: str = "run"
+    """run, epoch or samples."""
+
+
+_INT = rb"(\d{1,18})(?![\w]|\.\d)"
+_OF = rb"(?:\s{0,8}(?:/|of)\s{0,8}" + _INT + rb")?"
+_STEP = re.compile(
+    rb"(?<![\w-])(?:global_step|num_updates|iteration|iter|steps?|it|batch|update)"
+    rb"(?:\(train\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,12}" + _INT + _OF
+)
+_EPOCH = re.compile(
+    rb"(?<![\w-])epoch(?:\(\w{1,8}\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,8}"
+    rb"(\d{1,9}(?:\.\d{1,9})?)(?![\w.])"
+)
+_EPOCH_BRACKETS = re.compile(  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
+    rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}"
+    + _INT
+    + rb"/\s{0,12}"
+    + _INT
+)
+_EPOCH_COLON = re.compile(  # epoch 027:    267 / 1000
+    rb"epoch\s{1,4}(\d{1,9}):\s{1,12}(\d{1,18})\s{0,4}/\s{0,4}" + _INT
+)
+_TRAIN_BRACKETS = re.compile(  # Train: 0 [  50/625 (  8%)], Train Epoch: 1 [640/6400 (10%)]
+    rb"train(?P<samples> epoch)?:\s{0,4}(?P<epoch>\d{1,9})\s{1,4}\[\s{0,12}"
+    rb"(?P<step>\d{1,18})/\s{0,12}(?P<total>\d{1,18})\s"
+)
+_EPOCH_BATCH = re.compile(rb"^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]")  # [1,  2000] loss: 2.173
+_DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
+_MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18})\s{0,4}\|")
+_TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")  # Ultralytics
+
+
+def epoch(line: bytes) -> float | None:
+    """The epoch that the line names."""
+    found = (b"epoch" in line and _EPOCH.search(line)) or _TABLE_EPOCH.match(line)
+    return float(found[1]) if found else None
+
+
+def progress(line: bytes) -> tuple[Progress, float | None]:
+    """(step and total, epoch) of a line that holds a loss and is no progress bar."""
+    if b"epoch" in line:
+        found = _EPOCH_BRACKETS.search(line)
+        if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
+            updates = _STEP.search(line)  # fairseq tells both
+            if updates is not None:
+                return Progress(int(updates[1])), float(colon[1])
+            found = colon
+        if found is not None:
+            return Progress(int(found[2]), int(found[3]), "epoch"), float(found[1])
+    if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
+        counts = "samples" if found["samples"] else "epoch"
+        return Progress(int(found["step"]), int(found["total"]), counts), float(found["epoch"])
+    if (found := _EPOCH_BATCH.match(line)) is not None:
+        return Progress(int(found[2]), None, "epoch"), float(found[1])
+    of = epoch(line)
+    found = _STEP.search(line)
+    if found is None:
+        return Progress(), of
+    total = int(found[2]) if found[2] else None
+    return Progress(int(found[1]), total, "epoch" if of is not None and total else "run"), of
+
+
+def lone_progress(line: bytes) -> Progress | None:
+    """Step and total of a line without a loss, in the words of a framework that is known."""
+    if b"step=" in line and (found := _DEEPSPEED.search(line)) is not None:
+        return Progress(int(found[1] or found[2]))
+    if b"iteration" in line and (found := _MEGATRON.search(line)) is not None:
+        return Progress(int(found[1]), int(found[2]))
+    return None
+
+
+class Bar(NamedTuple):
+    """A progress bar, at one redraw."""
+
+    progress: Progress
+    epoch: float | None
+    complete: bool
+    """Whether its end was seen: what follows cannot change its figures."""
+    validation: bool
+    training: bool
+    """Whether it says by itself that it counts training: not, say, files being loaded."""
+
+
+_TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
+_AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
+_KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
+_GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of a bar of rich
+_PERCENT_END = re.compile(rb"\s{0,8}\d{0,3}$")
+_TRAINING_BAR = re.compile(rb"epoch|train|iter|step|batch|(?<![a-z])it(?![a-z])")
+_BAR_RATE = re.compile(rb"(?:it|batch|batches|step|steps)/s|s/(?:it|batch|step)")
+
+
+def bar(line: bytes) -> Bar | None:
+    """The progress bar in the line: of tqdm, rich, Keras or Ultralytics."""
+    percent = line.find(b"%|")
+    if percent >= 0 and (found := _TQDM.match(line, percent)) is not None:
+        before = _PERCENT_END.sub(b"", line[:percent])
+        rate = found[3]
+        return _bar(before, found, line, found[4] is not None, rate)
+    glyph = max(line.rfind(part) for part in _GLYPHS)
+    if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
+        return _bar(line[: line.find(b"\xe2")], found, line, True, line[found.end() :])
+    if b"/step" in line and (found := _KERAS.match(line)) is not None:
+        step, total = int(found[1]), int(found[2])
+        return Bar(Progress(step, total, "epoch"), None, True, False, True)
+    return None
+
+
+def _bar(before: bytes, found: re.Match[bytes], line: bytes, complete: bool, rate: bytes) -> Bar:
+    of = epoch(before)
+    described = before.strip()
+    validation = _VAL_WORD.search(before) is not None or b"map50" in before
+    training = _BAR_RATE.search(rate) is not None and (
+        not described or of is not None or _TRAINING_BAR.search(described) is not None
+    )
+    counts = "run" if of is None else "epoch"
+    return Bar(Progress(int(found[1]), int(found[2]), counts), of, complete, validation, training)
+
+
+class Prefix(NamedTuple):
+    """Who wrote a line, by its prefix."""
+
+    rank: int | None
+    local_rank: int | None
+    start: int
+    """Where the line proper begins."""
+    at: int
+    """Where the prefix begins."""
+
+
+_PREFIX = re.compile(
+    rb"\[(?:\d{1,9},)?(?P<out>\d{1,9})\]<std(?:out|err)>:"  # horovodrun, mpirun -tag-output
+    rb"|\[(?:default|trainer|worker)(?P<role>\d{1,9})\]:"  # torchrun --tee
+    rb"|\[(?:global[ _])?rank[ :_]{0,2}(?P<word>\d{1,9})\]:?"  # torch's own messages, DeepSpeed
+)
+_RANK_WORD = re.compile(rb"(?<![\w-])(?:global[ _])?rank[ :=#_]{0,3}(\d{1,9})(?![\w.]|/)")
+_BARE = re.compile(
+    rb"\[(\d{1,6})\][ :]{1,2}(?=\d{1,18} |(?:step|steps|iter|iteration|it|epoch|batch)\b)"
+)
+_TRIPLE = re.compile(rb"\s{0,4}(\d{1,18}) ([-+]?\d{1,12}\.\d{1,18}(?:e[-+]?\d{1,3})?|nan|inf)\s*$")
+
+
+def prefixes(line: bytes) -> list[Prefix]:
+    """Every prefix in the line: two ranks that write into one pipe can share a line."""
+    found = []
+    if b"]<std" in line or b"]:" in line or b"rank" in line:
+        for match in _PREFIX.finditer(line):
+            rank = match["out"] or match["word"]
+            local = match["role"]
+            found.append(
+                Prefix(
+                    int(rank) if rank else None,
+                    int(local) if local else None,
+                    match.end(),
+                    match.start(),
+                )
+            )
+    if not found and line[:1] == b"[":
+        found = [Prefix(int(m[1]), None, m.end(), m.start()) for m in _BARE.finditer(line)]
+        if found and found[0].at != 0:
+            return []
+    return found
+
+
+def rank_in_words(line: bytes) -> int | None:
+    """The rank that the line names in its text, as in `rank 3: step 10`."""
+    if b"rank" not in line:
+        return None
+    found = _RANK_WORD.search(line)
+    return int(found[1]) if found else None
+
+
+def step_and_value(line: bytes) -> tuple[int, float] | None:
+    """(step, number) of a line that holds nothing else, as after the prefix of `[0] 40 2.414`."""
+    found = _TRIPLE.match(line)
+    return (int(found[1]), float(found[2])) if found else None

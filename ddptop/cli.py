@@ -62,8 +62,12 @@ class LaunchCommand(click.Command):
     context_settings={"ignore_unknown_options": False},
 )
 @click.option(
-    "--gpus", metavar="LIST", help="0-3, 0,2, all or none (default: all that are allowed)"
+    "--gpus",
+    metavar="LIST",
+    help="0-3, 0,2, all, none, auto:N (the N idlest) or UUIDs (default: all that are allowed)",
 )
+@click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
+@click.option("--force", is_flag=True, help="take GPUs that are busy")
 @click.option("--nproc", type=int, metavar="N", help="ranks (default: one per GPU)")
 @click.option("--name", metavar="NAME", help="the job's name (default: the script's)")
 @click.option("--max-restarts", type=int, default=3, show_default=True, metavar="N")
@@ -177,11 +181,13 @@ def kill(job: str) -> int:
 
 @cli.command()
 @click.argument("job")
-def restart(job: str) -> int:
+@click.option("--wait-gpus", is_flag=True, help="of an ended job: queue until its GPUs are free")
+@click.option("--force", is_flag=True, help="of an ended job: take GPUs that are busy")
+def restart(job: str, wait_gpus: bool, force: bool) -> int:
     """Restart all ranks of a live job, or start an ended one again as a new attempt."""
     from ddptop.commands.restart import run
 
-    return run(job)
+    return run(job, force, wait_gpus)
 
 
 @cli.command()

@@ -10,8 +10,8 @@ from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
 from ddptop_runner import launch
-from ddptop_runner.device_once import sample_once
 from ddptop_runner.launch import LaunchRequest
+from ddptop_runner.launch_devices import free_now
 from ddptop_runner.registry import JobView, read_job
 
 CPU_RANKS = 2
@@ -21,14 +21,17 @@ SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch it; watch it on a terminal, print progress until its end elsewhere."""
-    has_gpus = bool(sample_once().gpus)
+    free = free_now(os.environ)
+    if free == 0:
+        say(f"ddptop: no GPU is free; trains on {CPU_RANKS} CPU ranks")
     request = LaunchRequest(
         kind="script",
         target=str(SCRIPT),
         args=tuple(arguments),
         base_name="demo",
         work_in_run_folder=True,
-        nproc=None if has_gpus else CPU_RANKS,
+        gpus=f"auto:{free}" if free else None if free is None else "none",
+        nproc=None if free else CPU_RANKS,
     )
     view = start_plan(launch.prepare(request, os.environ))
     if watch:

@@ -12,7 +12,9 @@ from typing import Any
 from ddptop.output import put, say
 from ddptop_runner import launch as launcher
 from ddptop_runner.errors import UsageError
+from ddptop_runner.gpu_idle import cuda_names, name_of, renumbered
 from ddptop_runner.launch import LaunchPlan, LaunchRequest
+from ddptop_runner.launch_devices import wanted_in_words
 from ddptop_runner.registry import JobView
 
 RANK_VARIABLES = (
@@ -108,6 +110,8 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         target=target.name,
         args=target.args,
         gpus=options["gpus"],
+        force=options["force"],
+        wait_gpus=options["wait_gpus"],
         nproc=options["nproc"],
         name=options["name"],
         max_restarts=options["max_restarts"],
@@ -144,6 +148,11 @@ def start_plan(plan: LaunchPlan) -> JobView:
     view, trouble = launcher.start(plan)
     if trouble:
         say(f"ddptop: {trouble}")
+    devices = view.spec.devices
+    if view.spec.is_queued:
+        say(f"ddptop: {view.job} is queued; to end the waiting: ddptop stop {view.job}")
+    elif devices and renumbered(devices):
+        say(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
     return view
 
 
@@ -156,9 +165,11 @@ def describe(plan: LaunchPlan) -> str:
     """What `--dry-run` prints: devices, ranks, variables' names, argv and policy."""
     spec = plan.spec
     devices = "none (CPU)"
-    if spec.devices:
+    if plan.choice.waits and spec.queue is not None:
+        devices = f"queued until {wanted_in_words(spec.queue)} are free"
+    elif spec.devices:
         devices = ", ".join(
-            f"GPU {device.index} as cuda:{position}" for position, device in enumerate(spec.devices)
+            f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)
         )
     hang = (
         "off" if spec.hang_timeout_s is None else f"after {spec.hang_timeout_s:g} s without a step"

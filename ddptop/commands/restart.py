@@ -6,20 +6,27 @@ import os
 
 from ddptop.output import say
 from ddptop_runner import commands, launch
+from ddptop_runner.errors import UsageError
 from ddptop_runner.registry import resolve
 
 
-def run(job: str) -> int:
+def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     """Restart the job; of an ended one, name the variables that this shell lacks."""
     view = resolve(job)
     if view.is_live:
+        if force or wait_gpus:
+            raise UsageError(
+                f"{view.job} is {view.state} and keeps its GPUs",
+                "--force and --wait-gpus are for a job that has ended",
+            )
         commands.restart_group(view)
         say(f"ddptop: restarting all ranks of {view.job}")
         return 0
-    view, missing, note = launch.restart_ended(view, os.environ)
+    view, missing, note = launch.restart_ended(view, os.environ, force=force, wait_gpus=wait_gpus)
     if note:
         say(f"ddptop: {note}")
     if missing:
         say(f"ddptop: not set in this shell, but in the one that launched: {', '.join(missing)}")
-    say(f"ddptop: {view.job} starts again; ddptop attach {view.job} shows it")
+    how = "is queued" if view.state == "queued" else "starts again"
+    say(f"ddptop: {view.job} {how}; ddptop attach {view.job} shows it")
     return 0

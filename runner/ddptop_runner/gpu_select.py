@@ -1,4 +1,4 @@
-"""`--gpus`: what was asked for, and which devices that is on this machine.
+"""Which devices of this machine a request means, and what shows them to the job.
 
 Indices are the machine's in PCI order, as nvidia-smi shows them. An inherited CUDA_VISIBLE_DEVICES
 is the outer bound and the default; its numbers are read in PCI order too.
@@ -8,88 +8,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from ddptop_runner.errors import UsageError
+from ddptop_runner.gpu_idle import names_of
+from ddptop_runner.gpu_request import GpuRequest
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device
 
-FORMS = "use 0-3, 0,2,5, 0-1,4, all, or none"
-_HIGHEST_INDEX = 1023
 _NUMBER = re.compile(r"[+-]?\d+")
-_AUTO = re.compile(r"auto:([1-9]\d*)")
+Present = Sequence["GpuSample | Device"]
+"""The machine's devices: whole ones, and MIG instances as far as they are known."""
 
 
-@dataclass(frozen=True)
-class GpuRequest:
-    """What `--gpus` says."""
-
-    kind: Literal["indices", "all", "none"]
-    indices: tuple[int, ...] = ()
-    """In the order given, which becomes the order of the local ranks."""
+def is_instance(gpu: GpuSample | Device) -> bool:
+    """Whether this is a MIG instance and no whole device."""
+    if isinstance(gpu, GpuSample) and gpu.parent_uuid is not None:
+        return True
+    return (gpu.uuid or "").startswith("MIG-")
 
 
-def parse_gpus(text: str) -> GpuRequest:
-    """Read the value of `--gpus`. The same index twice is an error, as CUDA would see no device.
+def mig_instances(listed: str | None) -> list[str]:
+    """UUIDs of the MIG instances that a comma-separated list names, such as CUDA_VISIBLE_DEVICES.
 
-    Raises:
-        UsageError: naming the part that cannot be used, and the forms that can.
+    A sampler need not list them; one that is asked for these UUIDs knows them.
     """
-    value = text.strip()
-    if value in ("all", "none"):
-        return GpuRequest("all" if value == "all" else "none")
-    if _AUTO.fullmatch(value):
-        raise UsageError(
-            f"--gpus {value} is not yet available: ddptop cannot choose idle devices",
-            "name the devices, such as 0-3; `ddptop gpus` shows which are idle",
-        )
-    if value.startswith("auto"):
-        raise UsageError(f"--gpus {text!r} is not auto:N", FORMS)
-    if not value:
-        raise UsageError("--gpus is empty", FORMS)
-    indices: list[int] = []
-    for part in value.split(","):
-        for index in _indices(part.strip(), text):
-            if index in indices:
-                raise UsageError(f"--gpus {text!r} names GPU {index} twice", "name each one once")
-            indices.append(index)
-    return GpuRequest("indices", tuple(indices))
+    return [entry for entry in _entries(listed) if entry.startswith("MIG-")]
 
 
-def _indices(part: str, text: str) -> range:
-    found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-    if found is None:
-        raise UsageError(f"--gpus {text!r}: {part!r} is not an index or a range", FORMS)
-    first, last = int(found[1]), int(found[2] or found[1])
-    if max(first, last) > _HIGHEST_INDEX:
-        raise UsageError(f"--gpus {text!r}: {part!r} is no GPU of any machine", FORMS)
-    if last < first:
-        raise UsageError(
-            f"--gpus {text!r}: the range {part!r} runs backwards", f"write {last}-{first}"
-        )
-    return range(first, last + 1)
-
-
-def mig_instances(inherited_cvd: str | None) -> list[str]:
-    """UUIDs of the MIG instances that an inherited CUDA_VISIBLE_DEVICES names.
-
-    They are not among a machine's devices; a sampler asked for these UUIDs knows them.
-    """
-    return [entry for entry in _entries(inherited_cvd) if entry.startswith("MIG-")]
+def in_mig_mode(present: Present) -> dict[int, list[str]]:
+    """UUIDs of the instances of each whole device in MIG mode, by its index."""
+    found: dict[int, list[str]] = {}
+    for gpu in present:
+        if isinstance(gpu, GpuSample):
+            if is_instance(gpu) and gpu.uuid:
+                found.setdefault(gpu.index, []).append(gpu.uuid)
+            elif gpu.mig_instances:
+                known = found.setdefault(gpu.index, [])
+                known += [uuid for uuid in gpu.mig_instances if uuid not in known]
+    return {index: sorted(set(uuids)) for index, uuids in found.items()}
 
 
 def resolve(
     request: GpuRequest | None,
-    present: Sequence[GpuSample | Device],
+    present: Present,
     inherited_cvd: str | None,
     nproc: int | None = None,
 ) -> list[Device] | None:
-    """The devices of a job, in the order of its local ranks.
+    """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
 
     Args:
         request: what `--gpus` says; None when it was not given.
-        present: the machine's devices, and MIG instances where `mig_instances` names any.
+        present: the machine's devices, with the MIG instances that are named anywhere.
         inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell; None when it is not set.
         nproc: what `--nproc` says; None when it was not given.
 
@@ -116,21 +85,68 @@ def resolve(
             "see `nvidia-smi -L`",
         )
     allowed = visible_devices(present, inherited_cvd)
-    if any((device.uuid or "").startswith("MIG-") for device in allowed):
-        _check_mig(allowed, nproc)
     lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
-    if request is None or request.kind == "all":
-        chosen = [device for device in allowed if device.index not in lost]
-        if request is not None and not chosen:
-            reason = "every GPU is lost" if allowed else _bound(inherited_cvd)
-            raise UsageError(f"--gpus all: {reason}", "see `ddptop gpus`")
-        return chosen
-    return _choose(request.indices, present, allowed, lost, inherited_cvd)
+    if request is not None and request.kind == "indices":
+        chosen = _by_indices(request.indices, present, allowed, lost, inherited_cvd)
+    elif request is not None and request.kind == "uuids":
+        chosen = _by_uuids(request.uuids, present, allowed, lost, inherited_cvd)
+    else:
+        chosen = _all_allowed(request, present, allowed, lost, inherited_cvd)
+    _check_instances(chosen, nproc)
+    return chosen
 
 
-def _choose(
+def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | None) -> list[str]:
+    """What of the allowed devices `all`, `auto:N` or the default leaves out, and why; in words."""
+    if not present or (request is not None and request.kind not in ("all", "auto")):
+        return []
+    allowed = {device.index for device in visible_devices(present, inherited_cvd)}
+    notes = [
+        f"GPU {gpu.index} is lost and left out"
+        for gpu in present
+        if isinstance(gpu, GpuSample) and gpu.lost and gpu.index in allowed
+    ]
+    if not any(map(is_instance, visible_devices(present, inherited_cvd))):
+        mig = in_mig_mode(present)
+        notes += [
+            f"GPU {index} is in MIG mode and left out; name an instance of it ({_few(mig[index])})"
+            for index in sorted(set(mig) & allowed)
+        ]
+    return notes
+
+
+def _all_allowed(
+    request: GpuRequest | None,
+    present: Present,
+    allowed: Sequence[Device],
+    lost: set[int],
+    inherited_cvd: str | None,
+) -> list[Device]:
+    asked = "the default" if request is None else f"--gpus {request.in_words()}"
+    mig = in_mig_mode(present)
+    chosen = [
+        device
+        for device in allowed
+        if device.index not in lost and (is_instance(device) or device.index not in mig)
+    ]
+    if not chosen and allowed and all(device.index in mig for device in allowed):
+        raise UsageError(
+            f"{asked}: every GPU here is in MIG mode, and a job gets one instance",
+            f"name it: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
+        )
+    if request is not None and not chosen:
+        reason = "every GPU is lost" if allowed else _bound(inherited_cvd)
+        raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
+    if request is not None and request.kind == "auto" and request.count > len(chosen):
+        raise UsageError(
+            f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "ask for fewer"
+        )
+    return chosen
+
+
+def _by_indices(
     indices: Sequence[int],
-    present: Sequence[GpuSample | Device],
+    present: Present,
     allowed: Sequence[Device],
     lost: set[int],
     inherited_cvd: str | None,
@@ -140,24 +156,82 @@ def _choose(
         raise UsageError(
             f"{_named(missing)} not on this machine", f"it has {_named(sorted(there), verb='')}"
         )
-    by_index = {device.index: device for device in allowed}
+    by_index = {device.index: device for device in allowed if not is_instance(device)}
     if outside := [index for index in indices if index not in by_index]:
         remedy = f"allowed: {_named(sorted(by_index), verb='')}" if by_index else "unset it"
         raise UsageError(f"{_named(outside)} outside: {_bound(inherited_cvd)}", remedy)
-    if gone := [index for index in indices if index in lost]:
-        rest = sorted(set(by_index) - lost)
-        remedy = f"choose from {_named(rest, verb='')}" if rest else "reset the device or reboot"
-        raise UsageError(f"{_named(gone)} lost", remedy)
+    _check_lost(indices, set(by_index), lost)
+    mig = in_mig_mode(present)
+    if divided := [index for index in indices if index in mig]:
+        raise UsageError(
+            f"GPU {divided[0]} is in MIG mode and cannot be used as a whole",
+            f"name an instance of it: {_few(mig[divided[0]])}",
+        )
     return [by_index[index] for index in indices]
 
 
-def _check_mig(allowed: Sequence[Device], nproc: int | None) -> None:
-    if nproc not in (None, 1):
+def _by_uuids(
+    uuids: Sequence[str],
+    present: Present,
+    allowed: Sequence[Device],
+    lost: set[int],
+    inherited_cvd: str | None,
+) -> list[Device]:
+    chosen: list[Device] = []
+    for uuid in uuids:
+        gpu = _the_one(uuid, present)
+        device = _device(gpu)
+        if device in chosen:
+            raise UsageError(f"--gpus names {gpu.uuid} twice", "name each one once")
+        chosen.append(device)
+    inside = {device.uuid for device in allowed}
+    whole = {device.index for device in allowed if not is_instance(device)}
+    for device in chosen:
+        if device.uuid in inside or (is_instance(device) and device.index in whole):
+            continue
+        raise UsageError(f"{device.uuid} is outside: {_bound(inherited_cvd)}", "unset it")
+    _check_lost([device.index for device in chosen], whole, lost)
+    mig = in_mig_mode(present)
+    for device in chosen:
+        if device.index in mig and not is_instance(device):
+            raise UsageError(
+                f"{device.uuid} is in MIG mode and cannot be used as a whole",
+                f"name an instance of it: {_few(mig[device.index])}",
+            )
+    return chosen
+
+
+def _the_one(uuid: str, present: Present) -> GpuSample | Device:
+    found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
+    exact = [gpu for gpu in found if gpu.uuid == uuid]
+    if not found:
+        raise UsageError(f"no device here has the UUID {uuid}", "see `nvidia-smi -L`")
+    if len(found) > 1 and not exact:
+        names = ", ".join(str(gpu.uuid) for gpu in found[:3])
+        raise UsageError(f"{uuid} is the beginning of {len(found)} UUIDs: {names}", "give more")
+    return exact[0] if exact else found[0]
+
+
+def _check_lost(indices: Sequence[int], allowed: set[int], lost: set[int]) -> None:
+    if gone := [index for index in indices if index in lost]:
+        rest = sorted(allowed - lost)
+        remedy = f"choose from {_named(rest, verb='')}" if rest else "reset the device or reboot"
+        raise UsageError(f"{_named(gone)} lost", remedy)
+
+
+def _check_instances(chosen: Sequence[Device], nproc: int | None) -> None:
+    instances = [device for device in chosen if is_instance(device)]
+    if instances and nproc not in (None, 1):
         raise UsageError(
-            f"CUDA_VISIBLE_DEVICES names the MIG instance {allowed[0].uuid}, and {nproc} ranks "
-            "cannot train on one instance",
+            f"{instances[0].uuid} is one MIG instance, and {nproc} ranks cannot train on one "
+            "instance",
             "use --nproc 1, or whole GPUs",
         )
+
+
+def _few(uuids: Sequence[str], most: int = 4) -> str:
+    more = ", ..." if len(uuids) > most else ""
+    return ", ".join(uuids[:most]) + more or "see `nvidia-smi -L`"
 
 
 def _bound(inherited_cvd: str | None) -> str:
@@ -173,13 +247,11 @@ def _named(indices: Sequence[int], verb: str = "is|are") -> str:
     return f"{word} {', '.join(map(str, indices))} {ending}".rstrip()
 
 
-def _entries(inherited_cvd: str | None) -> list[str]:
-    return [] if inherited_cvd is None else [entry.strip() for entry in inherited_cvd.split(",")]
+def _entries(listed: str | None) -> list[str]:
+    return [] if listed is None else [entry.strip() for entry in listed.split(",")]
 
 
-def visible_devices(
-    present: Sequence[GpuSample | Device], inherited_cvd: str | None
-) -> list[Device]:
+def visible_devices(present: Present, inherited_cvd: str | None) -> list[Device]:
     """The devices that a CUDA program sees under this CUDA_VISIBLE_DEVICES, in its order.
 
     As CUDA does: indices, or UUIDs that may be shortened as long as they are unique; the list ends
@@ -187,31 +259,31 @@ def visible_devices(
     twice means none; of several MIG instances only the first counts.
     """
     machine = sorted(present, key=lambda gpu: gpu.index)
+    wholes = [gpu for gpu in machine if not is_instance(gpu)]
     if inherited_cvd is None:
-        return [_device(gpu) for gpu in machine]
+        return [_device(gpu) for gpu in wholes]
     found: list[Device] = []
     entries = _entries(inherited_cvd)
     numeric = bool(entries) and _NUMBER.match(entries[0]) is not None
     for entry in entries:
-        gpu = _by_number(entry, machine) if numeric else _by_uuid(entry, machine)
+        gpu = _by_number(entry, wholes) if numeric else _by_uuid(entry, machine)
         if gpu is None:
             break
         device = _device(gpu)
         if device in found:
             return []
         found.append(device)
-    migs = [device for device in found if (device.uuid or "").startswith("MIG-")]
-    return migs[:1] or found
+    return list(filter(is_instance, found))[:1] or found
 
 
-def _by_number(entry: str, machine: Sequence[GpuSample | Device]) -> GpuSample | Device | None:
+def _by_number(entry: str, machine: Present) -> GpuSample | Device | None:
     digits = _NUMBER.match(entry)
     if digits is None:
         return None
     return next((gpu for gpu in machine if gpu.index == int(digits[0])), None)
 
 
-def _by_uuid(entry: str, machine: Sequence[GpuSample | Device]) -> GpuSample | Device | None:
+def _by_uuid(entry: str, machine: Present) -> GpuSample | Device | None:
     if not entry.startswith(("GPU-", "MIG-")) or len(entry) <= len("GPU-"):
         return None
     matches = [gpu for gpu in machine if gpu.uuid and gpu.uuid.startswith(entry)]
@@ -231,7 +303,7 @@ def job_environment(devices: Sequence[Device] | None, *, by_uuid: bool = False) 
     """
     if devices is None:
         return {}
-    mig = any((device.uuid or "").startswith("MIG-") for device in devices)
+    mig = any(map(is_instance, devices))
     uuids = [device.uuid for device in devices if device.uuid]
     if (by_uuid or mig) and len(uuids) == len(devices):
         visible = uuids

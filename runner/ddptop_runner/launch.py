@@ -6,24 +6,32 @@ run folder and brings the guardian up in tmux or, without a usable tmux, as a da
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import gpu_select, handover, interpreters, procs, survival, tmux
+from ddptop_runner import (
+    gpu_claims,
+    handover,
+    interpreters,
+    launch_devices,
+    procs,
+    survival,
+    tmux,
+)
 from ddptop_runner.clock import utc_now
-from ddptop_runner.device_once import sample_once
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
+from ddptop_runner.launch_checks import folder_of, overrides_of, require_script, require_text
+from ddptop_runner.launch_devices import DeviceChoice
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
-from ddptop_runner.spec import Device, JobSpec, check_name, derive_name, write_spec
+from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
 
 SHELL_NOISE = frozenset(
     """
@@ -44,6 +52,10 @@ class LaunchRequest:
     target: str
     args: tuple[str, ...] = ()
     gpus: str | None = None
+    force: bool = False
+    """Take devices that are busy."""
+    wait_gpus: bool = False
+    """Queue the job until its devices are free."""
     nproc: int | None = None
     name: str | None = None
     base_name: str | None = None
@@ -71,6 +83,8 @@ class LaunchPlan:
     wrap: tuple[str, ...]
     """Through what the tmux server must be started to outlive the login."""
     name_is_derived: bool
+    choice: DeviceChoice
+    """The devices, or those that the job will wait for."""
     work_in_run_folder: bool = False
     """Whether the job's working folder is one of its own, deleted with it."""
 
@@ -95,16 +109,23 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         raise UsageError(
             "--hang-timeout needs the probe, which --no-probe leaves out", "drop one of them"
         )
-    _require_text([request.target, *request.args, request.cwd or "", request.python or ""])
-    cwd = _folder(request.cwd)
+    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
+    cwd = folder_of(request.cwd)
     if request.kind == "script":
-        _require_script(cwd, request.target)
+        require_script(cwd, request.target)
     python = interpreters.choose(request.python, env)
     interpreters.require_torch(interpreters.inspect(python))
-    overrides = _overrides(request.env)
+    overrides = overrides_of(request.env)
     notes: list[str] = []
-    devices = _devices(request.gpus, {**env, **overrides}, request.nproc)
-    nproc = _nproc(request.nproc, devices, notes)
+    choice = launch_devices.choose(
+        request.gpus,
+        {**env, **overrides},
+        request.nproc,
+        force=request.force,
+        wait=request.wait_gpus,
+    )
+    notes += choice.notes
+    nproc = _nproc(request.nproc, choice.count, notes)
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
     backing, why = ("tmux", tmux.why_unusable())
@@ -114,7 +135,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     if survival_plan.warning:
         notes.append(survival_plan.warning)
     job_env = dict(overrides)
-    job_env |= gpu_select.job_environment(devices)
+    job_env |= choice.environment
     if nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
         job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
     job_id = f"{name}@{secrets.token_hex(4)}"
@@ -130,7 +151,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         python=python,
         cwd=str(cwd),
         nproc=nproc,
-        devices=devices,
+        devices=choice.devices,
+        queue=choice.queue,
         max_restarts=request.max_restarts,
         hang_timeout_s=request.hang_timeout_s,
         probe=request.probe,
@@ -145,19 +167,9 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         tuple(notes),
         tuple(survival_plan.wrap),
         name_is_derived=request.name is None,
+        choice=choice,
         work_in_run_folder=request.work_in_run_folder,
     )
-
-
-def _require_text(words: Iterable[str]) -> None:
-    """What goes into `job.json` must be text; bytes that are none arrive as surrogates."""
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or give it by --env"
-            ) from None
 
 
 def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
@@ -167,7 +179,8 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
         The job, and a note where it could not be started as planned.
 
     Raises:
-        UsageError: when the name is taken or the state folder cannot be written.
+        UsageError: when the name is taken, the state folder cannot be written, or another job
+            took the devices meanwhile.
         DdptopError: when the guardian does not come up.
     """
     folder, plan = _claim(plan)
@@ -180,20 +193,43 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
             (folder.path / "work").mkdir()
             spec = msgspec.structs.replace(plan.spec, cwd=str(folder.path / "work"))
             plan = replace(plan, spec=spec)
-        write_spec(folder, plan.spec)
+        with nullcontext() if plan.choice.remake is None else gpu_claims.taking():
+            plan, moved = _settle_devices(plan)
+            write_spec(folder, plan.spec)
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
     except BaseException:
         _remove_unstarted(folder)
         raise
-    return read_job(folder), note
+    return read_job(folder), "; ".join(filter(None, [moved, note])) or None
 
 
-def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[str], str | None]:
+def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
+    """Look again at what other jobs have taken since the plan was made; a note where it matters."""
+    old, spec = plan.choice, plan.spec
+    if old.remake is None or old.waits:
+        return plan, None
+    new, note = old.remake(), None
+    if new.queue is not None and (ahead := gpu_claims.queued_before(spec)):
+        new, note = replace(new, devices=None), f"waits behind job {ahead[0]}, queued before"
+    elif new.devices != old.devices:
+        note = "; ".join(new.notes)
+    if new.devices == old.devices:
+        return plan, None
+    job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
+    spec = msgspec.structs.replace(spec, devices=new.devices)
+    return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
+
+
+def restart_ended(
+    view: JobView, env: Mapping[str, str], *, force: bool = False, wait_gpus: bool = False
+) -> tuple[JobView, list[str], str | None]:
     """Start an ended job again as a new attempt in the same folder.
 
     Args:
         view: the ended job.
         env: the calling shell's variables, which the job gets.
+        force: take its devices though they are busy.
+        wait_gpus: queue it until they are free.
 
     Returns:
         The job's new view, the names of variables that the job had and this shell has not, and a
@@ -206,13 +242,12 @@ def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[
     spec = view.spec
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
-    cwd = _folder(spec.cwd)
+    cwd = folder_of(spec.cwd)
     if spec.kind == "script":
-        _require_script(cwd, spec.target)
+        require_script(cwd, spec.target)
     interpreters.require_torch(interpreters.inspect(spec.python))
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
-    job_env |= gpu_select.job_environment(spec.devices)
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in env:
         job_env["OMP_NUM_THREADS"] = "1"
     job_env["DDPTOP_JOB_ID"] = spec.job_id
@@ -224,12 +259,19 @@ def restart_ended(view: JobView, env: Mapping[str, str]) -> tuple[JobView, list[
         tmux_socket=None if why else tmux.socket_name(),
     )
     folder = RunFolder(view.folder.path)
-    if local_dir_reason(folder):
-        _bring_history_back(folder)
-    write_spec(folder, spec)
     plan = survival.plan(survival.gather(env))
-    note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
-    return _wait_for_attempt(folder, last + 1), missing, note
+    uses_gpus = bool(spec.devices) or spec.queue is not None
+    # until the new supervisor shows that it lives, nobody sees that the devices are taken again
+    with gpu_claims.taking() if uses_gpus else nullcontext():
+        choice = launch_devices.again(spec, force=force, wait=wait_gpus)
+        spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
+        job_env |= choice.environment
+        if local_dir_reason(folder):
+            _bring_history_back(folder)
+        write_spec(folder, spec)
+        note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
+        started = _wait_for_attempt(folder, last + 1)
+    return started, missing, "; ".join([*choice.notes, *filter(None, [note])]) or None
 
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
@@ -255,60 +297,17 @@ def _bring_history_back(folder: RunFolder) -> None:
         stored.unlink()
 
 
-def _folder(path: str | None) -> Path:
-    try:
-        folder = Path(path).expanduser().absolute() if path else Path.cwd()
-    except FileNotFoundError:
-        raise UsageError(
-            "the folder that you are in was deleted", "go to another, or give --cwd DIR"
-        ) from None
-    if not folder.is_dir():
-        raise UsageError(f"--cwd {path}: there is no such folder", "create it or give another")
-    return folder
-
-
-def _require_script(cwd: Path, script: str) -> None:
-    path = cwd / script
-    if not script:
-        raise UsageError("the script's name is empty", "ddptop launch train.py")
-    if path.is_dir():
-        raise UsageError(f"{script} is a folder", "give the script itself, or -m MODULE")
-    if not path.exists():
-        raise UsageError(f"there is no script {script} in {cwd}", "check the path, or give --cwd")
-    if not os.access(path, os.R_OK):
-        raise UsageError(f"{path} cannot be read", "check its permissions")
-
-
-def _overrides(pairs: Sequence[str]) -> dict[str, str]:
-    overrides = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--env {pair}: not of the form NAME=VALUE", "write --env NAME=VALUE")
-        overrides[name] = value
-    return overrides
-
-
-def _devices(asked: str | None, env: Mapping[str, str], nproc: int | None) -> list[Device] | None:
-    request = None if asked is None else gpu_select.parse_gpus(asked)
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    present = list(sample_once().gpus)
-    if instances := gpu_select.mig_instances(visible):
-        present += sample_once(uuids=instances).gpus
-    return gpu_select.resolve(request, present, visible, nproc=nproc)
-
-
-def _nproc(asked: int | None, devices: list[Device] | None, notes: list[str]) -> int:
+def _nproc(asked: int | None, device_count: int, notes: list[str]) -> int:
     if asked is not None:
-        if devices and asked > len(devices):
+        if device_count and asked > device_count:
             notes.append(
-                f"{asked} ranks share {len(devices)} GPU{'s' if len(devices) > 1 else ''};"
+                f"{asked} ranks share {device_count} GPU{'s' if device_count > 1 else ''};"
                 " NCCL refuses two ranks on one device"
             )
         return asked
-    if not devices:
+    if not device_count:
         raise UsageError("this job has no GPU, so the number of ranks is unknown", "give --nproc N")
-    return len(devices)
+    return device_count
 
 
 def _name(request: LaunchRequest) -> str:

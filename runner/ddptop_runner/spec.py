@@ -27,6 +27,24 @@ class Device(Base, frozen=True, kw_only=True):
     uuid: str | None = None
     name: str | None = None
 
+    @property
+    def is_mig(self) -> bool:
+        """Whether this is a MIG instance and no whole device."""
+        return (self.uuid or "").startswith("MIG-")
+
+
+class DeviceQueue(Base, frozen=True, kw_only=True):
+    """What a job that was launched with --wait-gpus waits, or waited, for."""
+
+    candidates: list[Device]
+    """The devices to choose from, in the order in which local ranks get them."""
+    count: int
+    """How many of them have to be free at once."""
+    since: dt.datetime
+    """Who has waited longer comes first."""
+    by_uuid: bool = False
+    """Show devices to the job by UUID: one of the machine was lost at the launch."""
+
 
 class JobSpec(Base, frozen=True, kw_only=True):
     """Everything needed to start the job again, but for the values of its variables."""
@@ -46,7 +64,9 @@ class JobSpec(Base, frozen=True, kw_only=True):
     cwd: str
     nproc: int
     devices: list[Device] | None = None
-    """None: CPU job."""
+    """None: CPU job, or one that is still queued."""
+    queue: DeviceQueue | None = None
+    """None: it does not wait for devices."""
     max_restarts: int = 3
     hang_timeout_s: float | None = None
     """None: off."""
@@ -58,6 +78,11 @@ class JobSpec(Base, frozen=True, kw_only=True):
     backing: Literal["tmux", "daemon"] = "tmux"
     """What holds the guardian: a tmux session, or a process of its own session (setsid)."""
     tmux_socket: str | None = None
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has no devices yet and waits for some."""
+        return self.queue is not None and self.devices is None
 
     def command(self) -> list[str]:
         """The argv of every rank."""

@@ -12,7 +12,7 @@ from ddptop.__main__ import main
 from ddptop.cli import cli
 from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arguments
 
-from ddptop_runner import launch
+from ddptop_runner import launch, launch_devices
 from ddptop_runner.device_report import empty_report
 from ddptop_runner.errors import UsageError
 
@@ -98,6 +98,8 @@ def test_a_hang_timeout_that_is_no_time(text):
 
 OPTIONS = {
     "gpus": "0,1",
+    "force": True,
+    "wait_gpus": True,
     "nproc": 2,
     "name": "n",
     "max_restarts": 5,
@@ -113,6 +115,7 @@ def test_every_option_arrives_in_the_request():
     request = request_of(Target("module", "pkg.train", ("--lr", "1")), OPTIONS)
     assert (request.kind, request.target, request.args) == ("module", "pkg.train", ("--lr", "1"))
     assert (request.gpus, request.nproc, request.name) == ("0,1", 2, "n")
+    assert (request.force, request.wait_gpus) == (True, True)
     assert (request.max_restarts, request.hang_timeout_s) == (5, 60.0)
     assert (request.env, request.cwd, request.python) == (("A=1", "A=2"), "/w", "/p")
     assert request.probe is True
@@ -128,7 +131,7 @@ def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
     """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
     (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
     (tmp_path / "folder.py").mkdir()
-    monkeypatch.setattr(launch, "sample_once", lambda **_: empty_report("no driver"))
+    monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report("no driver"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -174,7 +177,17 @@ BAD = {
         [*LAUNCH, "--gpus", "0", "train.py"],
         ["no GPU that ddptop can see", "--nproc N"],
     ),
-    "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["--gpus auto:1", "yet", "0-3"]),
+    "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["no GPU", "--gpus out"]),
+    "both ways with busy GPUs": (
+        2,
+        [*LAUNCH, "--force", "--wait-gpus", "train.py"],
+        ["--force does not wait", "give one of them"],
+    ),
+    "nothing to wait for": (
+        2,
+        [*LAUNCH, "--wait-gpus", "--nproc", "1", "train.py"],
+        ["no GPU to wait for", "leave it out"],
+    ),
     "learned hang timeout": (
         2,
         [*LAUNCH, "--hang-timeout", "auto", "train.py"],

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.errors import UsageError
+from ddptop_runner.gpu_request import GpuRequest, parse_gpus
 from ddptop_runner.gpu_select import (
-    GpuRequest,
     job_environment,
+    left_out,
     mig_instances,
-    parse_gpus,
     resolve,
     visible_devices,
 )
@@ -42,9 +42,29 @@ def test_indices(text, expected):
     assert parse_gpus(text) == GpuRequest("indices", expected)
 
 
-def test_all_and_none():
+def test_all_none_and_the_idlest():
     assert parse_gpus("all") == GpuRequest("all")
-    assert parse_gpus("none") == GpuRequest("none")
+    assert parse_gpus(" none ") == GpuRequest("none")
+    assert parse_gpus("auto:4") == GpuRequest("auto", count=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("GPU-aa00", ("GPU-aa00",)),
+        ("GPU-bb, GPU-aa1", ("GPU-bb", "GPU-aa1")),
+        ("MIG-dd44", ("MIG-dd44",)),
+        ("MIG-GPU-aa00/1/0", ("MIG-GPU-aa00/1/0",)),  # how drivers before R470 name them
+    ],
+)
+def test_uuids(text, expected):
+    assert parse_gpus(text) == GpuRequest("uuids", uuids=expected)
+
+
+@pytest.mark.parametrize("text", ["0-2", "3,1", "auto:2", "all", "none", "GPU-a,GPU-b"])
+def test_a_request_in_words_is_what_is_typed(text):
+    request = parse_gpus(text)
+    assert parse_gpus(request.in_words()) == request
 
 
 @pytest.mark.parametrize(
@@ -67,7 +87,17 @@ def test_all_and_none():
         ("0-99999999999", "'0-99999999999'"),
         ("auto", "auto:N"),
         ("auto:0", "auto:N"),
-        ("auto:4", "yet"),
+        ("auto:-1", "auto:2"),
+        ("auto:99999", "auto:N"),
+        ("0-" + "9" * 5000, "no GPU of any machine"),
+        ("GPU-", "'GPU-'"),
+        ("gpu-aa00", "'gpu-aa00'"),
+        ("GPU-aa00,1", "'1' is no UUID, and CUDA takes indices or UUIDs, not both"),
+        ("0,GPU-aa00", "'0' is no UUID"),
+        ("GPU-aa00,", "'' is no UUID"),
+        ("GPU-aa00,GPU-aa00", "GPU-aa00 twice"),
+        ("MIG-dd44,GPU-aa00", "mixes whole GPUs and MIG instances"),
+        ("MIG-dd44,MIG-ee55", "2 MIG instances, and CUDA shows a process only one; name one"),
     ],
 )
 def test_what_cannot_be_used_is_named(text, named):
@@ -157,8 +187,48 @@ def test_lost_devices_are_left_out_or_refused():
     machine = [*MACHINE[:2], GpuSample(index=2, uuid="GPU-bb22", lost=True), MACHINE[3]]
     assert indices(resolve(None, machine, None)) == [0, 1, 3]
     assert indices(resolve(parse_gpus("all"), machine, None)) == [0, 1, 3]
+    assert left_out(None, machine, None) == ["GPU 2 is lost and left out"]
+    assert left_out(None, machine, "0,1") == []
     with pytest.raises(UsageError, match="GPU 2 is lost; choose from GPUs 0, 1, 3"):
         resolve(parse_gpus("1-2"), machine, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("GPU-cc33,GPU-aa00", [3, 0]), ("GPU-b", [2]), ("GPU-aa0", [0]), ("GPU-aa11", [1])],
+)
+def test_uuids_may_be_shortened(text, expected):
+    assert indices(resolve(parse_gpus(text), MACHINE, None)) == expected
+
+
+def test_a_uuid_that_begins_another_is_the_one_that_it_is():
+    machine = [GpuSample(index=0, uuid="GPU-a"), GpuSample(index=1, uuid="GPU-ab")]
+    assert indices(resolve(parse_gpus("GPU-a"), machine, None)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "cvd", "words"),
+    [
+        ("GPU-zz", None, "no device here has the UUID GPU-zz; see `nvidia-smi -L`"),
+        ("GPU-aa", None, "GPU-aa is the beginning of 2 UUIDs: GPU-aa00, GPU-aa11; give more"),
+        ("GPU-aa0,GPU-aa00", None, "--gpus names GPU-aa00 twice"),
+        ("GPU-aa00", "1,2", "GPU-aa00 is outside: CUDA_VISIBLE_DEVICES is '1,2'"),
+        ("GPU-aa00", "", "which allows no GPU"),
+    ],
+)
+def test_uuids_that_cannot_be_had(text, cvd, words):
+    with pytest.raises(UsageError) as raised:
+        resolve(parse_gpus(text), MACHINE, cvd)
+    assert words in str(raised.value)
+
+
+def test_the_idlest_are_chosen_from_what_is_allowed():
+    assert indices(resolve(parse_gpus("auto:1"), MACHINE, None)) == [0, 1, 2, 3]
+    assert indices(resolve(parse_gpus("auto:2"), MACHINE, "3,1")) == [3, 1]
+    with pytest.raises(UsageError, match=r"auto:3: only 2 to choose from \(GPUs 1, 3\)"):
+        resolve(parse_gpus("auto:3"), MACHINE, "3,1")
+    with pytest.raises(UsageError, match="allows no GPU"):
+        resolve(parse_gpus("auto:1"), MACHINE, "")
 
 
 # --- MIG ---------------------------------------------------------------------------------------
@@ -182,6 +252,61 @@ def test_of_several_mig_instances_cuda_sees_the_first():
 def test_a_mig_instance_that_is_not_there():
     with pytest.raises(UsageError, match="names MIG-ff66, which the driver does not know"):
         resolve(None, MACHINE, "MIG-ff66")
+
+
+PARENT = GpuSample(index=1, uuid="GPU-aa11", mig_instances=["MIG-dd44", "MIG-ee55"])
+INSTANCES = [
+    GpuSample(index=1, uuid=uuid, parent_uuid="GPU-aa11", name="H100 MIG 3g.40gb")
+    for uuid in ("MIG-dd44", "MIG-ee55")
+]
+DIVIDED = [MACHINE[0], PARENT, *INSTANCES, MACHINE[2]]
+
+
+def test_instances_in_the_list_are_no_devices_of_their_own():
+    assert indices(resolve(parse_gpus("0,2"), DIVIDED, None)) == [0, 2]
+    assert indices(visible_devices(DIVIDED, None)) == [0, 1, 2]
+    assert indices(visible_devices(DIVIDED, "2,1")) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "machine", [DIVIDED, [*MACHINE[:1], PARENT], [MACHINE[0], *INSTANCES, PARENT]]
+)
+@pytest.mark.parametrize("text", ["1", "GPU-aa11"])
+def test_a_device_in_mig_mode_cannot_be_chosen_as_a_whole(machine, text):
+    with pytest.raises(UsageError) as raised:
+        resolve(parse_gpus(text), machine, None)
+    assert "is in MIG mode and cannot be used as a whole" in str(raised.value)
+    assert raised.value.hint == "name an instance of it: MIG-dd44, MIG-ee55"
+
+
+def test_devices_in_mig_mode_are_left_out_where_none_is_named():
+    for request in (None, parse_gpus("all"), parse_gpus("auto:2")):
+        assert indices(resolve(request, DIVIDED, None)) == [0, 2]
+        (note,) = left_out(request, DIVIDED, None)
+        assert "GPU 1 is in MIG mode and left out; name an instance of it (MIG-dd44" in note
+    assert left_out(parse_gpus("0"), DIVIDED, None) == left_out(None, MACHINE, None) == []
+    with pytest.raises(UsageError, match="every GPU here is in MIG mode.*MIG-dd44, MIG-ee55"):
+        resolve(None, DIVIDED, "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "cvd"), [("MIG-e", None), ("MIG-ee55", "0,1"), ("MIG-ee", "MIG-ee55")]
+)
+def test_an_instance_is_chosen_by_its_uuid(text, cvd):
+    (device,) = resolve(parse_gpus(text), DIVIDED, cvd, nproc=1)
+    assert (device.index, device.uuid, device.is_mig) == (1, "MIG-ee55", True)
+    assert left_out(parse_gpus(text), DIVIDED, cvd) == []
+
+
+@pytest.mark.parametrize("cvd", ["0", "MIG-dd44", ""])
+def test_an_instance_outside_of_what_is_allowed(cvd):
+    with pytest.raises(UsageError, match="MIG-ee55 is outside: CUDA_VISIBLE_DEVICES is"):
+        resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
+
+
+def test_an_instance_is_for_one_rank_also_by_name():
+    with pytest.raises(UsageError, match="2 ranks cannot train on one instance"):
+        resolve(parse_gpus("MIG-ee55"), DIVIDED, None, nproc=2)
 
 
 # --- the job's variables -----------------------------------------------------------------------

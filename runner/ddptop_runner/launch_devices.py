@@ -1,0 +1,224 @@
+"""Which devices a launch gets: looks at the machine, decides by gpu_select and gpu_idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop_runner import gpu_claims, gpu_select
+from ddptop_runner.clock import utc_now
+from ddptop_runner.device_once import sample_once
+from ddptop_runner.errors import UsageError
+from ddptop_runner.gpu_idle import (
+    DeviceUse,
+    busy_in_words,
+    choice_in_words,
+    idlest,
+    names_of,
+)
+from ddptop_runner.gpu_request import GpuRequest, parse_gpus
+from ddptop_runner.model import GpuSample
+from ddptop_runner.spec import Device, DeviceQueue, JobSpec
+
+OPTIONS_AGAINST = "--force does not wait, and --wait-gpus does"
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """What a launch gets, or what it waits for."""
+
+    devices: list[Device] | None
+    """As in JobSpec; None also while it has to wait."""
+    queue: DeviceQueue | None = None
+    by_uuid: bool = False
+    """Show the devices by UUID, because one of the machine is lost."""
+    notes: tuple[str, ...] = ()
+    remake: Callable[[], DeviceChoice] | None = field(default=None, compare=False, repr=False)
+    """Decides again by what other jobs have taken meanwhile, without asking the driver again."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job is to be queued."""
+        return self.queue is not None and self.devices is None
+
+    @property
+    def count(self) -> int:
+        """How many devices the job has or will have."""
+        if self.devices is None and self.queue is not None:
+            return self.queue.count
+        return len(self.devices or ())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that show the job its devices."""
+        return gpu_select.job_environment(self.devices, by_uuid=self.by_uuid)
+
+
+def choose(
+    asked: str | None,
+    env: Mapping[str, str],
+    nproc: int | None,
+    *,
+    force: bool = False,
+    wait: bool = False,
+) -> DeviceChoice:
+    """Decide which devices a new job gets.
+
+    Args:
+        asked: the value of `--gpus`; None when it was not given.
+        env: the launching shell's variables, with those of `--env`.
+        nproc: the value of `--nproc`; None when it was not given.
+        force: `--force`: take devices that are busy.
+        wait: `--wait-gpus`: queue where too few are free.
+
+    Raises:
+        UsageError: when a device cannot be had, naming who holds it.
+    """
+    request = None if asked is None else parse_gpus(asked)
+    if force and wait:
+        raise UsageError(OPTIONS_AGAINST, "give one of them")
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    named = gpu_select.mig_instances(visible)
+    named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
+    present = machine(named)
+    pool = gpu_select.resolve(request, present, visible, nproc=nproc)
+    if not pool:
+        if wait:
+            raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
+        return DeviceChoice(pool)
+    notes = gpu_select.left_out(request, present, visible)
+    count = len(pool)
+    if request is not None and request.kind == "auto":
+        count = request.count
+        pool = sorted(pool, key=lambda device: device.index)
+    return _Decision(pool, count, present, notes, request, force, wait).make()
+
+
+def again(spec: JobSpec, *, force: bool = False, wait: bool = False) -> DeviceChoice:
+    """The devices of an ended job, looked at as for a new one.
+
+    Raises:
+        UsageError: when one is gone, lost or busy.
+    """
+    if force and wait:
+        raise UsageError(OPTIONS_AGAINST, "give one of them")
+    devices = spec.devices
+    if devices is None and spec.queue is not None:  # it ended before it got any
+        wait = wait or not force
+        pool, count = spec.queue.candidates, spec.queue.count
+    else:
+        pool, count = devices or [], len(devices or ())
+    if not pool:
+        if wait:
+            raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
+        return DeviceChoice(devices)
+    present = machine([device.uuid or "" for device in pool if device.is_mig])
+    if not present:
+        raise UsageError(
+            f"{spec.job} ran on {names_of(pool)}, and this machine has no GPU that ddptop can see",
+            "`ddptop gpus` says why",
+        )
+    return _Decision(pool, count, present, [], None, force, wait).make()
+
+
+def machine(named: Sequence[str] = ()) -> list[GpuSample]:
+    """The machine's devices now, with the MIG instances of these UUIDs."""
+    present = list(sample_once().gpus)
+    known = [gpu.uuid or "" for gpu in present]
+    missing = [uuid for uuid in named if not any(there.startswith(uuid) for there in known)]
+    if missing:
+        present += sample_once(uuids=missing).gpus
+    return present
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """Everything but the claims of other jobs, so that it can be made again with newer ones."""
+
+    pool: Sequence[Device]
+    count: int
+    present: Sequence[GpuSample]
+    left_out: Sequence[str]
+    request: GpuRequest | None
+    force: bool
+    wait: bool
+
+    def make(self) -> DeviceChoice:
+        """Decide by what other jobs have now.
+
+        Raises:
+            UsageError: when a device is busy, and the person neither waits nor takes it anyway.
+        """
+        uses = gpu_claims.uses(self.pool, self.present, gpu_claims.claims())
+        chosen = idlest(uses, self.count)
+        busy = [use for use in chosen if use.busy]
+        if gone := [use for use in chosen if use.gone]:
+            raise UsageError(busy_in_words(gone), "see `ddptop gpus`")
+        if busy and not self.force and not self.wait:
+            raise refusal(self.request, uses, chosen)
+        notes = [*self.left_out]
+        devices: list[Device] | None = [use.device for use in chosen]
+        by_uuid = any(gpu.lost for gpu in self.present)
+        queue = None
+        if self.wait:
+            queue = DeviceQueue(
+                candidates=list(self.pool), count=self.count, since=utc_now(), by_uuid=by_uuid
+            )
+        if queue is not None and busy:
+            devices = None
+            notes.append(f"waits for {wanted_in_words(queue)}: {busy_in_words(uses)}")
+        elif self.request is not None and self.request.kind == "auto":
+            notes.append(choice_in_words(chosen, uses))
+        elif busy:
+            notes.append(f"goes on as --force says: {busy_in_words(busy)}")
+        if devices is not None:
+            notes += _doubts(chosen)
+        return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
+
+
+def refusal(
+    request: GpuRequest | None, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]
+) -> UsageError:
+    """Says who is on which device, and how else the job can be had."""
+    free = [use.device for use in uses if not use.busy]
+    verb = "is" if len([use for use in chosen if use.busy]) == 1 else "are"
+    busy = f"{names_of([use.device for use in chosen if use.busy])} {verb} busy"
+    what = busy_in_words(chosen)
+    if request is not None and request.kind == "auto":
+        busy = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} are free"
+        what = busy_in_words(uses)
+        remedy = f"give auto:{len(free)}, " if free else ""
+    elif free and not any(use.device.is_mig for use in uses):
+        remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
+    elif request is not None and request.kind in ("indices", "uuids"):
+        remedy = f"give --gpus auto:{len(chosen)} for the idlest, "
+    else:
+        remedy = ""
+    return UsageError(
+        f"{busy} ({what})", f"{remedy}--wait-gpus to wait for them, or --force to go on anyway"
+    )
+
+
+def wanted_in_words(queue: DeviceQueue) -> str:
+    """`GPUs 0, 1`, or `2 of GPUs 0-3`."""
+    names = names_of(queue.candidates)
+    return names if queue.count == len(queue.candidates) else f"{queue.count} of {names}"
+
+
+def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
+    """A line for each reason that leaves in doubt whether devices are free."""
+    reasons: dict[str, list[Device]] = {}
+    for use in chosen:
+        if use.doubt is not None:
+            reasons.setdefault(use.doubt, []).append(use.device)
+    return [f"{names_of(devices)}: {reason}" for reason, devices in reasons.items()]
+
+
+def free_now(env: Mapping[str, str]) -> int | None:
+    """How many of the allowed devices are free; None where there is none at all."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    present = machine(gpu_select.mig_instances(visible))
+    pool = gpu_select.resolve(None, present, visible)
+    if pool is None:
+        return None
+    return sum(not use.busy for use in gpu_claims.uses(pool, present, gpu_claims.claims()))

@@ -33,7 +33,12 @@ class JobWatch:
         """
         found = alerts.find(snapshot.ranks, snapshot.gpus)
         found += self.stuck.update(
-            now_s, snapshot.ranks, snapshot.gpus, snapshot.job, progress_at_s=progress_at_s
+            now_s,
+            snapshot.ranks,
+            snapshot.gpus,
+            snapshot.job,
+            world_size=snapshot.world_size,
+            progress_at_s=progress_at_s,
         )
         found += findings.find(snapshot.ranks, snapshot.gpus, snapshot.job, given=given)
-        return self._book.update(found, snapshot.ts)
+        return self._book.update(found, snapshot.ts, now_s)

@@ -90,6 +90,7 @@ def _join_rank(
             gpus=[gpu.uuid for gpu in held if gpu.uuid],
             gpu_util_percent=_mean_util([own] if own is not None else held),
             gpu_mem_used_bytes=_memory_of(rank.rank, held, owner),
+            gpu_power_w=None if own is None else _power_of(rank.rank, own, gpus, owner),
         )
     gpu = None if default is None else next((g for g in gpus if _same(g, default)), None)
     if gpu is None:
@@ -100,6 +101,7 @@ def _join_rank(
         _on(rank, default),
         gpu_util_percent=gpu.util_percent,
         gpu_mem_used_bytes=gpu.mem_used_bytes if alone and not told else None,
+        gpu_power_w=gpu.power_w if alone and not _ranks_on(gpu, owner) else None,
     )
 
 
@@ -121,6 +123,19 @@ def _same(gpu: GpuSample, device: Device) -> bool:
 def _mean_util(gpus: Sequence[GpuSample]) -> float | None:
     known = [gpu.util_percent for gpu in gpus if gpu.util_percent is not None]
     return sum(known) / len(known) if known else None
+
+
+def _power_of(
+    rank: int, own: GpuSample, gpus: Sequence[GpuSample], owner: Mapping[int, int]
+) -> float | None:
+    """Of a device on which no other rank works: one that is elsewhere too has a context here."""
+    guests = _ranks_on(own, owner) - {rank}
+    elsewhere = {other for gpu in gpus if gpu is not own for other in _ranks_on(gpu, owner)}
+    return None if guests - elsewhere else own.power_w
+
+
+def _ranks_on(gpu: GpuSample, owner: Mapping[int, int]) -> set[int]:
+    return {owner[process.pid] for process in gpu.processes or () if process.pid in owner}
 
 
 def _memory_of(rank: int, held: Sequence[GpuSample], owner: Mapping[int, int]) -> int | None:

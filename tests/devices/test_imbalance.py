@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.imbalance import RankDeviation, deviation, deviations, imbalance, of_job
-from ddptop_runner.model import GpuSample, Imbalance, RankSample
+from ddptop_runner.model import GpuProcess, GpuSample, Imbalance, RankSample
+from ddptop_runner.rank_devices import join
+from ddptop_runner.spec import Device
 
 
 @pytest.mark.parametrize(
@@ -148,3 +150,32 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
 def test_which_ranks_are_to_be_drawn_as_a_warning(ranks, expected):
     found = outliers(ranks)
     assert (set(found) if isinstance(expected, set) else found) == expected
+
+
+TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]
+
+
+@pytest.mark.parametrize(
+    ("pids_on", "expected"),
+    [
+        (([100], [101]), [200, 300]),
+        (([100, 101], [101]), [200, 300]),  # a stray context draws nothing
+        (([100, 101], []), [None, None]),  # both work on the first
+        (([100, 4000], [101]), [200, 300]),  # somebody else is no rank
+        (([100], []), [200, 300]),  # not there yet, and nobody else is
+        ((None, None), [200, 300]),
+        (([100, 101], [100, 101]), [200, 300]),  # each on both, its own by the order
+    ],
+)
+def test_power_is_a_ranks_where_no_other_rank_works_on_its_device(pids_on, expected):
+    gpus = [
+        GpuSample(
+            index=index,
+            uuid=f"GPU-{index}",
+            power_w=200 + 100 * index,
+            processes=None if pids is None else [GpuProcess(pid=pid) for pid in pids],
+        )
+        for index, pids in enumerate(pids_on)
+    ]
+    ranks, _ = join([rank(0, pid=100), rank(1, pid=101)], gpus, {}, TWO_DEVICES, "train")
+    assert [one.gpu_power_w for one in ranks] == expected

@@ -46,10 +46,20 @@ class DeviceFeed:
     why. A sampler that the driver blocks is left alone: another one would block as well.
     """
 
-    def __init__(self, uuids: Collection[str] | None = None, *, interval_s: float = 1.0) -> None:
-        """`uuids` limits the feed to these devices; None is all of them."""
+    def __init__(
+        self,
+        uuids: Collection[str] | None = None,
+        *,
+        interval_s: float = 1.0,
+        links: bool = False,
+    ) -> None:
+        """`uuids` limits the feed to these devices; None is all of them.
+
+        With `links` PCIe and NVLink rates are asked for too.
+        """
         self._uuids = None if uuids is None else list(uuids)
         self._interval_s = interval_s
+        self._links = links
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._report: DeviceReport | None = None
@@ -122,7 +132,7 @@ class DeviceFeed:
     async def _run_once(self) -> tuple[int | None, bytes]:
         """Follow one sampler to its end: its exit status, and the last line that is no report."""
         self._process = process = await asyncio.create_subprocess_exec(
-            *sampler_command(self._uuids, interval_s=self._interval_s),
+            *sampler_command(self._uuids, interval_s=self._interval_s, links=self._links),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -20,7 +20,9 @@ from ddptop_runner.device_report import (
 )
 
 
-def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) -> DeviceReport:
+def sample_once(
+    timeout_s: float = 5.0, uuids: Collection[str] | None = None, *, links: bool = False
+) -> DeviceReport:
     """The devices now, read in a process of its own because the driver may block or crash.
 
     Without NVML's library no process is started. Never raises: where nothing could be read, the
@@ -28,12 +30,13 @@ def sample_once(timeout_s: float = 5.0, uuids: Collection[str] | None = None) ->
 
     Args:
         timeout_s: how long the driver may take.
-        uuids: devices or MIG instances to read; None for all devices.
+        uuids: devices or MIG instances to read; None for all of both.
+        links: whether to ask for PCIe and NVLink rates too, which takes a second more.
     """
     if not driver_library_exists():
         return no_library_report()
     child = subprocess.Popen(
-        sampler_command(uuids, once=True),
+        sampler_command(uuids, once=True, links=links),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from ddptop_runner.clock import boottime_s, utc_now
-from ddptop_runner.devices.words import LIBRARY, LIBRARY_MISSING
+from ddptop_runner.devices.words import LIBRARY, LIBRARY_MISSING, NO_ANSWER
 from ddptop_runner.model import SCHEMA, Base, GpuSample
 
 NOTHING_TO_SAMPLE = 3
@@ -33,6 +33,12 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     note: str | None = None
     """Why devices are missing, incomplete or stale, and the remedy; None when all is well."""
     gpus: list[GpuSample] = []
+    sampler_cpu_percent: float | None = None
+    """CPU that the sampler used over its last seconds; 100 is one core."""
+    sampler_rss_bytes: int | None = None
+    """Resident memory of the sampler."""
+    queries_per_s: float | None = None
+    """Calls into the driver, over the sampler's last seconds."""
 
 
 _decoder = msgspec.json.Decoder(DeviceReport)
@@ -52,23 +58,47 @@ def empty_report(note: str) -> DeviceReport:
     return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
 
 
-def without_figures(gpu: GpuSample) -> GpuSample:
-    """The device as it stays known when its figures are not: identity, total memory, XIDs, lost."""
-    return GpuSample(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        host=gpu.host,
-        name=gpu.name,
-        mem_total_bytes=gpu.mem_total_bytes,
-        xid=gpu.xid,
-        lost=gpu.lost,
-    )
+_KEPT = {
+    "index",
+    "uuid",
+    "host",
+    "name",
+    "pci_bus_id",
+    "parent_uuid",
+    "mig_instances",
+    "mem_total_bytes",
+    "temperature_slowdown_c",
+    "sm_clock_max_mhz",
+    "xid",
+    "xid_meanings",
+    "lost",
+    "note",
+}
+_NEVER_UNKNOWN = {"host", "parent_uuid", "note", "unknown"}
+
+
+def without_figures(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
+    """The device as it stays known when its figures are not: identity, fixed values, XIDs, lost."""
+    kept = {name: getattr(gpu, name) for name in _KEPT}
+    unknown = {
+        name: gpu.unknown.get(name, why) if name in _KEPT else why
+        for name in GpuSample.__struct_fields__
+        if kept.get(name) is None and name not in _NEVER_UNKNOWN
+    }
+    return GpuSample(**kept, unknown=unknown)
 
 
 def stale_report(report: DeviceReport, note: str) -> DeviceReport:
     """`report` with a note, and without the figures that may no longer be true."""
     gpus = [without_figures(gpu) for gpu in report.gpus]
-    return msgspec.structs.replace(report, note=note, gpus=gpus)
+    return msgspec.structs.replace(
+        report,
+        note=note,
+        gpus=gpus,
+        sampler_cpu_percent=None,
+        sampler_rss_bytes=None,
+        queries_per_s=None,
+    )
 
 
 def driver_library_exists() -> bool:
@@ -86,12 +116,16 @@ def no_library_report() -> DeviceReport:
 
 
 def sampler_command(
-    uuids: Collection[str] | None = None, *, interval_s: float = 1.0, once: bool = False
+    uuids: Collection[str] | None = None,
+    *,
+    interval_s: float = 1.0,
+    once: bool = False,
+    links: bool = False,
 ) -> list[str]:
     """The argv of a sampler process. Start it in `/` with `sampler_environment()`."""
     command = [sys.executable, "-m", "ddptop_runner.sampler", "--interval", f"{interval_s:g}"]
     command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
-    return [*command, "--once"] if once else command
+    return [*command, *(["--once"] if once else []), *(["--links"] if links else [])]
 
 
 def sampler_environment() -> dict[str, str]:

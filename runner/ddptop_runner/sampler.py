@@ -1,6 +1,9 @@
 """The sampler process: reads the devices and prints one JSON line per tick on standard output.
 
-    python -m ddptop_runner.sampler [--uuids U,U | --all] [--interval 1.0] [--once]
+    python -m ddptop_runner.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--links]
+
+`--links` also asks for PCIe and NVLink rates, of each device every fourth tick; with `--once` two
+readings are made, a second apart.
 
 A process of its own, because a driver can block or crash exactly when a device fails. It ends when
 standard output is closed or its parent is gone, and exits with 3 when there is nothing to sample;
@@ -14,6 +17,9 @@ import os
 import select
 import signal
 import sys
+import time
+from collections import deque
+from dataclasses import dataclass
 
 from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.device_report import NOTHING_TO_SAMPLE, DeviceReport
@@ -21,32 +27,53 @@ from ddptop_runner.devices import DeviceBackend, open_backend
 from ddptop_runner.model import encode
 
 SHORTEST_INTERVAL_S = 0.1
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-USAGE = "usage: python -m ddptop_runner.sampler [--uuids U,U | --all] [--interval S] [--once]"
+LINKS_EVERY = 4
+"""Ticks between two readings of a device's PCIe and NVLink rates."""
+COST_OVER_S = 10.0
+"""The sampler's own cost is a mean over so long."""
+
+USAGE = (
+    "usage: python -m ddptop_runner.sampler [--uuids U,U | --all] [--interval S] [--once] [--links]"
+)
 
 
-def parse_arguments(argv: list[str]) -> tuple[list[str] | None, float, bool]:
-    """(UUIDs or None for all, interval in seconds, once).
+@dataclass(frozen=True)
+class Options:
+    """What the sampler was asked for."""
+
+    uuids: tuple[str, ...] | None = None
+    """None is every device."""
+    interval_s: float = 1.0
+    once: bool = False
+    links: bool = False
+
+
+def parse_arguments(argv: list[str]) -> Options:
+    """The options that these arguments say.
 
     Raises:
         ValueError: naming the argument that cannot be used.
     """
-    uuids: list[str] | None = None
-    interval_s, once = 1.0, False
+    uuids: tuple[str, ...] | None = None
+    interval_s, once, links = 1.0, False, False
     rest = list(argv)
     while rest:
         option = rest.pop(0)
         if option == "--once":
             once = True
+        elif option == "--links":
+            links = True
         elif option == "--all":
             uuids = None
         elif option == "--uuids" and rest:
-            uuids = [uuid for uuid in rest.pop(0).split(",") if uuid]
+            uuids = tuple(uuid for uuid in rest.pop(0).split(",") if uuid)
         elif option == "--interval" and rest:
             interval_s = _interval(rest.pop(0))
         else:
             raise ValueError(f"{option!r} is not an option, or lacks its value")
-    return uuids, interval_s, once
+    return Options(uuids, interval_s, once, links)
 
 
 def _interval(text: str) -> float:
@@ -56,10 +83,41 @@ def _interval(text: str) -> float:
     return interval_s
 
 
-def report(backend: DeviceBackend) -> DeviceReport:
+class Cost:
+    """What the sampler itself costs, over its last seconds."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float, int]] = deque()
+
+    def mark(self, now_s: float, cpu_s: float, queries: int) -> tuple[float, float] | None:
+        """(CPU in percent of one core, queries per second) since up to 10 s ago.
+
+        None at the first mark. The arguments but the first are totals since the start.
+        """
+        self._marks.append((now_s, cpu_s, queries))
+        while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
+            self._marks.popleft()
+        then_s, cpu_then_s, queries_then = self._marks[0]
+        span_s = now_s - then_s
+        if span_s <= 0:
+            return None
+        return 100 * (cpu_s - cpu_then_s) / span_s, (queries - queries_then) / span_s
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - each tick
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def report(backend: DeviceBackend, cost: Cost) -> DeviceReport:
     """One reading of all devices."""
     now_s = boottime_s()
     gpus = backend.sample(now_s)
+    spent = cost.mark(now_s, time.process_time(), backend.queries)
     return DeviceReport(
         ts=utc_now(),
         boottime_s=now_s,
@@ -67,22 +125,29 @@ def report(backend: DeviceBackend) -> DeviceReport:
         driver=backend.driver,
         note=backend.note,
         gpus=gpus,
+        sampler_cpu_percent=None if spent is None else round(spent[0], 2),
+        sampler_rss_bytes=resident_bytes(),
+        queries_per_s=None if spent is None else round(spent[1], 2),
     )
 
 
-def run(backend: DeviceBackend, interval_s: float, once: bool) -> int:
+def run(backend: DeviceBackend, options: Options) -> int:
     """Print reports until nobody listens; returns the exit status."""
+    cost = Cost()
+    if options.once and options.links:
+        report(backend, cost)
+        time.sleep(1.0)
     parent = os.getppid()
     closed = select.poll()
     closed.register(sys.stdout.fileno(), 0)  # only POLLERR and POLLHUP: the reader is gone
     next_s = boottime_s()
     while True:
-        _print_line(encode(report(backend)))
+        _print_line(encode(report(backend, cost)))
         if backend.source is None:
             return NOTHING_TO_SAMPLE
-        if once:
+        if options.once:
             return 0
-        next_s = max(next_s + interval_s, boottime_s())
+        next_s = max(next_s + options.interval_s, boottime_s())
         while (wait_s := next_s - boottime_s()) > 0:
             if closed.poll(math.ceil(wait_s * 1000)):
                 return 0
@@ -99,14 +164,15 @@ def _print_line(line: bytes) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the sampler with these arguments; returns the exit status."""
     try:
-        uuids, interval_s, once = parse_arguments(sys.argv[1:] if argv is None else argv)
+        options = parse_arguments(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
         sys.stderr.write(f"{error}\n{USAGE}\n")
         return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
-    backend = open_backend(uuids)
+    links_every = 0 if not options.links else 1 if options.once else LINKS_EVERY
+    backend = open_backend(options.uuids, links_every=links_every)
     try:
-        return run(backend, interval_s, once)
+        return run(backend, options)
     except BrokenPipeError:
         return 0
     finally:

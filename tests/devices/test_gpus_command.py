@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
-from ddptop.commands.gpus import as_text, labelled
-from tests.nvml_stub import GIB, StubProcess
+import pytest
+from ddptop.commands.gpus import labelled
+from ddptop.commands.gpus_text import as_text
+from tests.nvml_stub import GIB, StubGpu, StubProcess
 
 from ddptop_runner.clock import utc_now
 from ddptop_runner.device_report import DeviceReport
@@ -18,22 +20,50 @@ GPU_KEYS = {
     "uuid",
     "host",
     "name",
+    "pci_bus_id",
+    "parent_uuid",
+    "mig_instances",
     "util_percent",
     "mem_util_percent",
     "mem_used_bytes",
     "mem_total_bytes",
     "mem_reserved_bytes",
     "temperature_c",
+    "temperature_slowdown_c",
     "power_w",
     "power_limit_w",
+    "energy_j",
     "sm_clock_mhz",
+    "sm_clock_max_mhz",
+    "mem_clock_mhz",
+    "fan_percent",
+    "pstate",
     "throttle_reasons",
     "ecc_uncorrected",
+    "remapped_rows",
+    "remap_pending",
+    "remap_failed",
     "xid",
+    "xid_meanings",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
     "lost",
+    "note",
+    "unknown",
     "processes",
 }
-PROCESS_KEYS = {"pid", "user", "command", "mem_used_bytes", "job", "rank"}
+PROCESS_KEYS = {
+    "pid",
+    "user",
+    "command",
+    "mem_used_bytes",
+    "sm_util_percent",
+    "job",
+    "rank",
+    "note",
+}
 
 
 def gpus(env, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +84,7 @@ def test_json_has_every_key(make_stub, ddptop_home):
     done = gpus(stub.env(), "--json")
     assert done.returncode == 0
     answer = json.loads(done.stdout)
-    assert set(answer) == {"schema", "source", "driver", "gpus"}
+    assert set(answer) == {"schema", "source", "driver", "note", "gpus"}
     assert (answer["schema"], answer["source"], answer["driver"]) == (1, "nvml", "570.124.06")
     assert [set(gpu) for gpu in answer["gpus"]] == [GPU_KEYS] * 2
     assert set(answer["gpus"][0]["processes"][0]) == PROCESS_KEYS
@@ -68,16 +98,36 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
     stub.set(0, reasons=0x40)
     stub.unsupported(0, "nvmlDeviceGetPowerUsage")
     lines = gpus(stub.env()).stdout.splitlines()
-    assert "n/a / 700 W" in lines[1] and "thermal, by hardware" in lines[1]
-    assert "40.0 GiB / 80.0 GiB" in lines[2] and "97%" in lines[2]
-    assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "MEMORY", "COMMAND"]
+    assert "n/a/700" in lines[1]
+    assert lines[2].split()[4:8] == ["97%", "55%", "40.0/80.0", "61"]
+    assert lines[2].split()[8:11] == ["412/700", "1755", "1980"]
+    assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND"]
     assert lines[5].split()[:2] == ["1", "1"] and "7.0 GiB" in lines[5]
+    assert lines[7:] == [
+        "GPU 0: clocks held down by thermal, by hardware",
+        "n/a on GPU 0: POWER W (not supported)",
+        "n/a on GPU 0-1: FAN (not supported)",
+        "processes' SM: n/a (no sample of that process in the last second) on GPU 1",
+    ]
+
+
+def test_links_are_shown_on_request(make_stub, ddptop_home):
+    stub = make_stub([StubGpu(0, pcie_kbps=2_000_000, pcie_rx_kbps=None), StubGpu(1)])
+    stub.set(1, pcie_kbps=None, nvlink_count=None)
+    text = gpus(stub.env(), "--links").stdout
+    links = text.split("\n\n")[1].splitlines()
+    assert links[1].split() == ["0", *["2.0", "GB/s"] * 2, *["0.0", "MB/s"] * 2]
+    assert links[2].split() == ["1", *["n/a"] * 4]
+    assert "n/a on GPU 1: NVLINK IN, NVLINK OUT (no NVLink)" in text
+    assert "PCIE" not in gpus(stub.env()).stdout
 
 
 def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
     done = gpus(no_library_env, "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"schema": 1, "source": None, "driver": None, "gpus": []}
+    answer = json.loads(done.stdout)
+    assert "libnvidia-ml.so.1 was not found" in answer.pop("note")
+    assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
     done = gpus(no_library_env)
     assert done.returncode == 0
     assert done.stdout.startswith("no NVIDIA GPU: libnvidia-ml.so.1 was not found: install")
@@ -100,9 +150,90 @@ def test_processes_get_the_job_and_rank_that_is_known():
 def test_unknown_is_never_shown_as_zero():
     text = as_text(report(gpus=[GpuSample(index=0)]))
     row = text.splitlines()[1]
-    assert "0" not in row[1:]
-    assert row.count("n/a") == 9
+    assert row.split() == ["0", *["n/a"] * 13]
     assert "processes: n/a" in text
+
+
+TROUBLED = [
+    GpuSample(
+        index=0, name="NVIDIA H100 80GB HBM3", xid=[94, 5], xid_meanings=["contained", "XID 5"]
+    ),
+    GpuSample(index=1, lost=True, note="lost: it fell off the bus; reset it"),
+    GpuSample(index=2, temperature_c=83, temperature_slowdown_c=87, throttle_reasons=["power cap"]),
+    GpuSample(index=3, temperature_c=81, temperature_slowdown_c=87, ecc_uncorrected=2),
+    GpuSample(index=4, remapped_rows=3, note="a bad row"),
+    GpuSample(index=5, uuid="GPU-5", mig_instances=["MIG-a"]),
+    GpuSample(index=5, uuid="MIG-a", parent_uuid="GPU-5", name="NVIDIA H100 MIG 1g.10gb"),
+]
+
+
+def test_what_is_wrong_is_said_in_words():
+    text = as_text(report(gpus=TROUBLED, note="1 device(s) may not; GPU 1 lost: see `dmesg`"))
+    assert "GPU 0: XID 94 (contained); XID 5\n" in text
+    assert "GPU 1: LOST: it fell off the bus; reset it\n" in text
+    assert "GPU 2: clocks held down by power cap; 83 C, and from 87 C on" in text
+    assert "GPU 3: 2 uncorrectable memory errors since the driver was loaded\n" in text
+    assert "GPU 4: a bad row; 3 bad memory rows replaced\n" in text
+    assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")
+    assert text.endswith("\n1 device(s) may not")
+
+
+def test_reasons_are_gathered_by_devices_and_not_repeated_for_lost_ones():
+    unknown = {"fan_percent": "not supported", "pstate": "not supported"}
+    gpus = [GpuSample(index=i, unknown=unknown, lost=i == 2, processes=[]) for i in (0, 1, 2, 3, 7)]
+    text = as_text(report(gpus=gpus))
+    assert text.splitlines()[7:] == ["GPU 2: LOST", "n/a on GPU 0-1, 3, 7: FAN, P (not supported)"]
+
+
+def test_owners_that_are_not_known_say_why():
+    processes = [GpuProcess(pid=pid, note="another namespace") for pid in range(8)]
+    text = as_text(report(gpus=[GpuSample(index=0, processes=processes)]))
+    assert text.endswith("pid 0, 1, 2, 3, 4, 5 and 2 more: another namespace")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_the_terminal(width):
+    name = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+    gpu = GpuSample(
+        index=10,
+        name=name,
+        util_percent=100,
+        mem_util_percent=100,
+        mem_used_bytes=140 * GIB,
+        mem_total_bytes=141 * GIB,
+        temperature_c=100,
+        power_w=1000,
+        sm_clock_mhz=2100,
+        sm_clock_max_mhz=2100,
+        mem_clock_mhz=12500,
+        fan_percent=100,
+        pstate=12,
+        ecc_uncorrected=9999,
+        remapped_rows=512,
+        note="words " * 40,
+        processes=[GpuProcess(pid=4_000_000, user="someone", command="python " * 30, job="j" * 40)],
+    )
+    lines = as_text(report(gpus=[gpu]), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("FAN" in lines[0]) == (width == 120)
+
+
+def test_a_terminal_is_as_wide_as_it_is(make_stub, ddptop_home):
+    script = """
+import pty, sys
+sys.exit(pty.spawn([sys.executable, "-m", "ddptop", "gpus"]) >> 8)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**make_stub(1).env(), "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "REMAP" not in done.stdout and "SM MHZ" in done.stdout
 
 
 def test_asking_imports_neither_textual_nor_rich_nor_asyncio():

@@ -12,7 +12,7 @@ import pytest
 
 from ddptop_runner import procs
 from ddptop_runner.device_report import decode_report
-from ddptop_runner.sampler import parse_arguments
+from ddptop_runner.sampler import Cost, Options, parse_arguments
 
 SAMPLER = [sys.executable, "-m", "ddptop_runner.sampler"]
 
@@ -69,9 +69,45 @@ def test_wrong_arguments_end_with_2(arguments, no_library_env):
 
 
 def test_arguments():
-    assert parse_arguments([]) == (None, 1.0, False)
-    assert parse_arguments(["--uuids", "a,b", "--once"]) == (["a", "b"], 1.0, True)
-    assert parse_arguments(["--uuids", "a", "--all", "--interval", "2"]) == (None, 2.0, False)
+    assert parse_arguments([]) == Options(None, 1.0, False, False)
+    assert parse_arguments(["--uuids", "a,b", "--once"]) == Options(("a", "b"), 1.0, True)
+    assert parse_arguments(["--uuids", "a", "--all", "--interval", "2"]) == Options(None, 2.0)
+    assert parse_arguments(["--links"]).links
+
+
+def test_its_own_cost_is_a_mean_over_its_last_seconds():
+    cost = Cost()
+    assert cost.mark(100.0, 5.0, 50) is None
+    assert cost.mark(101.0, 5.01, 60) == (pytest.approx(1.0), 10.0)
+    for second in range(2, 30):
+        spent = cost.mark(100.0 + second, 5.01 + 0.02 * (second - 1), 60 + 7 * (second - 1))
+    assert spent == (pytest.approx(2.0), pytest.approx(7.0))
+
+
+def test_each_report_says_what_the_sampler_costs(make_stub):
+    stub = make_stub(2)
+    with subprocess.Popen(
+        [*SAMPLER, "--interval", "0.5"], env=stub.env(), stdout=subprocess.PIPE
+    ) as child:
+        reports = [decode_report(child.stdout.readline()) for _ in range(5)]
+        child.stdout.close()
+    assert reports[0].sampler_cpu_percent is None and reports[0].queries_per_s is None
+    assert all(0 <= report.sampler_cpu_percent < 50 for report in reports[1:])
+    assert all(2**20 < report.sampler_rss_bytes < 2**27 for report in reports)
+    first = sum(call.function == "nvmlEventSetWait_v2" for call in stub.calls())
+    assert first == 5
+    counted = reports[-1].queries_per_s * (reports[-1].boottime_s - reports[0].boottime_s)
+    calls = [call.function for call in stub.calls()]
+    since = calls[[place for place, name in enumerate(calls) if "EventSetWait" in name][1] :]
+    assert counted == pytest.approx(len(since), abs=0.5)
+
+
+def test_links_are_read_twice_where_once_is_asked_for(make_stub):
+    stub = make_stub(1)
+    report = decode_report(run(stub.env(), "--once", "--links").stdout)
+    assert report.gpus[0].pcie_rx_bytes_per_s == 1000 * 1024
+    assert report.gpus[0].nvlink_rx_bytes_per_s == 0
+    assert stub.counts()["nvmlDeviceGetPcieThroughput"] == 4
 
 
 def test_a_tick_has_its_interval(make_stub):

@@ -6,12 +6,17 @@ The state file is text, one `key value` per line. Lines before the first `gpu` d
     cuda 12080                 CUDA version that the driver supports
     init 0                     NVML status that nvmlInit returns
     slow_ms 0                  how long every call takes
-    error <function> <status>  what that function returns, for every device
+    generation 0               a change makes all that was looked up before it stale
+    stale_status 1             what stale handles return
+    v3_of_535 0                processes of version 3 in the layout of drivers 535.43 to 535.97
+    overrun 0                  field values are written one entry too far, as real drivers do
+    error <function> <status>  what that function returns, for every device; -1: it never returns,
+                               -2: it ends the process by SIGSEGV
 
 `gpu <index>` begins a device. The lines after it are its fields (see StubGpu), where -1 means
 "not supported", and any number of
 
-    process <pid> <bytes> compute|graphics <sm util>
+    process <pid> <bytes> compute|graphics <sm util> <pid that the utilization tells>
     xid <sequence number> <code>
     error <function> <status>
 """
@@ -31,6 +36,16 @@ from .build import build_library
 
 GIB = 1024**3
 
+_DRIVER_NUMBERS = {
+    "init_status": "init",
+    "slow_ms": "slow_ms",
+    "generation": "generation",
+    "stale_status": "stale_status",
+    "v3_of_535": "v3_of_535",
+    "overrun": "overrun",
+}
+"""Key in the state file by attribute."""
+
 UNINITIALIZED = 1
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
@@ -39,6 +54,8 @@ FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 LIB_RM_VERSION_MISMATCH = 18
 UNKNOWN = 999
+HANG = -1
+CRASH = -2
 
 
 @dataclasses.dataclass
@@ -49,6 +66,8 @@ class StubProcess:
     mem_bytes: int | None = GIB
     kind: str = "compute"
     sm_util: int | None = None
+    util_pid: int | None = None
+    """Pid that the driver tells with `sm_util`, where it is another one."""
 
 
 @dataclasses.dataclass
@@ -59,7 +78,7 @@ class StubGpu:
     uuid: str = ""
     name: str = "NVIDIA H100 80GB HBM3"
     parent: str = ""
-    """UUID of the device that this MIG instance is part of."""
+    """UUID of the device that this MIG instance is part of; its place there is `minor`."""
     pci: str = ""
     serial: str = ""
     minor: int = -1
@@ -90,6 +109,20 @@ class StubGpu:
     encoder: int | None = 0
     decoder: int | None = 0
     pcie_kbps: int | None = 1000
+    pcie_rx_kbps: int | None = None
+    """As `pcie_kbps` where None."""
+    energy_mj: int | None = 5_000_000
+    remapped_correctable: int | None = 0
+    remapped_uncorrectable: int | None = 0
+    remap_pending: int = 0
+    remap_failed: int = 0
+    nvlink_count: int | None = 18
+    nvlink_tx_kib: int | None = 0
+    """Sent so far, over all links."""
+    nvlink_rx_kib: int | None = 0
+    util_age_ms: int = 0
+    """How old the processes' utilization samples are."""
+    xid_events: int = 1
     processes: list[StubProcess] = dataclasses.field(default_factory=list)
     xids: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     errors: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -110,7 +143,8 @@ class StubGpu:
         for process in self.processes:
             mem = -1 if process.mem_bytes is None else process.mem_bytes
             sm_util = -1 if process.sm_util is None else process.sm_util
-            yield f"process {process.pid} {mem} {process.kind} {sm_util}"
+            util_pid = process.pid if process.util_pid is None else process.util_pid
+            yield f"process {process.pid} {mem} {process.kind} {sm_util} {util_pid}"
         yield from (f"xid {seq} {code}" for seq, code in self.xids)
         yield from (f"error {function} {status}" for function, status in self.errors.items())
 
@@ -143,6 +177,10 @@ class StubDriver:
         self.driver = driver
         self.init_status = 0
         self.slow_ms = 0
+        self.generation = 0
+        self.stale_status = UNINITIALIZED
+        self.v3_of_535 = 0
+        self.overrun = 0
         self.errors: dict[str, int] = {}
         self._xid_seq = 0
         self._held = False
@@ -182,9 +220,9 @@ class StubDriver:
         self.write()
 
     def set_driver(self, **fields: Any) -> None:
-        """Change driver, init_status, slow_ms or errors."""
+        """Change driver, errors or one of the other lines that describe the driver."""
         for name, value in fields.items():
-            if name not in ("driver", "init_status", "slow_ms", "errors"):
+            if name not in ("driver", "errors", *_DRIVER_NUMBERS):
                 raise AttributeError(name)
             setattr(self, name, value)
         self.write()
@@ -202,6 +240,20 @@ class StubDriver:
         self._xid_seq += 1
         self.gpu(index).xids.append((self._xid_seq, code))
         self.write()
+
+    def hang(self, function: str, index: int | None = None) -> None:
+        """Let a function never return, of one device or of all."""
+        (self.errors if index is None else self.gpu(index).errors)[function] = HANG
+        self.write()
+
+    def crash(self, function: str, index: int | None = None) -> None:
+        """Let a function end the process by SIGSEGV, of one device or of all."""
+        (self.errors if index is None else self.gpu(index).errors)[function] = CRASH
+        self.write()
+
+    def forget_clients(self, status: int = UNINITIALIZED) -> None:
+        """Make all that clients looked up stale, as when the driver is loaded again."""
+        self.set_driver(generation=self.generation + 1, stale_status=status)
 
     def lose(self, index: int) -> None:
         """Let a device fall off the bus."""
@@ -224,8 +276,8 @@ class StubDriver:
     def write(self) -> None:
         if self._held:
             return
-        lines = [f"driver {self.driver}", "cuda 12080", f"init {self.init_status}"]
-        lines.append(f"slow_ms {self.slow_ms}")
+        lines = [f"driver {self.driver}", "cuda 12080"]
+        lines += [f"{key} {getattr(self, name)}" for name, key in _DRIVER_NUMBERS.items()]
         lines += [f"error {function} {status}" for function, status in self.errors.items()]
         for gpu in self.gpus:
             lines += gpu.lines()

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +21,11 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define MAX_GPUS 32
-#define MAX_PROCESSES 32
+#define MAX_GPUS 96
+#define MAX_PROCESSES 96
 #define MAX_ERRORS 48
-#define MAX_XIDS 32
-#define MAX_HANDLES 256
+#define MAX_XIDS 64
+#define MAX_HANDLES 16384
 
 typedef int nvml_t;
 enum {
@@ -38,10 +39,12 @@ enum {
   GPU_IS_LOST = 15,
   VERSION_MISMATCH = 25,
 };
+/* instead of a status: the call never returns, or ends the process */
+enum { HANG = -1, CRASH = -2 };
 #define XID_EVENT 8ULL
 
 typedef struct {
-  unsigned pid;
+  unsigned pid, util_pid; /* the latter in the driver's own namespace, for the utilization */
   long long mem;
   int graphics, sm_util;
 } process_t;
@@ -62,7 +65,9 @@ typedef struct {
   long long mem_total, mem_used, mem_reserved, power_mw, power_limit_mw, power_default_mw;
   long long util, mem_util, temperature, temperature_slowdown, fan, pstate, sm_clock, mem_clock;
   long long max_sm_clock, max_mem_clock, reasons, ecc_uncorrected, ecc_corrected, persistence;
-  long long compute_mode, display_active, mig_mode, encoder, decoder, pcie_kbps;
+  long long compute_mode, display_active, mig_mode, encoder, decoder, pcie_kbps, pcie_rx_kbps;
+  long long energy_mj, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
+  long long nvlink_count, nvlink_tx_kib, nvlink_rx_kib, util_age_ms, xid_events;
   int n_processes, n_errors, n_xids;
   process_t processes[MAX_PROCESSES];
   forced_t errors[MAX_ERRORS];
@@ -71,7 +76,7 @@ typedef struct {
 
 typedef struct {
   char driver[80];
-  int cuda, init_status, slow_ms, n_gpus, n_errors;
+  int cuda, init_status, slow_ms, generation, stale_status, v3_of_535, overrun, n_gpus, n_errors;
   forced_t errors[MAX_ERRORS];
   gpu_t gpus[MAX_GPUS];
 } state_t;
@@ -93,7 +98,7 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static state_t state;
-static int initialized;
+static int initialized, generation; /* the driver's, when this process started NVML */
 static struct stat loaded;
 static handle_t handles[MAX_HANDLES];
 static int n_handles;
@@ -108,7 +113,9 @@ static const struct {
     N(power_default_mw), N(util), N(mem_util), N(temperature), N(temperature_slowdown), N(fan),
     N(pstate), N(sm_clock), N(mem_clock), N(max_sm_clock), N(max_mem_clock), N(reasons),
     N(ecc_uncorrected), N(ecc_corrected), N(persistence), N(compute_mode), N(display_active),
-    N(mig_mode), N(encoder), N(decoder), N(pcie_kbps),
+    N(mig_mode), N(encoder), N(decoder), N(pcie_kbps), N(pcie_rx_kbps), N(energy_mj),
+    N(remapped_correctable), N(remapped_uncorrectable), N(remap_pending), N(remap_failed),
+    N(nvlink_count), N(nvlink_tx_kib), N(nvlink_rx_kib), N(util_age_ms), N(xid_events),
 #undef N
 };
 
@@ -135,7 +142,7 @@ static void parse_gpu_line(gpu_t *g, const char *key, const char *value) {
     process_t *p = &g->processes[g->n_processes];
     char kind[16];
     if (g->n_processes < MAX_PROCESSES &&
-        sscanf(value, "%u %lld %15s %d", &p->pid, &p->mem, kind, &p->sm_util) == 4) {
+        sscanf(value, "%u %lld %15s %d %u", &p->pid, &p->mem, kind, &p->sm_util, &p->util_pid) == 5) {
       p->graphics = !strcmp(kind, "graphics");
       g->n_processes++;
     }
@@ -175,6 +182,10 @@ static void load(void) {
     else if (!strcmp(line, "cuda")) next.cuda = atoi(value);
     else if (!strcmp(line, "init")) next.init_status = atoi(value);
     else if (!strcmp(line, "slow_ms")) next.slow_ms = atoi(value);
+    else if (!strcmp(line, "generation")) next.generation = atoi(value);
+    else if (!strcmp(line, "stale_status")) next.stale_status = atoi(value);
+    else if (!strcmp(line, "v3_of_535")) next.v3_of_535 = atoi(value);
+    else if (!strcmp(line, "overrun")) next.overrun = atoi(value);
     else if (!strcmp(line, "error")) add_error(next.errors, &next.n_errors, value);
   }
   fclose(file);
@@ -197,6 +208,14 @@ static void write_log(const char *function, const char *device, nvml_t status) {
   close(fd);
 }
 
+/* waits as long as the driver takes, for ever, or ends the process */
+static nvml_t leave(nvml_t status, int slow_ms) {
+  if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
+  if (status == CRASH) raise(SIGSEGV);
+  while (status == HANG) pause();
+  return status;
+}
+
 static nvml_t forced(const forced_t *errors, int n, const char *function) {
   for (int i = 0; i < n; i++)
     if (!strcmp(errors[i].function, function)) return errors[i].status;
@@ -216,6 +235,7 @@ static nvml_t enter(const char *function, handle_t *device) {
   nvml_t status = forced(state.errors, state.n_errors, function);
   char name[16] = "-";
   if (!status && !initialized) status = UNINITIALIZED;
+  if (!status && generation != state.generation) status = state.stale_status;
   if (device) {
     const gpu_t *g = find(device->uuid);
     if (g) snprintf(name, sizeof name, "%d", g->index);
@@ -229,8 +249,7 @@ static nvml_t enter(const char *function, handle_t *device) {
   int slow_ms = state.slow_ms;
   write_log(function, name, status);
   pthread_mutex_unlock(&lock);
-  if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
-  return status;
+  return leave(status, slow_ms);
 }
 
 #define ENTER(device)                                  \
@@ -238,6 +257,15 @@ static nvml_t enter(const char *function, handle_t *device) {
     nvml_t entered = enter(__func__, device);          \
     if (entered) return entered;                       \
   } while (0)
+
+/* what is told of whole devices only */
+#define ENTER_WHOLE(device)                  \
+  do {                                       \
+    ENTER(device);                           \
+    if (is_mig(&gpu)) return NOT_SUPPORTED;  \
+  } while (0)
+
+static int is_mig(const gpu_t *g) { return g->parent[0] != 0; }
 
 static nvml_t put(unsigned *out, long long value) {
   if (value < 0) return NOT_SUPPORTED;
@@ -258,19 +286,22 @@ EXPORT nvml_t nvmlInitWithFlags(unsigned flags) {
   pthread_mutex_lock(&lock);
   load();
   int status = state.init_status, slow_ms = state.slow_ms;
-  if (!status) initialized++;
+  int stale = generation != state.generation && state.stale_status == UNINITIALIZED;
+  if (!status && (!initialized++ || stale)) generation = state.generation;
   write_log("nvmlInitWithFlags", "-", status);
   pthread_mutex_unlock(&lock);
-  if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
-  return status;
+  return leave(status, slow_ms);
 }
 EXPORT nvml_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 EXPORT nvml_t nvmlInit(void) { return nvmlInitWithFlags(0); }
 
 EXPORT nvml_t nvmlShutdown(void) {
-  ENTER(NULL);
-  initialized--;
-  return SUCCESS;
+  pthread_mutex_lock(&lock);
+  nvml_t status = initialized ? SUCCESS : UNINITIALIZED;
+  if (initialized) initialized--;
+  write_log(__func__, "-", status);
+  pthread_mutex_unlock(&lock);
+  return status;
 }
 
 EXPORT const char *nvmlErrorString(nvml_t status) {
@@ -323,8 +354,6 @@ static nvml_t hand_out(const gpu_t *g, handle_t **out) {
   set_text((*out)->uuid, sizeof(*out)->uuid, g->uuid);
   return SUCCESS;
 }
-
-static int is_mig(const gpu_t *g) { return g->parent[0] != 0; }
 
 EXPORT nvml_t nvmlDeviceGetCount_v2(unsigned *out) {
   ENTER(NULL);
@@ -434,8 +463,8 @@ typedef struct {
 } utilization_t;
 
 EXPORT nvml_t nvmlDeviceGetUtilizationRates(handle_t *d, utilization_t *out) {
-  ENTER(d);
-  if (gpu.util < 0) return NOT_SUPPORTED;
+  ENTER_WHOLE(d);
+  if (gpu.util < 0 || gpu.mig_mode > 0) return NOT_SUPPORTED;
   out->gpu = (unsigned)gpu.util;
   out->memory = (unsigned)(gpu.mem_util > 0 ? gpu.mem_util : 0);
   return SUCCESS;
@@ -448,24 +477,24 @@ typedef struct {
 
 EXPORT nvml_t nvmlDeviceGetTemperature(handle_t *d, unsigned sensor, unsigned *out) {
   (void)sensor;
-  ENTER(d);
+  ENTER_WHOLE(d);
   return put(out, gpu.temperature);
 }
 EXPORT nvml_t nvmlDeviceGetTemperatureV(handle_t *d, temperature_t *out) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   if (gpu.temperature < 0) return NOT_SUPPORTED;
   out->temperature = (int)gpu.temperature;
   return SUCCESS;
 }
 EXPORT nvml_t nvmlDeviceGetTemperatureThreshold(handle_t *d, unsigned kind, unsigned *out) {
   (void)kind;
-  ENTER(d);
+  ENTER_WHOLE(d);
   return put(out, gpu.temperature_slowdown);
 }
 
 #define NUMBER(function, value)                              \
   EXPORT nvml_t function(handle_t *d, unsigned *out) {       \
-    ENTER(d);                                                \
+    ENTER_WHOLE(d);                                                \
     return put(out, value);                                  \
   }
 NUMBER(nvmlDeviceGetPowerUsage, gpu.power_mw)
@@ -489,22 +518,22 @@ EXPORT nvml_t nvmlDeviceGetPowerManagementLimitConstraints(handle_t *d, unsigned
 
 /* clock kinds: 0 graphics, 1 SM, 2 memory, 3 video */
 EXPORT nvml_t nvmlDeviceGetClockInfo(handle_t *d, unsigned kind, unsigned *out) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   return put(out, kind == 2 ? gpu.mem_clock : gpu.sm_clock);
 }
 EXPORT nvml_t nvmlDeviceGetMaxClockInfo(handle_t *d, unsigned kind, unsigned *out) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   return put(out, kind == 2 ? gpu.max_mem_clock : gpu.max_sm_clock);
 }
 
 EXPORT nvml_t nvmlDeviceGetCurrentClocksEventReasons(handle_t *d, unsigned long long *out) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   if (gpu.reasons < 0) return NOT_SUPPORTED;
   *out = (unsigned long long)gpu.reasons;
   return SUCCESS;
 }
 EXPORT nvml_t nvmlDeviceGetCurrentClocksThrottleReasons(handle_t *d, unsigned long long *out) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   if (gpu.reasons < 0) return NOT_SUPPORTED;
   *out = (unsigned long long)gpu.reasons;
   return SUCCESS;
@@ -521,19 +550,74 @@ EXPORT nvml_t nvmlDeviceGetTotalEccErrors(handle_t *d, unsigned kind, unsigned c
 }
 
 EXPORT nvml_t nvmlDeviceGetEncoderUtilization(handle_t *d, unsigned *out, unsigned *period_us) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   *period_us = 167000;
   return put(out, gpu.encoder);
 }
 EXPORT nvml_t nvmlDeviceGetDecoderUtilization(handle_t *d, unsigned *out, unsigned *period_us) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   *period_us = 167000;
   return put(out, gpu.decoder);
 }
+/* counter 0 sent, 1 received; the driver looks at the bus for 20 ms */
 EXPORT nvml_t nvmlDeviceGetPcieThroughput(handle_t *d, unsigned counter, unsigned *out) {
-  (void)counter;
-  ENTER(d);
-  return put(out, gpu.pcie_kbps);
+  ENTER_WHOLE(d);
+  if (gpu.pcie_kbps < 0) return NOT_SUPPORTED;
+  usleep(20000);
+  return put(out, counter == 1 && gpu.pcie_rx_kbps >= 0 ? gpu.pcie_rx_kbps : gpu.pcie_kbps);
+}
+EXPORT nvml_t nvmlDeviceGetTotalEnergyConsumption(handle_t *d, unsigned long long *out) {
+  ENTER_WHOLE(d);
+  if (gpu.energy_mj < 0) return NOT_SUPPORTED;
+  *out = (unsigned long long)gpu.energy_mj;
+  return SUCCESS;
+}
+EXPORT nvml_t nvmlDeviceGetRemappedRows(handle_t *d, unsigned *correctable, unsigned *uncorrectable,
+                                        unsigned *pending, unsigned *failed) {
+  ENTER_WHOLE(d);
+  if (gpu.remapped_uncorrectable < 0) return NOT_SUPPORTED;
+  *correctable = (unsigned)(gpu.remapped_correctable > 0 ? gpu.remapped_correctable : 0);
+  *uncorrectable = (unsigned)gpu.remapped_uncorrectable;
+  *pending = gpu.remap_pending > 0;
+  *failed = gpu.remap_failed > 0;
+  return SUCCESS;
+}
+
+typedef struct {
+  unsigned field, scope;
+  long long at_us, latency_us;
+  unsigned kind, status;
+  union {
+    double number;
+    unsigned ui;
+    unsigned long long ull;
+  } value;
+} field_value_t;
+enum { LINK_COUNT = 91, DATA_TX = 138, DATA_RX = 139 };
+
+/* the counters of a device are shared out evenly over its links */
+static void read_field(field_value_t *v) {
+  long long count = gpu.nvlink_count;
+  v->status = SUCCESS;
+  if (v->field == LINK_COUNT && count >= 0) {
+    v->kind = 1;
+    v->value.ui = (unsigned)count;
+  } else if ((v->field == DATA_TX || v->field == DATA_RX) && count > 0) {
+    long long total = v->field == DATA_TX ? gpu.nvlink_tx_kib : gpu.nvlink_rx_kib;
+    if (v->scope >= count) v->status = INVALID_ARGUMENT;
+    else if (total < 0) v->status = NOT_SUPPORTED;
+    else {
+      v->kind = 3;
+      v->value.ull = (unsigned long long)(total / count + (v->scope == 0 ? total % count : 0));
+    }
+  } else v->status = NOT_SUPPORTED;
+}
+EXPORT nvml_t nvmlDeviceGetFieldValues(handle_t *d, int count, field_value_t *values) {
+  ENTER_WHOLE(d);
+  for (int i = 0; i < count; i++) read_field(&values[i]);
+  /* real drivers were seen to write one entry too many */
+  if (state.overrun) memset(&values[count], 0x5a, sizeof *values);
+  return SUCCESS;
 }
 EXPORT nvml_t nvmlDeviceGetDriverModel(handle_t *d, unsigned *now, unsigned *pending) {
   (void)now, (void)pending;
@@ -558,7 +642,7 @@ EXPORT nvml_t nvmlDeviceIsMigDeviceHandle(handle_t *d, unsigned *out) {
   return SUCCESS;
 }
 EXPORT nvml_t nvmlDeviceGetMigMode(handle_t *d, unsigned *now, unsigned *pending) {
-  ENTER(d);
+  ENTER_WHOLE(d);
   if (gpu.mig_mode < 0) return NOT_SUPPORTED;
   *now = *pending = (unsigned)gpu.mig_mode;
   return SUCCESS;
@@ -566,9 +650,17 @@ EXPORT nvml_t nvmlDeviceGetMigMode(handle_t *d, unsigned *now, unsigned *pending
 EXPORT nvml_t nvmlDeviceGetMigDeviceHandleByIndex(handle_t *d, unsigned index, handle_t **out) {
   ENTER(d);
   for (int i = 0; i < state.n_gpus; i++)
-    if (!strcmp(state.gpus[i].parent, gpu.uuid) && index-- == 0)
+    if (!strcmp(state.gpus[i].parent, gpu.uuid) && state.gpus[i].minor == (int)index)
       return hand_out(&state.gpus[i], out);
   return NOT_FOUND;
+}
+EXPORT nvml_t nvmlDeviceGetGpuInstanceId(handle_t *d, unsigned *out) {
+  ENTER(d);
+  return put(out, is_mig(&gpu) ? gpu.minor + 1 : -1);
+}
+EXPORT nvml_t nvmlDeviceGetComputeInstanceId(handle_t *d, unsigned *out) {
+  ENTER(d);
+  return put(out, is_mig(&gpu) ? 0 : -1);
 }
 EXPORT nvml_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle_t *d, handle_t **out) {
   ENTER(d);
@@ -587,6 +679,13 @@ typedef struct {
   unsigned gpu_instance, compute_instance;
 } process_v2_t;
 
+typedef struct {
+  unsigned pid;
+  unsigned long long mem;
+  unsigned gpu_instance, compute_instance;
+  unsigned long long protected_mem;
+} process_535_t;
+
 static nvml_t list_processes(int graphics, unsigned *count, void *out, int version) {
   unsigned n = 0;
   for (int i = 0; i < gpu.n_processes; i++) n += gpu.processes[i].graphics == graphics;
@@ -603,6 +702,8 @@ static nvml_t list_processes(int graphics, unsigned *count, void *out, int versi
     unsigned long long mem = p->mem < 0 ? ~0ULL : (unsigned long long)p->mem;
     if (version == 1)
       ((process_v1_t *)out)[written++] = (process_v1_t){p->pid, mem};
+    else if (version == 3 && state.v3_of_535)
+      ((process_535_t *)out)[written++] = (process_535_t){p->pid, mem, ~0u, ~0u, 0};
     else
       ((process_v2_t *)out)[written++] = (process_v2_t){p->pid, mem, ~0u, ~0u};
   }
@@ -630,8 +731,9 @@ typedef struct {
 
 EXPORT nvml_t nvmlDeviceGetProcessUtilization(handle_t *d, process_util_t *out, unsigned *count,
                                               unsigned long long since_us) {
-  (void)since_us;
-  ENTER(d);
+  (void)since_us; /* real drivers return older samples as well */
+  ENTER_WHOLE(d);
+  if (gpu.mig_mode > 0) return NOT_SUPPORTED;
   unsigned n = 0;
   for (int i = 0; i < gpu.n_processes; i++) n += gpu.processes[i].sm_util >= 0;
   if (n == 0) return NOT_FOUND;
@@ -641,11 +743,12 @@ EXPORT nvml_t nvmlDeviceGetProcessUtilization(handle_t *d, process_util_t *out, 
   }
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
+  unsigned long long at_us = (unsigned long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+  if (gpu.util_age_ms > 0) at_us -= (unsigned long long)gpu.util_age_ms * 1000;
   n = 0;
   for (int i = 0; i < gpu.n_processes; i++)
     if (gpu.processes[i].sm_util >= 0)
-      out[n++] = (process_util_t){gpu.processes[i].pid,
-                                  (unsigned long long)now.tv_sec * 1000000 + now.tv_nsec / 1000,
+      out[n++] = (process_util_t){gpu.processes[i].util_pid, at_us,
                                   (unsigned)gpu.processes[i].sm_util, 0, 0, 0};
   *count = n;
   return SUCCESS;
@@ -660,8 +763,8 @@ typedef struct {
 } event_t;
 
 EXPORT nvml_t nvmlDeviceGetSupportedEventTypes(handle_t *d, unsigned long long *out) {
-  ENTER(d);
-  *out = XID_EVENT;
+  ENTER_WHOLE(d);
+  *out = gpu.xid_events ? XID_EVENT : 0;
   return SUCCESS;
 }
 EXPORT nvml_t nvmlEventSetCreate(event_set_t **out) {

@@ -27,6 +27,10 @@ class DeviceBackend(Protocol):
     def note(self) -> str | None:
         """Why devices are missing or incomplete, and the remedy; None when all is well."""
 
+    @property
+    def queries(self) -> int:
+        """How many calls into the driver this process has made so far."""
+
     def sample(self, boottime_s: float) -> list[GpuSample]:
         """The devices now, in PCI order. What is not due for a query keeps its last value.
 
@@ -38,11 +42,12 @@ class DeviceBackend(Protocol):
         """Stop using the driver; `sample` is not called again."""
 
 
-def open_backend(uuids: Collection[str] | None = None) -> DeviceBackend:
+def open_backend(uuids: Collection[str] | None = None, *, links_every: int = 0) -> DeviceBackend:
     """The back end of this machine, limited to the devices in `uuids` (None: all).
 
-    UUIDs may be of MIG instances. Where there is no device to read, the answer is a back end that
-    has none and whose `note` says why. Never raises.
+    UUIDs may be of MIG instances; all devices include their instances. PCIe and NVLink rates are
+    asked for every `links_every`-th tick (0: never). Where there is no device to read, the answer
+    is a back end that has none and whose `note` says why. Never raises.
     """
     from ddptop_runner.devices.none import NoDevices
 
@@ -51,7 +56,7 @@ def open_backend(uuids: Collection[str] | None = None) -> DeviceBackend:
     except (ImportError, AttributeError):  # or another package of the same import name
         return NoDevices(PYNVML_MISSING)
     try:
-        backend = NvmlBackend(uuids)
+        backend = NvmlBackend(uuids, links_every)
     except NoDriverError as error:
         return NoDevices(error.reason)
     return backend if backend.source else NoDevices(backend.note, driver=backend.driver)

@@ -9,6 +9,7 @@ class NoDevices:
     """Answers that there is no device, and why."""
 
     source = None
+    queries = 0
 
     def __init__(self, note: str | None, driver: str | None = None) -> None:
         self.note = note

@@ -1,29 +1,41 @@
 """NVIDIA devices through NVML.
 
 Each NVML call takes one lock of the driver that the training takes as well, so queries are asked
-as rarely as their figures change: utilization, memory and power each second, temperature, clocks
-and throttle reasons every 5 s, the rest every 30 s, compute processes every 2 s, and XIDs by an
-event wait of 0 ms. Graphics processes, PCIe, NVLink and per-process utilization are not asked for.
+as rarely as their figures change. Calls into the driver per device at the default rates:
+
+    each second   utilization, memory, power                                3    a second
+    every 2 s     compute processes, their shares where there are any       1
+    every 5 s     temperature, two clocks, throttle reasons, P-state, fan   1.2
+    every 30 s    power limit, ECC, remapped rows, energy                   0.13
+    each second   one event wait of 0 ms for the XIDs of all devices        1/devices
+                                                                            about 5.4 with 8 devices
+
+The budget is 7. What never changes is read once, what a device does not support is asked once.
+Graphics processes are never asked for. PCIe and NVLink are asked for on request only, of each
+device every fourth tick: PCIe takes the driver 20 ms per figure.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
 import pynvml
 
+from ddptop_runner.devices import words
+from ddptop_runner.devices.nvml_calls import tally
+from ddptop_runner.devices.nvml_find import find, instances, is_there, look_again
+from ddptop_runner.devices.nvml_links import read_links
+from ddptop_runner.devices.nvml_processes import process_queries, read_processes
 from ddptop_runner.devices.nvml_queries import (
-    GONE,
+    LINK_FIGURES,
+    RARE,
+    SLOW,
     Gpu,
     LostError,
-    identify,
-    process_queries,
+    read,
     read_fast,
-    read_processes,
-    read_rare,
-    read_slow,
 )
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import init_failure
@@ -35,7 +47,7 @@ SLOW_S = 5.0
 RARE_S = 30.0
 PROCESSES_S = 2.0
 LOOK_AGAIN_S = 10.0
-"""How often a lost device is looked up again."""
+"""How often a lost device is looked up again, and NVML started again."""
 
 
 class NoDriverError(Exception):
@@ -62,38 +74,53 @@ class _Due:
 
 
 class NvmlBackend:
-    """See `DeviceBackend`. NVML is never shut down: the process that opened it ends instead."""
+    """See `DeviceBackend`. NVML stays open to the end: the process that opened it ends instead."""
 
-    def __init__(self, uuids: Collection[str] | None = None) -> None:
-        """Raises NoDriverError when NVML does not start."""
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise NoDriverError(init_failure(error.value, str(error))) from error
+    def __init__(self, uuids: Collection[str] | None = None, links_every: int = 0) -> None:
+        """`links_every` n asks each device for PCIe and NVLink every n-th tick; 0 never.
+
+        Raises:
+            NoDriverError: when NVML does not start.
+        """
+        _start()
         self.driver = _text(pynvml.nvmlSystemGetDriverVersion)
         self._process_queries = process_queries(self.driver)
         self._owners = ProcessOwners()
         self._xids = XidWatch()
         self._fast, self._slow, self._rare = _Due(FAST_S), _Due(SLOW_S), _Due(RARE_S)
-        self._processes, self._look_again = _Due(PROCESSES_S), _Due(LOOK_AGAIN_S)
-        self._listed, self._forbidden = 0, 0
-        self._gpus = self._find(uuids)
-        self._missing = sorted(set(uuids or ()) - {gpu.uuid for gpu in self._gpus if gpu.uuid})
+        self._processes = _Due(PROCESSES_S)
+        self._look_again, self._restart = _Due(LOOK_AGAIN_S), _Due(LOOK_AGAIN_S)
+        self._links_every, self._link_ticks, self._links_due = links_every, 0, _Due(FAST_S)
+        self._uuids = uuids
+        self._stale = False
+        """Whether NVML has to be started again."""
+        self._no_driver: str | None = None
+        """Why it could not be."""
+        found = find(uuids)
+        self._gpus, self._missing = found.gpus, found.missing
+        self._listed, self._forbidden = found.listed, found.forbidden
+        for gpu in self._gpus:
+            self._mark_links(gpu)
         self._watch_xids()
         self.source = "nvml" if self._gpus else None
+
+    @property
+    def queries(self) -> int:
+        """See `DeviceBackend`."""
+        return tally.calls
 
     @property
     def note(self) -> str | None:
         """See `DeviceBackend`."""
         if not self._listed and not self._forbidden:
             return f"the NVIDIA driver {self.driver or ''} sees no device: see `nvidia-smi -L`"
-        parts = []
+        parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:
             parts.append(f"not on this machine: {', '.join(self._missing)}")
         if self._forbidden:
             parts.append(f"{self._forbidden} device(s) that this user or container may not use")
         if lost := [str(gpu.index) for gpu in self._gpus if gpu.handle is None]:
-            parts.append(f"GPU {', '.join(lost)} lost: see `dmesg | grep -i xid`; reset or reboot")
+            parts.append(f"GPU {', '.join(lost)} lost: see `dmesg | grep -i xid`, reset or reboot")
         if not parts and not self._gpus:
             return "no device was asked for"
         return "; ".join(parts) or None
@@ -101,83 +128,132 @@ class NvmlBackend:
     def sample(self, boottime_s: float) -> list[GpuSample]:
         """See `DeviceBackend`."""
         self._collect_xids()
-        if self._look_again(boottime_s):
+        due = self._look_again(boottime_s)
+        if self._stale and self._restart(boottime_s):
+            self._start_anew()
+            due = True
+        if due:
             self._look_for_lost()
             if self._xids.broken:
                 self._watch_xids()
-        due = {
-            "fast": self._fast(boottime_s),
-            "slow": self._slow(boottime_s),
-            "rare": self._rare(boottime_s),
-            "processes": self._processes(boottime_s),
-        }
-        for gpu in self._gpus:
-            self._refresh(gpu, **due)
-        return [gpu.sample() for gpu in self._gpus]
+        rare = self._rare(boottime_s)
+        if rare:
+            self._renew_instances()
+        slot = self._link_slot(boottime_s)
+        fast, slow = self._fast(boottime_s), self._slow(boottime_s)
+        processes = self._processes(boottime_s)
+        for place, gpu in enumerate(self._gpus):
+            links = slot is not None and place % self._links_every == slot
+            self._refresh(
+                gpu,
+                fast=fast,
+                slow=slow,
+                rare=rare,
+                processes=processes,
+                links_s=boottime_s if links else None,
+            )
+        return _each_process_once([gpu.sample() for gpu in self._gpus])
 
     def close(self) -> None:
         """Drop the handles. Ending NVML could crash or block when a device is ill."""
         self._gpus = []
 
-    # --- finding devices ----------------------------------------------------------------------
-
-    def _find(self, uuids: Collection[str] | None) -> list[Gpu]:
-        found, unnamed = [], []
-        for index in range(_number(pynvml.nvmlDeviceGetCount)):
-            gpu = _look_up(index)
-            if gpu is None:
-                self._forbidden += 1
-                continue
-            self._listed += 1
-            if uuids is None or gpu.uuid in uuids:
-                found.append(gpu)
-            elif gpu.uuid is None:
-                unnamed.append(gpu)
-        if uuids is not None:
-            found += [mig for uuid in uuids if (mig := _look_up_mig(uuid)) is not None]
-            missing = set(uuids) - {gpu.uuid for gpu in found}
-            if missing:  # lost devices do not tell their UUID: some are those asked for
-                found += unnamed
-                if len(unnamed) == len(missing) == 1:
-                    unnamed[0].uuid = missing.pop()
-        return sorted(found, key=lambda gpu: gpu.index)
+    # --- lost devices, and MIG instances that come and go ---------------------------------------
 
     def _look_for_lost(self) -> None:
         lost = [gpu for gpu in self._gpus if gpu.handle is None]
-        if not lost:
-            return
-        listed = _number(pynvml.nvmlDeviceGetCount)
         for gpu in lost:
             try:
-                if gpu.uuid is not None:
-                    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-                elif gpu.index < listed:
-                    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
-                else:
+                if not look_again(gpu):
                     continue
-            except pynvml.NVMLError:
+            except LostError as error:
+                gpu.lose(self._trouble(gpu, error))
                 continue
-            gpu.handle = handle
-            self._guard(gpu, functools.partial(identify, gpu))
-            if gpu.handle is not None:
-                self._refresh(gpu, fast=True, slow=True, rare=True, processes=True)
+            self._mark_links(gpu)
+            if gpu.parent_uuid is None:
+                instances(gpu)
+            self._refresh(gpu, fast=True, slow=True, rare=True, processes=True)
         if any(gpu.handle is not None for gpu in lost):
             self._watch_xids()
 
+    def _trouble(self, gpu: Gpu, error: LostError) -> str:
+        """What to say of a lost device; also notes when NVML has to be started again.
+
+        Where nothing else answers and the reason is unknown, all handles may be stale, as after a
+        reload of the driver.
+        """
+        alone = error.status == pynvml.NVML_ERROR_UNKNOWN and all(
+            other.handle is None for other in self._gpus if other is not gpu
+        )
+        self._stale = self._stale or error.stale or alone
+        gone = gpu.parent_uuid is not None and error.status in (
+            pynvml.NVML_ERROR_NOT_FOUND,
+            pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        )
+        return words.INSTANCE_GONE if gone else words.trouble(gpu.index, error.status)
+
+    def _start_anew(self) -> None:
+        """Start NVML again, whose handles are all stale. Each is looked up again."""
+        self._stale = False
+        for gpu in self._gpus:
+            if gpu.handle is not None:
+                gpu.lose(words.trouble(gpu.index, None))
+        self._xids.forget()
+        tally.calls += 1
+        try:
+            pynvml.nvmlShutdown()
+        except pynvml.NVMLError:  # it was not started, which is what is wanted
+            pass
+        try:
+            _start()
+        except NoDriverError as error:
+            self._no_driver = error.reason
+        else:
+            self._no_driver = None
+            self.driver = _text(pynvml.nvmlSystemGetDriverVersion) or self.driver
+            self._process_queries = process_queries(self.driver)
+
+    def _renew_instances(self) -> None:
+        """Look again which MIG instances there are."""
+        if self._uuids is not None:
+            for gpu in self._gpus:
+                if gpu.parent_uuid and gpu.handle is not None and not is_there(gpu.uuid or ""):
+                    gpu.lose(words.INSTANCE_GONE)
+        for device in [gpu for gpu in self._gpus if gpu.mig_mode and gpu.parent_uuid is None]:
+            before, now = device.mig_instances, instances(device)
+            if self._uuids is not None or device.mig_instances == before:
+                continue
+            known = {gpu.uuid: gpu for gpu in self._gpus if gpu.parent_uuid == device.uuid}
+            rest = [gpu for gpu in self._gpus if gpu.uuid not in known]
+            place = rest.index(device) + 1
+            self._gpus = [*rest[:place], *(known.get(gpu.uuid, gpu) for gpu in now), *rest[place:]]
+
     # --- asking -------------------------------------------------------------------------------
 
-    def _refresh(self, gpu: Gpu, *, fast: bool, slow: bool, rare: bool, processes: bool) -> None:
+    def _refresh(
+        self,
+        gpu: Gpu,
+        *,
+        fast: bool,
+        slow: bool,
+        rare: bool,
+        processes: bool,
+        links_s: float | None = None,
+    ) -> None:
         """Ask what is due, in that order, until the device turns out to be lost."""
 
         def ask() -> None:
+            whole = gpu.parent_uuid is None
             if fast:
                 read_fast(gpu)
-            if slow:
-                read_slow(gpu)
-            if rare:
-                read_rare(gpu)
+            if slow and whole:
+                read(gpu, SLOW)
+            if rare and whole:
+                read(gpu, RARE)
             if processes:
                 read_processes(gpu, self._process_queries, self._owners)
+            if links_s is not None and whole:
+                read_links(gpu, links_s)
 
         if gpu.handle is not None:
             self._guard(gpu, ask)
@@ -185,20 +261,31 @@ class NvmlBackend:
     def _guard(self, gpu: Gpu, ask: Callable[[], None]) -> None:
         try:
             ask()
-        except LostError:
-            gpu.lose()
+        except LostError as error:
+            gpu.lose(self._trouble(gpu, error))
             self._watch_xids()
+
+    def _link_slot(self, now_s: float) -> int | None:
+        """Which of every n devices is asked for its links now, so that no tick waits for all."""
+        if not self._links_every or not self._links_due(now_s):
+            return None
+        self._link_ticks += 1
+        return self._link_ticks % self._links_every
+
+    def _mark_links(self, gpu: Gpu) -> None:
+        if not self._links_every and gpu.parent_uuid is None:
+            gpu.put(LINK_FIGURES, [words.NOT_ASKED] * len(LINK_FIGURES))
 
     # --- XIDs ---------------------------------------------------------------------------------
 
     def _watch_xids(self) -> None:
-        """Listen to the devices that are there, and to no lost one."""
-        handles = [gpu.handle for gpu in self._gpus if gpu.handle is not None]
-        heard, lost = self._xids.listen(handles)
-        for gpu in self._gpus:
-            gpu.xids_known = gpu.xids_known or any(gpu.handle is handle for handle in heard)
+        """Listen to the devices that are there, and to no lost one nor to a MIG instance."""
+        watched = [gpu for gpu in self._gpus if gpu.handle is not None and gpu.parent_uuid is None]
+        reasons, lost = self._xids.listen([gpu.handle for gpu in watched])
+        for gpu in watched:
+            gpu.why_no_xids = reasons[XidWatch.address(gpu.handle)]
             if any(gpu.handle is handle for handle in lost):
-                gpu.lose()
+                gpu.lose(words.trouble(gpu.index, pynvml.NVML_ERROR_GPU_IS_LOST))
 
     def _collect_xids(self) -> None:
         for address, code in self._xids.collect():
@@ -208,43 +295,36 @@ class NvmlBackend:
                     del gpu.xids[:-32]
 
 
-def _look_up(index: int) -> Gpu | None:
-    """The device of that index, lost or not; None when it may not be used."""
-    gpu = Gpu(index=index, uuid=None, handle=None)
+def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
+    """The samples without, at a device in MIG mode, the processes of its sampled instances."""
+    pids_of: dict[str, set[int]] = {}
+    for sample in samples:
+        if sample.parent_uuid is not None:
+            pids = pids_of.setdefault(sample.parent_uuid, set())
+            pids.update(process.pid for process in sample.processes or ())
+    return [
+        sample
+        if not sample.processes or not (pids_there := pids_of.get(sample.uuid or "-"))
+        else msgspec.structs.replace(
+            sample,
+            processes=[p for p in sample.processes if p.pid not in pids_there],
+        )
+        for sample in samples
+    ]
+
+
+def _start() -> None:
+    tally.calls += 1
     try:
-        gpu.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        identify(gpu)
+        pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return gpu if error.value in GONE else None
-    except LostError:
-        gpu.lose()
-    return gpu
-
-
-def _look_up_mig(uuid: str) -> Gpu | None:
-    """The MIG instance of that UUID under its parent's index; None when it is not one."""
-    if not uuid.startswith("MIG-"):
-        return None
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        gpu = Gpu(index=pynvml.nvmlDeviceGetIndex(parent), uuid=uuid, handle=handle)
-        identify(gpu)
-    except (pynvml.NVMLError, LostError):
-        return None
-    return gpu
+        raise NoDriverError(init_failure(error.value, str(error))) from error
 
 
 def _text(function: Any) -> str | None:
+    tally.calls += 1
     try:
         answer = function()
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
-    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
-
-
-def _number(function: Any) -> int:
-    try:
-        return int(function())
-    except pynvml.NVMLError:
-        return 0
+    return answer if isinstance(answer, str) else None

@@ -1,17 +1,23 @@
-"""What is asked of one NVIDIA device, and what is kept of the answers."""
+"""What is asked of one device, and how its answers become figures.
+
+A query that a device does not support is asked once. A figure that is unknown has its reason beside
+it, in `Gpu.unknown`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pynvml
 
 from ddptop_runner import procs
-from ddptop_runner.devices.owners import ProcessOwners
-from ddptop_runner.devices.words import throttle_words
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.devices import words
+from ddptop_runner.devices.nvml_calls import tally
+from ddptop_runner.devices.words import Why, throttle_words, why_not
+from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.model import GpuSample
 
 _SILENT_TICKS = 2
 """A device that answers none of its fast queries this many times running counts as lost."""
@@ -19,34 +25,44 @@ _SILENT_TICKS = 2
 Query = tuple[Any, ...]
 """Name of a pynvml function, and its arguments after the handle."""
 
-_UTILIZATION: tuple[Query, ...] = (("nvmlDeviceGetUtilizationRates",),)
-_MEMORY: tuple[Query, ...] = (
-    ("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2),
-    ("nvmlDeviceGetMemoryInfo",),
+FIGURES = (
+    "uuid",
+    "name",
+    "pci_bus_id",
+    "util_percent",
+    "mem_util_percent",
+    "mem_used_bytes",
+    "mem_total_bytes",
+    "mem_reserved_bytes",
+    "temperature_c",
+    "temperature_slowdown_c",
+    "power_w",
+    "power_limit_w",
+    "energy_j",
+    "sm_clock_mhz",
+    "sm_clock_max_mhz",
+    "mem_clock_mhz",
+    "fan_percent",
+    "pstate",
+    "throttle_reasons",
+    "ecc_uncorrected",
+    "remapped_rows",
+    "remap_pending",
+    "remap_failed",
+    "xid",
+    "xid_meanings",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "processes",
 )
-_POWER: tuple[Query, ...] = (("nvmlDeviceGetPowerUsage",),)
-_TEMPERATURE: tuple[Query, ...] = (
-    ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-    ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
-)
-_SM_CLOCK: tuple[Query, ...] = (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),)
-_REASONS: tuple[Query, ...] = (
-    ("nvmlDeviceGetCurrentClocksEventReasons",),
-    ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-)
-_POWER_LIMIT: tuple[Query, ...] = (
-    ("nvmlDeviceGetEnforcedPowerLimit",),
-    ("nvmlDeviceGetPowerManagementLimit",),
-)
-_ECC: tuple[Query, ...] = (
-    (
-        "nvmlDeviceGetTotalEccErrors",
-        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-        pynvml.NVML_VOLATILE_ECC,
-    ),
-)
-_PROCESSES_V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
-_PROCESSES_V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
+"""Fields of GpuSample that have a reason in `unknown` where they are None."""
+
+LINK_FIGURES = tuple(name for name in FIGURES if name.endswith("_per_s"))
+_IDENTITY = ("uuid", "name", "pci_bus_id", "mem_total_bytes")
+_FIXED = (*_IDENTITY, "temperature_slowdown_c", "sm_clock_max_mhz")
+"""What stays known of a device that is lost."""
 
 _NEVER = {  # a query that ends so will end so each time: it is not asked again
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -55,155 +71,331 @@ _NEVER = {  # a query that ends so will end so each time: it is not asked again
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 }
-GONE = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN}
+_STALE = pynvml.NVML_ERROR_UNINITIALIZED
+_PSTATES = range(16)
+_NO_NUMBER = 0xFFFFFFFF
+"""NVML_VALUE_NOT_AVAILABLE of an unsigned number."""
 
 
 class LostError(Exception):
     """The device fell off the bus: its handle must not be used again."""
 
+    def __init__(self, status: int | None = None) -> None:
+        super().__init__(status)
+        self.status = status
+        """What NVML said; None where it ceased to answer."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether NVML itself has to be started again."""
+        return bool(self.status == _STALE)
+
 
 @dataclasses.dataclass
 class Gpu:
-    """One device: its identity, its handle while it is there, and its latest figures."""
+    """One device or MIG instance: its handle while it is there, and its latest figures."""
 
     index: int
-    uuid: str | None
-    handle: Any | None
-    name: str | None = None
-    mem_total_bytes: int | None = None
-    """Of the latest answer: it stays known when the device is lost."""
+    handle: Any | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    """Of the device that this MIG instance is part of."""
+    mig_mode: bool = False
+    mig_instances: list[str] = dataclasses.field(default_factory=list)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unknown: dict[str, Why] = dataclasses.field(default_factory=dict)
     xids: list[int] = dataclasses.field(default_factory=list)
-    xids_known: bool = False
-    unsupported: set[Query] = dataclasses.field(default_factory=set)
+    why_no_xids: Why | None = words.NOT_READ
+    unsupported: dict[Query, Why] = dataclasses.field(default_factory=dict)
     silent_ticks: int = 0
+    trouble: str | None = None
+    """What is wrong with a device without a handle, and the remedy."""
+    nvlinks: int | None = None
+    nvlink_counters: tuple[float, float, float] | None = None
+    """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
 
-    def lose(self) -> None:
+    def lose(self, trouble: str) -> None:
         """Forget the handle, and the figures that are no longer known."""
-        self.handle = None
-        self.figures.clear()
+        self.handle, self.trouble = None, trouble
+        self.figures = {name: self.figures.get(name) for name in _FIXED}
+        self.unknown.clear()
         self.unsupported.clear()
-        self.silent_ticks = 0
+        self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
+
+    def put(self, fields: Iterable[str], values: Iterable[Any]) -> None:
+        """Keep the values, and for those that are a reason instead: None and the reason."""
+        for field, value in zip(fields, values, strict=True):
+            if isinstance(value, Why):
+                self.figures[field] = None
+                self.unknown[field] = value
+            else:
+                self.figures[field] = value
+                self.unknown.pop(field, None)
 
     def sample(self) -> GpuSample:
         """What is known of the device."""
+        heard = self.why_no_xids is None or bool(self.xids)
+        known = {
+            **self.figures,
+            "uuid": self.uuid,
+            "xid": list(self.xids) if heard else None,
+            "xid_meanings": [xid_meaning(code) for code in self.xids] if heard else None,
+        }
+        lost = self.handle is None
+        unknown: dict[str, str] = {
+            name: words.LOST if lost else str(self._why(name))
+            for name in FIGURES
+            if known.get(name) is None
+        }
+        if not lost:
+            unknown.update((name, str(why)) for name, why in self.unknown.items() if "." in name)
         return GpuSample(
             index=self.index,
-            uuid=self.uuid,
             host=procs.host_name(),
-            name=self.name,
-            mem_total_bytes=self.mem_total_bytes,
-            xid=list(self.xids) if self.xids_known else None,
-            lost=self.handle is None,
-            **self.figures,
+            parent_uuid=self.parent_uuid,
+            mig_instances=list(self.mig_instances),
+            lost=lost,
+            note=self._note(),
+            unknown=unknown,
+            **known,
         )
 
+    def _why(self, name: str) -> Why:
+        if name.startswith("xid"):
+            return self.why_no_xids or words.NOT_READ
+        return self.unknown.get(name, words.NOT_READ)
 
-def process_queries(driver: str | None) -> tuple[Query, ...]:
-    """How to ask for compute processes, best first.
+    def _note(self) -> str | None:
+        if self.handle is None:
+            return self.trouble
+        notes = []
+        if self.figures.get("remap_failed"):
+            notes.append(words.REMAP_FAILED)
+        if self.figures.get("remap_pending"):
+            notes.append(words.REMAP_PENDING)
+        if self.mig_mode and not self.mig_instances:
+            notes.append(words.NO_INSTANCES)
+        return "; ".join(notes) or None
 
-    Drivers 535.43 to 535.97 answer version 3 in a layout of their own, which would be misread.
+
+def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = None) -> Any:
+    """The first answer of the queries that this device supports; else a `Why`.
+
+    `call(handle, name, *arguments)` asks in place of the pynvml function of that name.
+
+    Raises:
+        LostError: when the device is gone.
     """
-    try:
-        major, minor = (int(part) for part in (driver or "").split(".")[:2])
-    except ValueError:
-        return (_PROCESSES_V3, _PROCESSES_V2)
-    if major == 535 and 43 <= minor < 98:
-        return (_PROCESSES_V2,)
-    return (_PROCESSES_V3, _PROCESSES_V2)
-
-
-def _ask(gpu: Gpu, queries: Iterable[Query]) -> Any | None:
-    """The first answer of the queries that this device supports; None when there is none."""
+    why: Why | None = None
     for query in queries:
-        if query in gpu.unsupported:
+        if (known := gpu.unsupported.get(query)) is not None:
+            why = _plainer(why, known)
             continue
-        function = getattr(pynvml, query[0], None)
+        function = getattr(pynvml, query[0], None) if call is None else call
+        if function is None:
+            gpu.unsupported[query] = words.OLDER_PYNVML
+            why = _plainer(why, words.OLDER_PYNVML)
+            continue
         try:
-            if function is not None:
-                return function(gpu.handle, *query[1:])
+            if call is not None:
+                return call(gpu.handle, *query)
+            tally.calls += 1
+            return function(gpu.handle, *query[1:])
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                raise LostError from error
-            if error.value not in _NEVER:
-                return None
+            status = error.value
         except UnicodeDecodeError:  # NVML can answer with bytes that are no text
-            return None
-        gpu.unsupported.add(query)
-    return None
+            return words.NOT_TEXT
+        if status in (pynvml.NVML_ERROR_GPU_IS_LOST, _STALE):
+            raise LostError(status)
+        if status not in _NEVER:
+            return why_not(status)
+        gpu.unsupported[query] = why_not(status)
+        why = _plainer(why, gpu.unsupported[query])
+    return why or words.NOT_SUPPORTED
+
+
+def _plainer(first: Why | None, second: Why) -> Why:
+    """The reason that tells more: an older name that is missing says nothing of the device."""
+    older = (words.OLDER_DRIVER, words.OLDER_PYNVML)
+    if first is None or (first in older and second not in older):
+        return second
+    return first
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One question to a device."""
+
+    fields: tuple[str, ...]
+    queries: tuple[Query, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    """The fields' values in the answer, each of which may be a `Why`."""
+
+
+def read(gpu: Gpu, figures: Collection[Figure]) -> bool:
+    """Ask and keep what the device answers; whether it answered anything that it supports."""
+    answered = asked = False
+    for figure in figures:
+        answer = ask(gpu, figure.queries)
+        if isinstance(answer, Why):
+            gpu.put(figure.fields, (answer,) * len(figure.fields))
+            asked = asked or any(query not in gpu.unsupported for query in figure.queries)
+        else:
+            gpu.put(figure.fields, figure.values(answer))
+            answered = asked = True
+    return answered or not asked
 
 
 def read_fast(gpu: Gpu) -> None:
     """Ask for what changes each second. All reads raise LostError when the device is gone."""
-    rates = _ask(gpu, _UTILIZATION)
-    memory = _ask(gpu, _MEMORY)
-    milliwatts = _ask(gpu, _POWER)
-    asked = {*_UTILIZATION, *_MEMORY, *_POWER} - gpu.unsupported
-    answered = not asked or any(answer is not None for answer in (rates, memory, milliwatts))
-    gpu.silent_ticks = 0 if answered else gpu.silent_ticks + 1
+    gpu.silent_ticks = (
+        0 if read(gpu, FAST if gpu.parent_uuid is None else MIG) else (gpu.silent_ticks + 1)
+    )
     if gpu.silent_ticks >= _SILENT_TICKS:
         raise LostError
-    if memory is not None and memory.total:
-        gpu.mem_total_bytes = int(memory.total)
-    else:  # memory shared with the host reads a total of 0
-        memory = None
-    gpu.figures.update(
-        util_percent=None if rates is None else _percent(rates.gpu),
-        mem_util_percent=None if rates is None else _percent(rates.memory),
-        mem_used_bytes=None if memory is None else int(memory.used),
-        mem_reserved_bytes=getattr(memory, "reserved", None),
-        power_w=None if milliwatts is None else milliwatts / 1000,
-    )
-
-
-def read_slow(gpu: Gpu) -> None:
-    """Ask for what changes in seconds."""
-    temperature = _ask(gpu, _TEMPERATURE)
-    mask = _ask(gpu, _REASONS)
-    gpu.figures.update(
-        temperature_c=None if temperature is None else float(temperature),
-        sm_clock_mhz=_ask(gpu, _SM_CLOCK),
-        throttle_reasons=None if mask is None else throttle_words(mask),
-    )
-
-
-def read_rare(gpu: Gpu) -> None:
-    """Ask for what hardly ever changes."""
-    limit = _ask(gpu, _POWER_LIMIT)
-    gpu.figures.update(
-        power_limit_w=None if limit is None else limit / 1000,
-        ecc_uncorrected=_ask(gpu, _ECC),
-    )
-
-
-def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
-    """Ask for the compute processes, as `process_queries` says."""
-    infos = _ask(gpu, queries)
-    if infos is None:
-        gpu.figures["processes"] = None
-        return
-    mem_by_pid: dict[int, int | None] = {}
-    for info in infos:
-        if info.pid:
-            # a pid seen from a container may come without its memory, which then reads 0
-            mem = _add(mem_by_pid.get(info.pid), info.usedGpuMemory or None)
-            mem_by_pid[info.pid] = mem
-    processes = []
-    for pid, mem in sorted(mem_by_pid.items()):
-        user, command = owners.describe(pid)
-        processes.append(GpuProcess(pid=pid, user=user, command=command, mem_used_bytes=mem))
-    gpu.figures["processes"] = processes
 
 
 def identify(gpu: Gpu) -> None:
     """Read what never changes."""
-    gpu.uuid = gpu.uuid or _ask(gpu, (("nvmlDeviceGetUUID",),))
-    gpu.name = gpu.name or _ask(gpu, (("nvmlDeviceGetName",),))
+    if gpu.uuid is None:
+        uuid = ask(gpu, (("nvmlDeviceGetUUID",),))
+        gpu.unknown.pop("uuid", None)
+        if isinstance(uuid, Why):
+            gpu.unknown["uuid"] = uuid
+        else:
+            gpu.uuid = uuid
+    read(gpu, FIXED_OF_ALL if gpu.parent_uuid else FIXED)
+    if gpu.parent_uuid is None:
+        mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
+        gpu.mig_mode = not isinstance(mode, Why) and mode[0] == 1
+    else:
+        not_told = [name for name in FIGURES if name not in _TOLD_OF_MIG]
+        gpu.put(not_told, [words.MIG_INSTANCE] * len(not_told))
+        gpu.why_no_xids = words.MIG_INSTANCE
 
 
-def _percent(value: int) -> float | None:
-    return float(value) if 0 <= value <= 100 else None
+def _number(value: int) -> Any:
+    return words.NOT_SUPPORTED if value == _NO_NUMBER else int(value)
 
 
-def _add(known: int | None, more: int | None) -> int | None:
-    return more if known is None else known + (more or 0)
+def _float(value: int) -> tuple[Any, ...]:
+    number = _number(value)
+    return (number if isinstance(number, Why) else float(number),)
+
+
+def _thousandth(value: int) -> tuple[Any, ...]:
+    number = _number(value)
+    return (number if isinstance(number, Why) else number / 1000,)
+
+
+def _percent(value: int) -> Any:
+    return float(value) if 0 <= value <= 100 else words.OUT_OF_RANGE
+
+
+def _memory(memory: Any) -> tuple[Any, ...]:
+    if not memory.total:
+        return (words.HOST_MEMORY,) * 3
+    reserved = getattr(memory, "reserved", words.IN_TOTAL)
+    return int(memory.used), int(memory.total), reserved
+
+
+def _remapped(answer: Any) -> tuple[Any, ...]:
+    correctable, uncorrectable, pending, failed = answer
+    return int(correctable) + int(uncorrectable), bool(pending), bool(failed)
+
+
+def _bus_id(info: Any) -> tuple[Any, ...]:
+    text = info.busId
+    return (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text),)
+
+
+_MEMORY = Figure(
+    ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes"),
+    (("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2), ("nvmlDeviceGetMemoryInfo",)),
+    _memory,
+)
+FAST = (
+    Figure(
+        ("util_percent", "mem_util_percent"),
+        (("nvmlDeviceGetUtilizationRates",),),
+        lambda rates: (_percent(rates.gpu), _percent(rates.memory)),
+    ),
+    _MEMORY,
+    Figure(("power_w",), (("nvmlDeviceGetPowerUsage",),), _thousandth),
+)
+MIG = (_MEMORY,)
+_TOLD_OF_MIG = ("uuid", "name", *_MEMORY.fields, "processes")
+
+SLOW = (
+    Figure(
+        ("temperature_c",),
+        (
+            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
+        ),
+        _float,
+    ),
+    Figure(
+        ("sm_clock_mhz",),
+        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
+        lambda mhz: (_number(mhz),),
+    ),
+    Figure(
+        ("mem_clock_mhz",),
+        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
+        lambda mhz: (_number(mhz),),
+    ),
+    Figure(
+        ("throttle_reasons",),
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        ),
+        lambda mask: (throttle_words(mask),),
+    ),
+    Figure(
+        ("pstate",),
+        (("nvmlDeviceGetPerformanceState",),),
+        lambda state: (state if state in _PSTATES else words.OUT_OF_RANGE,),
+    ),
+    Figure(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _float),
+)
+RARE = (
+    Figure(
+        ("power_limit_w",),
+        (("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",)),
+        _thousandth,
+    ),
+    Figure(
+        ("ecc_uncorrected",),
+        (
+            (
+                "nvmlDeviceGetTotalEccErrors",
+                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                pynvml.NVML_VOLATILE_ECC,
+            ),
+        ),
+        lambda errors: (int(errors),),
+    ),
+    Figure(
+        ("remapped_rows", "remap_pending", "remap_failed"),
+        (("nvmlDeviceGetRemappedRows",),),
+        _remapped,
+    ),
+    Figure(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
+)
+FIXED_OF_ALL = (Figure(("name",), (("nvmlDeviceGetName",),), lambda name: (name,)),)
+FIXED = (
+    *FIXED_OF_ALL,
+    Figure(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
+    Figure(
+        ("temperature_slowdown_c",),
+        (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
+        _float,
+    ),
+    Figure(
+        ("sm_clock_max_mhz",),
+        (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
+        lambda mhz: (_number(mhz),),
+    ),
+)

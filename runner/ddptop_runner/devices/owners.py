@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pwd
+from typing import NamedTuple
 
 from ddptop_runner import procs
 
@@ -15,6 +16,20 @@ COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
 
 _CUDA_LIBRARY = b"/libcuda.so"
+
+OTHER_NAMESPACE = "pid of another pid namespace (start the container with --pid=host)"
+HIDDEN = "no permission to look (/proc is mounted with hidepid): ask as root"
+ENDED = "no such process: it has ended, and the driver still lists it"
+NAMELESS = "it has no command line"
+
+
+class Owner(NamedTuple):
+    """Who runs a process."""
+
+    user: str | None = None
+    command: str | None = None
+    note: str | None = None
+    """Why one of them is not known."""
 
 
 class ProcessOwners:
@@ -31,24 +46,31 @@ class ProcessOwners:
         self._pids_are_ours = here == INIT_PID_NAMESPACE
         self._uses_cuda: dict[tuple[int, int | None], bool] = {}
 
-    def describe(self, pid: int) -> tuple[str | None, str | None]:
-        """(user, command) of a process; None for what cannot be known here."""
+    @property
+    def pids_are_the_drivers(self) -> bool:
+        """Whether every pid that the driver tells is one of this namespace."""
+        return self._pids_are_ours
+
+    def describe(self, pid: int) -> Owner:
+        """The owner of a process; None for what cannot be known here, with a note that says why."""
         if not self._pids_are_ours and not self._checked(pid):
-            return None, None
+            return Owner(note=OTHER_NAMESPACE)
         try:
             uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot, like the rest of /proc
-            with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
-                argv = file.read().rstrip(b"\0")
-            if not argv:  # a zombie, or a kernel thread
-                with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123
-                    argv = file.read().strip()
         except OSError:
-            return None, None
+            return Owner(note=_why_invisible(pid))
+        user = user_name(uid)
+        try:
+            argv = _read(pid, "cmdline").rstrip(b"\0") or _read(pid, "comm").strip()
+        except PermissionError:
+            return Owner(user=user, note=HIDDEN)
+        except OSError:
+            return Owner(user=user, note=ENDED)
         text = argv.replace(b"\0", b" ").decode("utf-8", "replace").strip()
         command = "".join(char if char.isprintable() else " " for char in text)
         if len(command) > COMMAND_LIMIT:
             command = command[: COMMAND_LIMIT - 3] + "..."
-        return user_name(uid), command or None
+        return Owner(user, command or None, None if command else NAMELESS)
 
     def _checked(self, pid: int) -> bool:
         key = (pid, procs.start_ticks(pid))
@@ -57,6 +79,23 @@ class ProcessOwners:
                 self._uses_cuda.clear()
             self._uses_cuda[key] = _has_mapped(pid, _CUDA_LIBRARY)
         return self._uses_cuda[key]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """A file of /proc/<pid>; a zombie's and a kernel thread's `cmdline` is empty."""
+    with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _why_invisible(pid: int) -> str:
+    """Why there is no /proc/<pid>. With hidepid=2 other users' processes have none."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return HIDDEN
+    except (ProcessLookupError, OverflowError):
+        return ENDED
+    return HIDDEN
 
 
 def _has_mapped(pid: int, name: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""NVML's numbers in words: throttle reasons, and what to do when the driver cannot be used."""
+"""NVML's numbers in words: throttle reasons, why a figure is unknown, and what to do about it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,62 @@ _INIT_REMEDIES = {
 }
 
 
+class Why(str):
+    """Stands where a figure would: why it is unknown."""
+
+    __slots__ = ()
+
+
+NOT_SUPPORTED = Why("not supported")
+NO_PERMISSION = Why("no permission")
+OLDER_DRIVER = Why("not in this driver")
+OLDER_PYNVML = Why("not in this version of nvidia-ml-py")
+NOT_ASKED = Why("not asked for: give --links")
+NOT_READ = Why("not read yet")
+FIRST_READING = Why("a rate needs two readings")
+COUNTER_RESET = Why("the counter started anew")
+OUT_OF_RANGE = Why("the driver said something out of range")
+NOT_TEXT = Why("the driver said something that is no text")
+IN_TOTAL = Why("not in this driver: it counts as memory in use")
+HOST_MEMORY = Why("no memory of its own: it shares the host's")
+MIG_INSTANCE = Why("not told of a MIG instance: see its GPU")
+NO_NVLINK = Why("no NVLink")
+NO_SAMPLE = Why("no sample of that process in the last second")
+HOST_PIDS = Why("the driver tells it by pids of the host, and this is a container")
+PROCESS_MEMORY = Why("the driver tells none, or 0, for a process that is there")
+LOST = "the device is lost"
+NO_ANSWER = "the driver does not answer"
+
+_REASONS = {
+    2: NOT_SUPPORTED,
+    3: NOT_SUPPORTED,
+    4: NO_PERMISSION,
+    10: Why("unreadable: the driver timed out"),
+    13: OLDER_DRIVER,
+    16: Why("unreadable: the device needs a reset"),
+    17: Why("unreadable: the operating system refused"),
+    21: Why("no data yet"),
+    25: OLDER_DRIVER,
+    26: OLDER_DRIVER,
+    27: Why("unreadable: the device is not ready"),
+}
+
+_LOOK_UP_TROUBLE = {
+    8: "its power cables are not attached",
+    11: "the kernel sees a problem with its interrupts",
+    6: "lost: the driver lists it no more",
+    15: "lost: it fell off the bus",
+    16: "it needs a reset",
+}
+
+_RESET = "see `dmesg | grep -i xid`; reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
+
+NO_INSTANCES = "in MIG mode without instances: nothing can run on it (`nvidia-smi mig -cgi`)"
+REMAP_FAILED = "a bad row of memory could not be replaced: have the device replaced"
+REMAP_PENDING = "a bad row of memory is replaced at the next reset: reset it when it is idle"
+INSTANCE_GONE = "this MIG instance is no longer there: see `nvidia-smi -L`"
+
+
 def throttle_words(mask: int) -> list[str]:
     """Why the clocks are held down, for the bits of nvmlDeviceGetCurrentClocksEventReasons.
 
@@ -52,6 +108,20 @@ def throttle_words(mask: int) -> list[str]:
         mask &= ~_HARDWARE_SLOWDOWN
     bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
     return [_THROTTLE_WORDS.get(bit, hex(bit)) for bit in bits]
+
+
+def why_not(status: int) -> Why:
+    """Why a figure is unknown, for the NVML status that its query ended with."""
+    return _REASONS.get(status) or Why(f"unreadable: NVML error {status}")
+
+
+def trouble(index: int, status: int | None) -> str:
+    """What is wrong with a device that cannot be used, and the remedy.
+
+    `status` is what NVML said; None where the device only ceased to answer.
+    """
+    what = "lost: it answers no more" if status is None else _LOOK_UP_TROUBLE.get(status)
+    return f"{what or f'lost: NVML error {status}'}; {_RESET.format(index=index)}"
 
 
 def init_failure(status: int, text: str) -> str:

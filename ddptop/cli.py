@@ -225,13 +225,14 @@ def stacks(job: str | None, rank: int | None) -> int:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True)
-def gpus(as_json: bool) -> int:
+@click.option("--links", is_flag=True, help="PCIe and NVLink rates too; takes a second more")
+def gpus(as_json: bool, links: bool) -> int:
     """Show this machine's GPUs and who holds them."""
     from ddptop.commands.gpus import run
     from ddptop_runner.registry import rank_of_pid
 
     owners = rank_of_pid()
-    return run(as_json, lambda pid: owners.get(pid))
+    return run(as_json, lambda pid: owners.get(pid), links=links)
 
 
 @cli.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from pathlib import Path
 
 import pytest
 from tests.e2e.conftest import Job
@@ -66,4 +66,4 @@ def test_each_rank_is_on_its_device_with_its_loss_and_memory(
     assert {rank["pid"] for rank in status["ranks"]} <= holders
     assert not [a for a in status["alerts"] if a["severity"] == "error"]
     job.cli("stop", job.name)
-    assert all(not os.path.exists(f"/proc/{rank['pid']}") for rank in status["ranks"])
+    assert not any(Path(f"/proc/{rank['pid']}").exists() for rank in status["ranks"])

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
 
-from ddptop_runner.foreign.types import Census, ForeignJob
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.devices.owners import ENDED
+from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
+from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.recognize import find_jobs
+from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.model import GpuSample
+from ddptop_runner.paths import run_folder
+from ddptop_runner.spec import read_spec
 
 IsOwn = Callable[[str], bool]
 """Whether a DDPTOP_JOB_ID is that of a job in this state folder."""
@@ -13,7 +23,16 @@ IsOwn = Callable[[str], bool]
 
 def is_own_job(job_id: str) -> bool:
     """Whether this state folder has the job of that DDPTOP_JOB_ID (`name@nonce`)."""
-    raise NotImplementedError
+    name = job_id.rpartition("@")[0]
+    if not name or "/" in name or name in (".", ".."):
+        return False
+    folder = run_folder(name)
+    if not os.access(folder.spec_file, os.R_OK):
+        return False
+    try:
+        return read_spec(folder).job_id == job_id
+    except DamagedFileError:
+        return True  # better left out than shown as somebody else's
 
 
 class CensusTaker:
@@ -22,9 +41,14 @@ class CensusTaker:
     Make one per viewer and use it from one thread: a repeated look costs a few milliseconds.
     """
 
-    def __init__(self, own: IsOwn = is_own_job) -> None:
+    def __init__(self, own: IsOwn = is_own_job, table: ProcessTable | None = None) -> None:
         """`own` tells which jobs are ddptop's own here; their processes are left out."""
         self._own = own
+        self._table = ProcessTable() if table is None else table
+        self._answers: dict[str, bool] = {}
+        self._boot_unix_s = time.time() - boottime_s()
+        self._ticks_per_s = os.sysconf("SC_CLK_TCK")
+        self._kept: dict[int, int] = {}
 
     def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
         """All foreign training now; never raises.
@@ -33,14 +57,86 @@ class CensusTaker:
             gpus: the latest sample of the devices: its processes tell who holds which. Without
                 it jobs are found by their environment and process tree only.
         """
-        raise NotImplementedError
+        held, strangers = devices_by_pid(gpus)
+        facts = self._table.scan(held)
+        by_pid = {process.pid: process for process in facts}
+        self._kept = {
+            pid: ticks
+            for pid, ticks in self._kept.items()
+            if pid in by_pid and by_pid[pid].start_ticks == ticks
+        }
+        jobs, unreadable = find_jobs(
+            facts,
+            held,
+            self._own_pids(facts),
+            boot_unix_s=self._boot_unix_s,
+            ticks_per_s=self._ticks_per_s,
+            pinned=self._kept,
+            uid=os.geteuid(),
+        )
+        members = {pid for job in jobs for pid in job.pids}
+        return Census(
+            jobs=tuple(jobs),
+            unreadable=(*unreadable, *strangers),
+            facts={pid: by_pid[pid] for pid in sorted(members) if pid in by_pid},
+        )
 
     def keep(self, job: ForeignJob) -> None:
         """Have every later census hold this job's processes as a job, recognised or not.
 
         For a process that a person pointed at (see `resolve`). It is forgotten once it is gone.
         """
-        raise NotImplementedError
+        self.pin(job.root_pid, job.root_start_ticks)
+
+    def pin(self, pid: int, start_ticks: int) -> None:
+        """As `keep`, for one process."""
+        self._kept[pid] = start_ticks
+
+    def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
+        own = []
+        for process in facts:
+            job_id = (process.environ or {}).get("DDPTOP_JOB_ID")
+            if job_id is None:
+                continue
+            # a run folder comes before its processes and may go after them: asked once is enough
+            if job_id not in self._answers:
+                self._answers[job_id] = self._own(job_id)
+            if self._answers[job_id]:
+                own.append(process.pid)
+        return own
+
+
+def devices_by_pid(
+    gpus: Sequence[GpuSample],
+) -> tuple[dict[int, list[str]], list[Unreadable]]:
+    """UUIDs of the devices that each pid of this host holds, and the pids of other namespaces.
+
+    A pid counts as one of this host only when the sample could say whose it is: in a container the
+    driver may name pids of the host, which are other processes in here.
+    """
+    held: dict[int, list[str]] = {}
+    strange: dict[int, tuple[list[str], str]] = {}
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        if gpu.uuid is None:
+            continue
+        for process in gpu.processes or ():
+            if process.user is not None:
+                held.setdefault(process.pid, []).append(gpu.uuid)
+            elif process.note != ENDED:
+                note = process.note or NOT_HERE
+                strange.setdefault(process.pid, ([], note))[0].append(gpu.uuid)
+    strangers = [
+        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=note)
+        for pid, (uuids, note) in sorted(strange.items())
+        if pid not in held
+    ]
+    return held, strangers
+
+
+NOT_HERE = (
+    "the driver names this pid, and nothing here says whose it is: it is in another container, or"
+    " /proc hides it (hidepid); look from the host, or as root"
+)
 
 
 def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
@@ -58,7 +154,53 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
         UsageError: the name could be that of several jobs (the message lists them), or the
             process belongs to one of ddptop's own (the message names the verb for it).
     """
-    raise NotImplementedError
+    if text.isascii() and text.isdigit():
+        return _resolve_pid(int(text), census, own)
+    exact = [job for job in census.jobs if job.name == text]
+    script = [job for job in census.jobs if job.name.rpartition(":")[0] == text]
+    prefix = [job for job in census.jobs if text and job.name.startswith(text)]
+    for matches in (exact, script, prefix):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = ", ".join(sorted(job.name for job in matches))
+            raise UsageError(f"{text!r} could be any of {names}", "give more of the name, or a pid")
+    raise NoSuchJobError(
+        f"no training {text!r} was found among what ddptop did not start", "ddptop ps lists it"
+    )
+
+
+def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
+    job = next((job for job in census.jobs if pid in job.pids), None)
+    if job is not None:
+        return job
+    own_job = _own_job_above(pid, own)
+    if own_job is not None:
+        raise UsageError(f"{pid} belongs to ddptop's own job", f"ddptop attach {own_job}")
+    taker = CensusTaker(own)
+    ticks = procs.start_ticks(pid)
+    if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
+        taker.pin(pid, ticks)
+        job = next((job for job in taker.take().jobs if pid in job.pids), None)
+        if job is not None:
+            return job
+        raise UsageError(f"{pid} is a process of the kernel", "name one that a person started")
+    hidden = next((one for one in census.unreadable if one.pid == pid), None)
+    hint = "ddptop ps lists training" if hidden is None else hidden.reason
+    raise NoSuchJobError(f"there is no process {pid} here", hint)
+
+
+def _own_job_above(pid: int, own: IsOwn) -> str | None:
+    """The name of ddptop's own job that the process, or one above it, belongs to."""
+    while pid > 1:
+        job_id = procs.environ_value(pid, "DDPTOP_JOB_ID")
+        if job_id is not None and own(job_id):
+            return job_id.rpartition("@")[0]
+        fields = procs.stat_fields(pid)
+        if fields is None:
+            return None
+        pid = int(fields[1])
+    return None
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
@@ -67,4 +209,12 @@ def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
     It is the same while its launcher or one of its ranks is the same process, so that a restart of
     the ranks and the death of the launcher both keep it.
     """
-    raise NotImplementedError
+    wanted = _identities(job)
+    found = [(len(wanted & _identities(other)), other) for other in census.jobs]
+    shared, best = max(found, key=lambda item: item[0], default=(0, None))
+    return best if shared else None
+
+
+def _identities(job: ForeignJob) -> set[tuple[int, int]]:
+    ranks = {(rank.pid, rank.start_ticks) for rank in job.ranks}
+    return ranks | {(job.root_pid, job.root_start_ticks)}

@@ -1,24 +1,292 @@
-"""Every process of this host as facts, cheap enough to be read again each other second."""
+"""Every process of this host as facts, cheap enough to be read again each other second.
+
+What is fixed by exec (arguments, environment, program) is kept until the process executes another
+program, which shows in the address of its environment. Threads, libraries and sockets are read
+only of processes that may be training, and again only where something points to a change.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
+from ddptop_runner.foreign.arguments import is_python, is_spawned
+from ddptop_runner.foreign.sockets import Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
+from ddptop_runner.foreign.variables import RANK_VARIABLES, kept_of
+
+ARGV_EVERY_S = 15.0
+"""A process can overwrite its arguments to show a title: how long that may go unseen."""
+DETAILS_EVERY_S = 30.0
+"""Threads and sockets are read again after this time although nothing points to a change."""
+MAPS_GROWTH_BYTES = 8 << 20
+"""Address space gained or lost that makes the libraries worth another look."""
+
+DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
+"""How names of threads begin that only torch.distributed starts."""
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD in the flags of /proc/<pid>/stat."""
+_LIBRARIES = {
+    "torch": (b"/libtorch", b"/libc10"),
+    "tensorflow": (b"/libtensorflow", b"_pywrap_tensorflow"),
+    "jax": (b"/jaxlib/",),
+    "cuda": (b"/libcuda.so",),
+}
+_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
+
+
+@dataclass(slots=True)
+class _Stat:
+    """What one read of /proc/<pid>/stat tells."""
+
+    comm: str
+    state: str
+    ppid: int
+    session: int
+    threads: int
+    start_ticks: int
+    virtual_bytes: int
+    environ_at: int
+    """Address of the environment: random for each exec; 0 without permission."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is kept of one process between two looks."""
+
+    facts: ProcessFacts
+    executed: tuple[int, int, str]
+    """Start, address of the environment, short name: another exec changes it."""
+    argv_due_s: float
+    details_due_s: float = 0.0
+    threads_then: int = -1
+    maps_due_s: float = 0.0
+    maps_wait_s: float = 1.0
+    virtual_then: int = -1
 
 
 class ProcessTable:
     """Reads /proc, and keeps what is fixed for a process's life by (pid, start time)."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+        self._proc = os.fspath(proc)
+        self._known: dict[int, _Known] = {}
+        self._sockets = SocketReader(proc)
 
     def scan(self, device_pids: Collection[int] = ()) -> list[ProcessFacts]:
         """All processes but kernel threads, by pid; never raises.
 
         State, parent and session are read anew each time. Threads, libraries and sockets are read
-        only of processes that may be training: Python, a known launcher, rank variables in the
-        environment, or a pid in `device_pids`; of all others they are None.
+        only of processes that may be training: Python, rank variables in the environment, or a pid
+        in `device_pids`; of all others they are None. Sockets are read only where torch.distributed
+        is at work and no variable tells the rank. A zombie keeps what was known of it.
         """
-        raise NotImplementedError
+        now_s = time.monotonic()
+        self._sockets.begin()
+        seen: dict[int, _Known] = {}
+        for pid in self._pids():
+            stat = self._stat(pid)
+            if stat is None:
+                continue
+            known = self._current(pid, stat, now_s)
+            if known is None:
+                continue
+            if stat.state not in "ZX" and (pid in device_pids or _may_train(known.facts)):
+                self._look_closer(known, stat, now_s)
+            seen[pid] = known
+        self._known = seen
+        return [known.facts for _, known in sorted(seen.items())]
+
+    def _pids(self) -> list[int]:
+        try:
+            return [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
+        except OSError:
+            return []
+
+    def _stat(self, pid: int) -> _Stat | None:
+        """None when it is gone, hidden or a kernel thread."""
+        data = _read(f"{self._proc}/{pid}/stat", 4096)
+        if not data:
+            return None
+        close = data.rfind(b")")
+        fields = data[close + 2 :].split()
+        try:
+            if int(fields[6]) & _KERNEL_THREAD:
+                return None
+            return _Stat(
+                comm=data[data.index(b"(") + 1 : close].decode("utf-8", "replace"),
+                state=fields[0].decode("ascii", "replace"),
+                ppid=int(fields[1]),
+                session=int(fields[3]),
+                threads=int(fields[17]),
+                start_ticks=int(fields[19]),
+                virtual_bytes=int(fields[20]),
+                environ_at=int(fields[47]) if len(fields) > 47 else 0,
+            )
+        except (IndexError, ValueError):
+            return None
+
+    def _current(self, pid: int, stat: _Stat, now_s: float) -> _Known | None:
+        """The process with its state of now; None when it went away meanwhile."""
+        known = self._known.get(pid)
+        executed = (stat.start_ticks, stat.environ_at, stat.comm)
+        if known is not None and known.facts.start_ticks != stat.start_ticks:
+            known = None
+        ended = stat.state in "ZX"
+        if known is None or (not ended and known.executed[1:] != executed[1:]):
+            renamed = known is not None and known.executed[1] == stat.environ_at != 0
+            if known is None or not renamed:
+                return self._new(pid, stat, executed, now_s)
+            known.executed = executed
+            known.facts = _replaced(known.facts, comm=stat.comm)
+        facts = known.facts
+        if (facts.state, facts.ppid, facts.session) != (stat.state, stat.ppid, stat.session):
+            known.facts = _replaced(facts, state=stat.state, ppid=stat.ppid, session=stat.session)
+        if now_s >= known.argv_due_s and not ended:
+            known.argv_due_s = now_s + ARGV_EVERY_S
+            argv = self._argv(pid)
+            if argv is not None and argv != known.facts.argv:
+                known.facts = _replaced(known.facts, argv=argv)
+        return known
+
+    def _new(
+        self, pid: int, stat: _Stat, executed: tuple[int, int, str], now_s: float
+    ) -> _Known | None:
+        folder = f"{self._proc}/{pid}"
+        argv = self._argv(pid)
+        if argv is None:
+            return None
+        environ = None if stat.state in "ZX" else _read(f"{folder}/environ")
+        try:
+            uid = os.stat(folder).st_uid  # noqa: PTH116 - hot
+        except OSError:
+            return None
+        try:
+            program = os.readlink(f"{folder}/exe").removesuffix(" (deleted)")  # noqa: PTH115
+        except OSError:
+            program = None
+        facts = ProcessFacts(
+            pid=pid,
+            start_ticks=stat.start_ticks,
+            ppid=stat.ppid,
+            state=stat.state,
+            session=stat.session,
+            uid=uid,
+            comm=stat.comm,
+            argv=argv,
+            environ=None if environ is None else kept_of(environ),
+            program=None if program is None else program.rpartition("/")[2],
+        )
+        # spread over time, so that not all are due at once
+        return _Known(facts, executed, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
+
+    def _argv(self, pid: int) -> tuple[str, ...] | None:
+        data = _read(f"{self._proc}/{pid}/cmdline")
+        if data is None:
+            return None
+        # a title ends without a NUL, or in many
+        words = data.rstrip(b"\0").split(b"\0") if data else []
+        return tuple(word.decode("utf-8", "surrogateescape") for word in words)
+
+    def _look_closer(self, known: _Known, stat: _Stat, now_s: float) -> None:
+        facts = known.facts
+        if stat.threads != known.threads_then or now_s >= known.details_due_s:
+            known.threads_then = stat.threads
+            known.details_due_s = now_s + DETAILS_EVERY_S
+            threads = self._threads(facts.pid)
+            ports = None
+            if threads is not None and _needs_sockets(facts, threads):
+                ports = self._sockets.read(facts.pid)
+                if not (ports and ports.listens | ports.connected):
+                    known.details_due_s = now_s + 1.0  # not connected yet
+            known.facts = facts = _with_details(facts, threads, ports)
+        if now_s >= known.maps_due_s and self._maps_may_differ(known, stat):
+            known.virtual_then = stat.virtual_bytes
+            known.maps_due_s = now_s + known.maps_wait_s
+            known.maps_wait_s = min(60.0, known.maps_wait_s * 2)
+            libraries = self._libraries(facts.pid)
+            if libraries != facts.libraries:
+                known.maps_wait_s = 1.0
+                known.facts = _replaced(facts, libraries=libraries)
+
+    @staticmethod
+    def _maps_may_differ(known: _Known, stat: _Stat) -> bool:
+        if known.virtual_then < 0:
+            return True
+        libraries = known.facts.libraries or frozenset()
+        if libraries & _FRAMEWORKS and "cuda" in libraries:
+            return False
+        return abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
+
+    def _threads(self, pid: int) -> frozenset[str] | None:
+        folder = f"{self._proc}/{pid}/task"
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return None
+        found = (_read(f"{folder}/{name}/comm", 64) for name in names)
+        return frozenset(comm.rstrip(b"\n").decode("utf-8", "replace") for comm in found if comm)
+
+    def _libraries(self, pid: int) -> frozenset[str] | None:
+        maps = _read(f"{self._proc}/{pid}/maps")
+        if maps is None:
+            return None
+        return frozenset(
+            name for name, files in _LIBRARIES.items() if any(file in maps for file in files)
+        )
+
+
+def is_distributed(process: ProcessFacts) -> bool:
+    """Whether its threads tell that torch.distributed is at work in it."""
+    return process.threads is not None and any(
+        name.startswith(DISTRIBUTED_THREADS) for name in process.threads
+    )
+
+
+def _may_train(facts: ProcessFacts) -> bool:
+    if facts.environ and not RANK_VARIABLES.isdisjoint(facts.environ):
+        return True
+    return is_python(facts)
+
+
+def _needs_sockets(facts: ProcessFacts, threads: frozenset[str]) -> bool:
+    if facts.environ and "RANK" in facts.environ:
+        return False
+    return is_spawned(facts) or any(name.startswith(DISTRIBUTED_THREADS) for name in threads)
+
+
+def _with_details(
+    facts: ProcessFacts, threads: frozenset[str] | None, ports: Ports | None
+) -> ProcessFacts:
+    listens, connected = (None, None) if ports is None else (ports.listens, ports.connected)
+    if (facts.threads, facts.listens, facts.connected) == (threads, listens, connected):
+        return facts
+    return _replaced(facts, threads=threads, listens=listens, connected=connected)
+
+
+def _replaced(facts: ProcessFacts, **changes: object) -> ProcessFacts:
+    values = {name: getattr(facts, name) for name in ProcessFacts.__dataclass_fields__}
+    return ProcessFacts(**{**values, **changes})
+
+
+def _read(path: str, limit: int = -1) -> bytes | None:
+    """The file's content, or None when it is gone or may not be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if limit > 0:
+            return os.read(descriptor, limit)
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

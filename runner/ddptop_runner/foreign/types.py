@@ -22,7 +22,8 @@ Launcher = Literal[
     "python",
 ]
 """Who started the ranks. `DataParallel`: one process on several devices; `ddptop`: a ddptop job of
-another user or state folder; `python`: one process on at most one device. May grow."""
+another user or state folder; `python`: no launcher, so one process, or ranks that were started one
+by one. May grow."""
 
 RankEvidence = Literal["environment", "arguments", "start order", "device", "sockets", "single"]
 """What a rank's number was read from, strongest first."""
@@ -53,6 +54,8 @@ class ProcessFacts:
     """TCP ports that it listens on; None as above."""
     connected: frozenset[int] | None = None
     """Remote TCP ports of its established connections; None as above."""
+    program: str | None = None
+    """Base name of the file that it executes, whatever it calls itself; None as above."""
 
 
 @dataclass(frozen=True)

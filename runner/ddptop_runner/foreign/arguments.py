@@ -1,0 +1,291 @@
+"""What a command line tells: an interpreter and its script, a launcher, a wrapper, an option."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddptop_runner.foreign.types import Launcher, ProcessFacts
+from ddptop_runner.log_clean import sanitize
+
+COMMAND_LIMIT = 400
+"""Longest command kept, in characters."""
+
+FRAMEWORKS: frozenset[str] = frozenset({"torch", "tensorflow", "jax"})
+"""Names in `ProcessFacts.libraries` that can train."""
+
+_PYTHON = re.compile(r"python(\d[\d.]*t?)?(-dbg|-intel64)?|pypy3?[\d.]*|pt_main_thread")
+_OPTIONS_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHELLS = _words("sh bash dash zsh ksh fish csh tcsh busybox")
+_WRAPPERS = _words(
+    """
+    nohup time env uv uvx conda mamba micromamba poetry pdm pixi hatch pipenv rye timeout nice
+    ionice numactl taskset setsid stdbuf chrt sudo doas unbuffer script strace ltrace nsys ncu
+    catchsegv caffeinate systemd-inhibit tini dumb-init docker-init
+    """
+)
+_LAUNCHER_SCRIPTS: dict[str, Launcher] = {
+    "torchrun": "torchrun",
+    "accelerate": "accelerate",
+    "accelerate-launch": "accelerate",
+    "deepspeed": "deepspeed",
+    "deepspeed.pt": "deepspeed",
+    "horovodrun": "horovod",
+}
+_LAUNCHER_MODULES: dict[str, Launcher] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "accelerate.commands.accelerate_cli": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed.launcher.launch": "deepspeed",
+    "horovod.runner.launch": "horovod",
+}
+_LAUNCHER_PROGRAMS: dict[str, Launcher] = {
+    **dict.fromkeys(
+        _words(
+            """
+            mpirun mpiexec orterun prterun prun prte prted orted mpirun.openmpi mpiexec.openmpi
+            mpirun.mpich mpiexec.mpich mpirun.hydra mpiexec.hydra hydra_pmi_proxy
+            """
+        ),
+        "mpirun",
+    ),
+    "srun": "srun",
+    "slurmstepd": "srun",
+}
+_HELPER_CODE = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
+_FORK_SERVER = "multiprocessing.forkserver"
+_SPAWN_MAIN = "multiprocessing.spawn"
+_TOOLS = _words(
+    """
+    pytest py.test tensorboard wandb py-spy ddptop jupyter jupyter-lab jupyter-notebook jupyterhub
+    jupyter-server ipcluster pylsp pyright mypy ruff pip nvitop gpustat
+    """
+)
+_TOOL_MODULES = _TOOLS | {"ddptop_runner", "jupyter_server", "notebook", "jupyterlab", "jedi"}
+_TOOL_FOLDERS = ("/ddptop_runner/", "/_inductor/compile_worker/")
+_KERNELS = ("ipykernel", "ipykernel_launcher", "colab_kernel_launcher")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an interpreter runs."""
+
+    kind: Literal["script", "module", "code", "interactive"]
+    name: str
+    """Path, module name, the code itself, or empty."""
+    args: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """A short name for it."""
+        if self.kind == "script":
+            base = base_name(self.name)
+            if base in ("__main__.py", "<frozen") and "/" in self.name:  # python FOLDER
+                base = base_name(self.name.rpartition("/")[0])
+            return base.removesuffix(".py") or "python"
+        if self.kind == "module":
+            return self.name.removesuffix(".__main__").rpartition(".")[2] or "python"
+        return "python"
+
+
+def base_name(path: str) -> str:
+    """The last part of a path; a login shell's leading `-` is dropped."""
+    return path.rpartition("/")[2].removeprefix("-")
+
+
+def is_python(process: ProcessFacts) -> bool:
+    """Whether it runs Python, by its file, its first word or its name."""
+    if process.program is not None and _PYTHON.fullmatch(process.program):
+        return True
+    if process.argv and _PYTHON.fullmatch(base_name(process.argv[0])):
+        return True
+    return bool(_PYTHON.fullmatch(process.comm)) or process.comm.startswith("pt_")
+
+
+def python_target(argv: Sequence[str]) -> Target | None:
+    """What a Python command line runs; None when the first word is no interpreter."""
+    if not argv or not _PYTHON.fullmatch(base_name(argv[0])):
+        return None
+    index = 1
+    while index < len(argv):
+        word = argv[index]
+        if word == "-" or not word.startswith("-"):
+            break
+        if word in _OPTIONS_WITH_VALUE:
+            index += 2
+            continue
+        if not word.startswith("--"):
+            for kind, letter in (("module", "m"), ("code", "c")):
+                before, found, glued = word[1:].partition(letter)
+                if found and not set(before) & set("cmXW"):
+                    rest = [glued, *argv[index + 1 :]] if glued else list(argv[index + 1 :])
+                    if not rest:
+                        return Target("interactive", "")
+                    # the kind is one of Target's, which a loop variable cannot tell a type checker
+                    return Target(
+                        "module" if kind == "module" else "code", rest[0], tuple(rest[1:])
+                    )
+        index += 1
+    if index >= len(argv) or argv[index] == "-" or not argv[index]:
+        return Target("interactive", "")
+    return Target("script", argv[index], tuple(argv[index + 1 :]))
+
+
+def launcher_kind(process: ProcessFacts) -> Launcher | None:
+    """Which launcher the process is, or None."""
+    if not process.argv:
+        return None
+    target = python_target(process.argv)
+    if target is None:
+        first = base_name(process.argv[0]).removesuffix(":")
+        if first == "slurmstepd" or process.comm == "slurmstepd":
+            return "srun"
+        return _LAUNCHER_PROGRAMS.get(first) or _LAUNCHER_SCRIPTS.get(first)
+    if target.kind == "module":
+        return _LAUNCHER_MODULES.get(target.name)
+    if target.kind != "script":
+        return None
+    kind = _LAUNCHER_SCRIPTS.get(base_name(target.name))
+    if kind == "accelerate" and base_name(target.name) == "accelerate":
+        return kind if target.args[:1] == ("launch",) else None
+    if kind is None and target.name.endswith(".py"):  # python .../torch/distributed/run.py
+        module = target.name.removesuffix(".py").replace("/", ".")
+        return next(
+            (
+                found
+                for name, found in _LAUNCHER_MODULES.items()
+                if module.endswith(f".{name}") or module == name
+            ),
+            None,
+        )
+    return kind
+
+
+def is_shell(process: ProcessFacts) -> bool:
+    """Whether it is a shell."""
+    return bool(process.argv) and base_name(process.argv[0]) in _SHELLS
+
+
+def is_shell_command(process: ProcessFacts) -> bool:
+    """Whether it is a shell for one command, `sh -c ...`, as programs start them."""
+    return is_shell(process) and any(
+        word.startswith("-") and not word.startswith("--") and "c" in word
+        for word in process.argv[1:2]
+    )
+
+
+def is_wrapper(process: ProcessFacts) -> bool:
+    """Whether it only runs another command, as `time`, `uv run` and `conda run` do."""
+    if not process.argv:
+        return False
+    first = base_name(process.argv[0])
+    target = python_target(process.argv)
+    if target is None:
+        return first in _WRAPPERS
+    return target.kind == "script" and base_name(target.name) in _WRAPPERS
+
+
+def is_fork_server(process: ProcessFacts) -> bool:
+    """Whether it is multiprocessing's fork server, or a worker forked from it."""
+    return _code_has(process, (_FORK_SERVER,))
+
+
+def is_spawned(process: ProcessFacts) -> bool:
+    """Whether multiprocessing started it afresh (`spawn`)."""
+    if "--multiprocessing-fork" in process.argv:
+        return True
+    return _code_has(process, (f"from {_SPAWN_MAIN} import",))
+
+
+def is_helper(process: ProcessFacts) -> bool:
+    """Whether it never is a rank, whatever its environment says: trackers, workers, tools."""
+    if process.comm.startswith("pt_data_"):
+        return True
+    return _code_has(process, _HELPER_CODE) or is_tool(process)
+
+
+def is_tool(process: ProcessFacts) -> bool:
+    """Whether it is a program for people or tests that may load a framework without training."""
+    if not process.argv:
+        return False
+    target = python_target(process.argv)
+    if target is None:
+        return base_name(process.argv[0]) in _TOOLS
+    if target.kind == "module":
+        return target.name.split(".")[0] in _TOOL_MODULES
+    if target.kind == "script":
+        if any(folder in target.name for folder in _TOOL_FOLDERS):
+            return True
+        return base_name(target.name) in _TOOLS
+    return False
+
+
+def is_kernel(process: ProcessFacts) -> bool:
+    """Whether it is the kernel of a notebook."""
+    target = python_target(process.argv)
+    if target is None or target.kind not in ("module", "script"):
+        return False
+    name = target.name if target.kind == "module" else target.stem
+    return name.split(".")[0] in _KERNELS
+
+
+def _code_has(process: ProcessFacts, needles: Sequence[str]) -> bool:
+    """Whether it is `python -c CODE` with one of these in the code."""
+    target = python_target(process.argv)
+    if target is None or target.kind != "code":
+        return False
+    return any(needle in target.name for needle in needles)
+
+
+def option_number(args: Sequence[str], *names: str) -> int | None:
+    """The whole number given by one of these options: `--rank 1`, `--rank=1`."""
+    for index, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") not in names:
+            continue
+        if not equals:
+            value = args[index + 1] if index + 1 < len(args) else ""
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return None
+
+
+def stem_of(process: ProcessFacts) -> str:
+    """A short name of what the process runs."""
+    if is_kernel(process):
+        return "notebook"
+    target = python_target(process.argv)
+    if target is not None and (target.kind != "code" or not is_spawned(process)):
+        stem = target.stem
+    else:
+        words = process.argv[0].split() if process.argv else []
+        stem = base_name(words[0]) if words and not is_spawned(process) else process.comm
+    return re.sub(r"[^\w.-]+", "-", stem).strip("-")[:48] or "python"
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """A command as a person would type it: on one line, safe to print, of bounded length.
+
+    The interpreter's folder goes, and the interpreter itself before an installed program, since
+    `torchrun` stands in /proc as `/venv/bin/python /venv/bin/torchrun`.
+    """
+    words = list(argv)
+    if words and _PYTHON.fullmatch(base_name(words[0])):
+        words[0] = base_name(words[0])
+        if len(words) > 1 and words[1].rpartition("/")[0].endswith("/bin"):
+            words = [base_name(words[1]), *words[2:]]
+    elif words and words[0].startswith("/"):
+        words[0] = base_name(words[0])
+    text = " ".join(sanitize(shlex.join(words)).split())
+    return text if len(text) <= COMMAND_LIMIT else f"{text[: COMMAND_LIMIT - 3]}..."

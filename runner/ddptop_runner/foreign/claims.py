@@ -1,0 +1,213 @@
+"""Which rank of which job a process's environment says it is: pure, one process at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ddptop_runner.foreign.types import ProcessFacts
+from ddptop_runner.foreign.variables import number
+
+Scheme = Literal[
+    "elastic", "horovod", "deepspeed", "mpi", "pmi", "slurm", "manual", "lightning", "tf_config"
+]
+"""Whose variables they are. `manual`: RANK and its company, set by a person or a scheduler."""
+
+UNNAMED_RUN = "none"
+"""What torchrun calls each run whose --rdzv-id was not given."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a process's environment says. Children inherit it, so a claim alone makes no rank."""
+
+    scheme: Scheme
+    job: tuple[str, ...]
+    """What all ranks of the job have in common; empty where nothing names the job."""
+    rank: int
+    local_rank: int
+    world_size: int | None = None
+    local_world_size: int | None = None
+    rendezvous: str | None = None
+    restart_count: int | None = None
+
+
+def claim_of(process: ProcessFacts) -> Claim | None:
+    """The claim in the environment, by the strongest variables; None when there is none."""
+    environ = process.environ
+    if not environ:
+        return None
+    for read in (_elastic, _horovod, _deepspeed, _mpi, _slurm, _pmi, _manual, _lightning):
+        claim = read(environ)
+        if claim is not None:
+            return claim
+    return _tf_config(environ)
+
+
+def node_rank(environ: Mapping[str, str] | None) -> int | None:
+    """Which host of the job this is, where the environment says so."""
+    return number(environ or {}, "NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
+
+
+def rendezvous_of(environ: Mapping[str, str] | None) -> str | None:
+    """`MASTER_ADDR:MASTER_PORT`, or None unless both are set."""
+    address, port = (environ or {}).get("MASTER_ADDR"), (environ or {}).get("MASTER_PORT")
+    return f"{address}:{port}" if address and port else None
+
+
+def _elastic(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "RANK")
+    if rank is None or "TORCHELASTIC_RUN_ID" not in environ:
+        return None
+    rendezvous = rendezvous_of(environ)
+    return Claim(
+        scheme="elastic",
+        job=(rendezvous or "", environ["TORCHELASTIC_RUN_ID"], environ.get("DDPTOP_JOB_ID", "")),
+        rank=rank,
+        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
+        world_size=number(environ, "WORLD_SIZE"),
+        local_world_size=number(environ, "LOCAL_WORLD_SIZE"),
+        rendezvous=rendezvous,
+        restart_count=number(environ, "TORCHELASTIC_RESTART_COUNT"),
+    )
+
+
+def _horovod(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "HOROVOD_RANK")
+    if rank is None:
+        return None
+    address = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
+    port = environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
+    rendezvous = f"{address}:{port}" if address and port else None
+    return Claim(
+        scheme="horovod",
+        job=(rendezvous,) if rendezvous else (),
+        rank=rank,
+        local_rank=_first(number(environ, "HOROVOD_LOCAL_RANK"), rank),
+        world_size=number(environ, "HOROVOD_SIZE"),
+        rendezvous=rendezvous,
+    )
+
+
+def _deepspeed(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "RANK")
+    if rank is None or not {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
+        return None
+    rendezvous = rendezvous_of(environ)
+    return Claim(
+        scheme="deepspeed",
+        job=(rendezvous,) if rendezvous else (),
+        rank=rank,
+        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
+        world_size=number(environ, "WORLD_SIZE"),
+        local_world_size=number(environ, "LOCAL_SIZE"),
+        rendezvous=rendezvous,
+    )
+
+
+def _mpi(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "OMPI_COMM_WORLD_RANK")
+    if rank is None or _told_otherwise(environ, rank):
+        return None
+    name = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
+    return Claim(
+        scheme="mpi",
+        job=(name,) if name else (),
+        rank=rank,
+        local_rank=_first(number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"), rank),
+        world_size=number(environ, "OMPI_COMM_WORLD_SIZE"),
+        rendezvous=rendezvous_of(environ),
+    )
+
+
+def _slurm(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "SLURM_PROCID")
+    if rank is None or _told_otherwise(environ, rank):
+        return None
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    if number(environ, "PMI_RANK", "PMIX_RANK") not in (None, rank):
+        return None  # an mpirun inside the allocation: its daemon's place is no rank
+    return Claim(
+        scheme="slurm",
+        job=(environ.get("SLURM_JOB_ID", ""), step or ""),
+        rank=rank,
+        local_rank=_first(number(environ, "SLURM_LOCALID"), rank),
+        world_size=number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        rendezvous=rendezvous_of(environ),
+    )
+
+
+def _pmi(environ: Mapping[str, str]) -> Claim | None:
+    rank = number(environ, "PMI_RANK", "PMIX_RANK")
+    if rank is None or _told_otherwise(environ, rank):
+        return None
+    name = environ.get("PMIX_NAMESPACE")
+    return Claim(
+        scheme="pmi",
+        job=(name,) if name else (),
+        rank=rank,
+        local_rank=_first(number(environ, "MPI_LOCALRANKID"), rank),
+        world_size=number(environ, "PMI_SIZE"),
+        rendezvous=rendezvous_of(environ),
+    )
+
+
+def _manual(environ: Mapping[str, str]) -> Claim | None:
+    rank, world_size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    if rank is None or world_size is None:
+        return None
+    rendezvous = rendezvous_of(environ)
+    return Claim(
+        scheme="manual",
+        job=(rendezvous or "", str(world_size)),
+        rank=rank,
+        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
+        world_size=world_size,
+        local_world_size=number(environ, "LOCAL_WORLD_SIZE"),
+        rendezvous=rendezvous,
+    )
+
+
+def _lightning(environ: Mapping[str, str]) -> Claim | None:
+    """Lightning gives its children no RANK; that of a further host follows from all its ranks."""
+    local_rank = number(environ, "LOCAL_RANK")
+    rendezvous = rendezvous_of(environ)
+    if local_rank is None or "NODE_RANK" not in environ or rendezvous is None:
+        return None
+    return Claim(
+        scheme="lightning",
+        job=(rendezvous,),
+        rank=local_rank,
+        local_rank=local_rank,
+        world_size=number(environ, "WORLD_SIZE"),
+        rendezvous=rendezvous,
+    )
+
+
+def _tf_config(environ: Mapping[str, str]) -> Claim | None:
+    try:
+        config = json.loads(environ.get("TF_CONFIG", ""))
+        cluster, task = config["cluster"], config["task"]
+        order = [("chief", i) for i in range(len(cluster.get("chief", ())))]
+        order += [("worker", i) for i in range(len(cluster.get("worker", ())))]
+        rank = order.index((task["type"], int(task["index"])))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Claim(
+        scheme="tf_config",
+        job=(json.dumps(cluster, sort_keys=True),),
+        rank=rank,
+        local_rank=rank,
+        world_size=len(order),
+    )
+
+
+def _told_otherwise(environ: Mapping[str, str], rank: int) -> bool:
+    """Whether a RANK of another value was set below the scheduler that gave `rank`."""
+    return "WORLD_SIZE" in environ and number(environ, "RANK") not in (None, rank)
+
+
+def _first(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value

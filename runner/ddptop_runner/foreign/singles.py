@@ -1,0 +1,114 @@
+"""Training in one process: plain, or over several devices of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ddptop_runner.foreign.arguments import (
+    FRAMEWORKS,
+    is_kernel,
+    is_python,
+    is_wrapper,
+    launcher_kind,
+)
+from ddptop_runner.foreign.claims import rendezvous_of
+from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, is_copy, start_order
+from ddptop_runner.foreign.types import Launcher, ProcessFacts
+
+ONE_PROCESS = "accelerate started one process, so there is one rank"
+NOT_RECOGNIZED = "not recognised as training: shown because you named the process"
+
+
+def single_jobs(tree: Tree) -> list[JobDraft]:
+    """A job for each process that trains by itself, and belongs to no other job."""
+    candidates = {
+        process.pid: process
+        for process in sorted(tree.by_pid.values(), key=start_order)
+        if _may_be_single(tree, process) and not tree.is_taken(process)
+    }
+    drafts: list[JobDraft] = []
+    covered: set[int] = set()
+    for process in candidates.values():
+        if covered & {process.pid, *(above.pid for above in tree.ancestors(process))}:
+            continue
+        below = [one for one in tree.descendants(process.pid) if one.pid in candidates]
+        holders = [] if tree.devices(process) else [one for one in below if tree.devices(one)]
+        if not holders:
+            drafts.append(_draft(tree, process, tree.launch_chain(process)))
+            covered.add(process.pid)
+        elif any(_runs_the_same(tree, holder, process) for holder in holders):
+            chain = [*tree.launch_chain(process), process]
+            drafts.append(_draft(tree, holders[0], chain))
+            covered.add(process.pid)
+        # else it starts trainings of other scripts, as a sweep does: those are the jobs
+    return drafts
+
+
+def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
+    if process.state in "ZX" or not tree.can_be_rank(process):
+        return False
+    if tree.devices(process):
+        return True
+    return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)
+
+
+def _runs_the_same(tree: Tree, worker: ProcessFacts, parent: ProcessFacts) -> bool:
+    """Whether `worker` is one that multiprocessing started for `parent`."""
+    return any(worker.pid == one.pid for one in tree.workers(parent)) or is_copy(worker, parent)
+
+
+def _draft(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) -> JobDraft:
+    launcher, notes = _kind(tree, process, chain)
+    # of known launchers only the runners around a single process belong to it
+    launchers = [one for one in chain if is_wrapper(one) or is_python(one) or launcher_kind(one)]
+    return JobDraft(
+        launcher=launcher,
+        ranks=[RankDraft(process, 0, 0, "single")],
+        launchers=launchers,
+        world_size=1,
+        rendezvous=None if launcher == "python" else rendezvous_of(process.environ),
+        notes=notes,
+    )
+
+
+def _kind(
+    tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]
+) -> tuple[Launcher, list[str]]:
+    kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
+    held = len(tree.devices(process))
+    libraries = process.libraries or frozenset()
+    notes = [f"one process holds {held} devices: figures per rank are not to be had"]
+    if kinds and kinds[-1] is not None:
+        return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
+    if held < 2:
+        return "python", []
+    if "torch" in libraries:
+        return "DataParallel", notes
+    if "tensorflow" in libraries or _has_tensorflow_threads(process):
+        return "MirroredStrategy", notes
+    return "python", notes
+
+
+def _has_tensorflow_threads(process: ProcessFacts) -> bool:
+    return any(
+        name.startswith(("tf_", "collective_ops", "tensorflow")) for name in process.threads or ()
+    )
+
+
+def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
+    """A job for each of these processes that belongs to none."""
+    drafts = []
+    for pid in sorted(pinned):
+        process = tree.by_pid.get(pid)
+        if process is None or tree.is_taken(process):
+            continue
+        launcher: Launcher = "python"
+        drafts.append(
+            JobDraft(
+                launcher=launcher,
+                ranks=[RankDraft(process, 0, 0, "single")],
+                world_size=1,
+                notes=[NOT_RECOGNIZED],
+            )
+        )
+    return drafts

@@ -1,0 +1,112 @@
+"""TCP ports of a process: which it listens on, and to which remote ones it is connected.
+
+Joins the sockets of the process's network namespace with the inodes of its open files. That joins
+ranks of one job without any variable: all are connected to the port that rank 0 listens on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_ESTABLISHED = b"01"
+_LISTEN = b"0A"
+
+
+@dataclass(frozen=True)
+class SocketTable:
+    """The TCP sockets of one network namespace."""
+
+    listens: Mapping[int, int]
+    """Local port of each listening socket, by its inode."""
+    connected: Mapping[int, int]
+    """Remote port of each established connection, by its inode."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of one process."""
+
+    listens: frozenset[int]
+    connected: frozenset[int]
+    """Remote ports of its established connections."""
+
+
+def parse_tables(*tables: bytes) -> SocketTable:
+    """The sockets in what /proc/net/tcp and tcp6 hold; lines of another shape are left out."""
+    listens: dict[int, int] = {}
+    connected: dict[int, int] = {}
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            fields = line.split(None, 10)
+            if len(fields) < 10 or fields[3] not in (_LISTEN, _ESTABLISHED):
+                continue
+            try:
+                inode = int(fields[9])
+                if fields[3] == _LISTEN:
+                    listens[inode] = int(fields[1].rpartition(b":")[2], 16)
+                else:
+                    connected[inode] = int(fields[2].rpartition(b":")[2], 16)
+            except ValueError:
+                continue
+    return SocketTable(listens=listens, connected=connected)
+
+
+def ports_of(inodes: Iterable[int], table: SocketTable) -> Ports:
+    """The ports of a process that has these socket inodes open."""
+    held = set(inodes)
+    return Ports(
+        listens=frozenset(table.listens[inode] for inode in held & table.listens.keys()),
+        connected=frozenset(table.connected[inode] for inode in held & table.connected.keys()),
+    )
+
+
+class SocketReader:
+    """Reads ports of processes; each network namespace's sockets once per `begin`."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = os.fspath(proc)
+        self._tables: dict[str, SocketTable] = {}
+
+    def begin(self) -> None:
+        """Forget the sockets read so far: a new look begins."""
+        self._tables.clear()
+
+    def read(self, pid: int) -> Ports | None:
+        """The process's ports; None when it is gone or may not be looked into."""
+        folder = f"{self._proc}/{pid}"
+        try:
+            inodes = _socket_inodes(f"{folder}/fd")
+            if not inodes:
+                return Ports(frozenset(), frozenset())
+            namespace = os.readlink(f"{folder}/ns/net")  # noqa: PTH115 - hot
+            if namespace not in self._tables:
+                self._tables[namespace] = _read_tables(f"{folder}/net")
+        except OSError:
+            return None
+        return ports_of(inodes, self._tables[namespace])
+
+
+def _read_tables(folder: str) -> SocketTable:
+    tables = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - hot
+                tables.append(file.read())
+        except OSError:  # a host without IPv6 has no tcp6
+            continue
+    return parse_tables(*tables)
+
+
+def _socket_inodes(folder: str) -> list[int]:
+    inodes = []
+    for name in os.listdir(folder):
+        try:
+            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
+        except OSError:  # closed meanwhile
+            continue
+        if target.startswith("socket:["):
+            inodes.append(int(target[8:-1]))
+    return inodes

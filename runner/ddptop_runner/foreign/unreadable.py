@@ -1,0 +1,88 @@
+"""Processes that may be training, and that this user may not look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ddptop_runner.foreign.arguments import (
+    command_line,
+    is_helper,
+    is_python,
+    is_wrapper,
+    launcher_kind,
+    python_target,
+)
+from ddptop_runner.foreign.tree import Tree, start_order
+from ddptop_runner.foreign.types import ProcessFacts, Unreadable
+
+FIRST_PERSON_UID = 1000
+"""Below are the machine's own services, but for root."""
+
+_SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
+
+HIDDEN = (
+    "the driver names this pid, and no such process can be seen here: it is in another container,"
+    " or /proc hides it (hidepid); look from the host, or as root"
+)
+
+
+def find_unreadable(
+    tree: Tree,
+    device_pids: Mapping[int, Sequence[str]],
+    uid: int,
+    user_of: Callable[[int], str],
+) -> list[Unreadable]:
+    """Those of no job whose environment is hidden, and pids of devices that are not here at all.
+
+    Args:
+        tree: the host, with all jobs taken.
+        device_pids: UUIDs of the devices that a pid holds, by NVML.
+        uid: of the user who looks.
+        user_of: the name of a uid.
+    """
+    found: dict[int, Unreadable] = {}
+    for process in sorted(tree.by_pid.values(), key=start_order):
+        if process.environ is not None or process.state in "ZX" or tree.is_taken(process):
+            continue
+        if any(above.pid in found for above in tree.ancestors(process)):
+            continue
+        if _may_train(tree, process):
+            found[process.pid] = Unreadable(
+                pid=process.pid,
+                user=user_of(process.uid),
+                command=command_line(process.argv) or process.comm,
+                devices=tree.devices(process),
+                reason=_reason(process.uid, uid, user_of),
+            )
+    hidden = [
+        Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
+        for pid, uuids in sorted(device_pids.items())
+        if pid not in tree.by_pid and pid not in tree.own
+    ]
+    return [*found.values(), *hidden]
+
+
+def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
+    if uid == 0:
+        return "even root may not look into it here: CAP_SYS_PTRACE is missing in this container"
+    if owner == uid:
+        return "the kernel hides it although it is yours: it has gained rights; look as root"
+    name = user_of(owner)
+    return f"its environment is {name}'s: look as {name} or as root"
+
+
+def _may_train(tree: Tree, process: ProcessFacts) -> bool:
+    if is_helper(process) or is_wrapper(process):
+        return False
+    if tree.devices(process):
+        return True
+    if launcher_kind(process) is not None:
+        return not tree.children(process.pid)  # else its ranks are named
+    if not is_python(process):
+        return False
+    if any(launcher_kind(above) is not None for above in tree.ancestors(process)):
+        return True
+    if 0 < process.uid < FIRST_PERSON_UID:
+        return False
+    target = python_target(process.argv)
+    return target is None or not target.name.startswith(_SYSTEM_FOLDERS)

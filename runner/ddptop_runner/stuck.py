@@ -39,9 +39,7 @@ WORKING_CPU_PERCENT = 20.0
 LEVEL_SPAN_S = 120.0
 """Power is remembered over about this time of progress ..."""
 MEAN_SPAN_S = 30.0
-"""... and, where progress cannot be seen, as the highest mean over this time ..."""
-FORGET_S = 3600.0
-"""... which is forgotten over this one."""
+"""... and, where progress cannot be seen, as the highest mean over this time."""
 LONGEST_GAP_S = 600.0
 """A longer pause between signs of progress does not raise what is allowed any more."""
 LONGEST_LOOK_S = 5.0
@@ -84,7 +82,7 @@ class _Power:
     def __init__(self) -> None:
         self.while_progressing_w: float | None = None
         self.highest_w: float | None = None
-        """Highest mean over MEAN_SPAN_S, whatever the job did."""
+        """Highest mean over MEAN_SPAN_S, whatever the ranks did."""
         self._since_progress: deque[float] = deque(maxlen=600)
         self._recent: deque[tuple[float, float]] = deque()
 
@@ -97,14 +95,10 @@ class _Power:
         """One more sample."""
         self._since_progress.append(power_w)
         self._recent.append((now_s, power_w))
-        span_s = now_s - self._recent[0][0]
-        if span_s < MEAN_SPAN_S:
-            return
-        mean = sum(watts for _, watts in self._recent) / len(self._recent)
-        self._recent.popleft()
-        passed_s = now_s - self._recent[-2][0] if len(self._recent) > 1 else 0.0
-        faded = (self.highest_w or 0.0) * math.exp(-passed_s / FORGET_S)
-        self.highest_w = max(mean, faded)
+        if now_s - self._recent[0][0] >= MEAN_SPAN_S:
+            mean = sum(watts for _, watts in self._recent) / len(self._recent)
+            self.highest_w = max(mean, self.highest_w or 0.0)
+            self._recent.popleft()
 
     def progressed(self, gap_s: float) -> None:
         """What was drawn since the last sign of progress was drawn for progress."""
@@ -180,6 +174,8 @@ class StuckWatch:
         """Nobody looked for a while, or the ranks are others: what was awaited does not count."""
         self._low_since_s = self._very_low_since_s = None
         self._power.forget_recent()
+        if progress_s is None:
+            self._power.highest_w = None
         self._marks.clear()
         if self._progress_s is not None:
             self._progress_s = progress_s
@@ -310,12 +306,14 @@ def _in_use(placement: Placement) -> list[tuple[Device, tuple[RankSample, ...]]]
 
 def _look(placement: Placement) -> _Look | None:
     """What the devices show; None where it is no spinning, or not to be told."""
+    if any(device.gpu.lost for device in placement.devices):
+        return None  # said as it is
     spinning: list[Device] = []
     ranks: list[int] = []
     aside: list[tuple[Device, tuple[RankSample, ...]]] = []
     for device, there in _in_use(placement):
         gpu = device.gpu
-        if gpu.lost or gpu.util_percent is None or (placement.seen and device.others):
+        if gpu.util_percent is None or (placement.seen and device.others):
             return None
         if gpu.util_percent >= SPINNING_PERCENT:
             if gpu.power_w is None or (gpu.mem_util_percent or 0.0) > SPINNING_MEM_PERCENT:

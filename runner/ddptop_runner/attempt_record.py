@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from ddptop_runner.diagnose import RankExit
 from ddptop_runner.model import Cause, JobState, NodeSnapshot
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage
-from ddptop_runner.rank_table import RankTable
+from ddptop_runner.rank_table import RankRecord, RankTable
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 
@@ -58,6 +59,10 @@ class AttemptRecord:
         self.restarts_used = 0
         self.table = RankTable(spec.nproc, self.attempt_started_s)
         self.cause: Cause | None = None
+        self.was_started = True
+        """Whether an agent was started: not yet so of a job that is queued."""
+        self.awaits_agent = False
+        """The guardian was asked for an agent and has not answered yet."""
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
@@ -67,6 +72,24 @@ class AttemptRecord:
         """What the budget still has."""
         return max(0, self._spec.max_restarts - self.restarts_used)
 
+    @property
+    def life(self) -> str:
+        """What the job is in, in words."""
+        return f"attempt {self.attempt}" if self.was_started else "the queue"
+
+    def enter_queue(self) -> None:
+        """The job waits for devices; no agent was started."""
+        self.was_started = False
+        if self.state != "stopping":
+            self.state = "queued"
+
+    def leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices; an agent is being started."""
+        self._spec = spec
+        self.was_started = True
+        self.state = "starting"
+        self.attempt_started_s = boottime_s()
+
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
         self.state = snapshot.state
@@ -75,6 +98,12 @@ class AttemptRecord:
         for rank in snapshot.ranks:
             if rank.pid is not None and rank.exit_code is None and rank.signal is None:
                 self.table.restore(rank, rank.pid)
+
+    async def _agent_known(self, timeout_s: float) -> None:
+        """Wait until the guardian has said which agent it started, if it was asked for one."""
+        deadline_s = boottime_s() + timeout_s
+        while self.awaits_agent and boottime_s() < deadline_s:
+            await asyncio.sleep(0.02)
 
     def _adopt_workers(self, message: Message) -> None:
         if message["attempt"] != self.attempt:
@@ -122,6 +151,20 @@ class AttemptRecord:
             self.state = "running"
             self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
             self._around.publish()
+
+    def _record_exited(
+        self, record: RankRecord, returncode: int | None, at_boottime_s: float
+    ) -> None:
+        """A rank ended that no agent tells of."""
+        self.rank_exited(
+            {
+                "attempt": self.attempt,
+                "rank": record.rank,
+                "pid": record.pid,
+                "returncode": returncode,
+                "at_boottime_s": at_boottime_s,
+            }
+        )
 
     def rank_exited(self, message: Message) -> None:
         """A rank of the current attempt ended."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ddptop_runner.gpu_names import name_of, names_of
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.spec import Device
 
@@ -176,30 +177,6 @@ def key(device: Device) -> str:
 # --- words -------------------------------------------------------------------------------------
 
 
-def name_of(device: Device) -> str:
-    """`GPU 3`, or the UUID of a MIG instance."""
-    if device.is_mig:
-        return f"{device.uuid} of GPU {device.index}"
-    return f"GPU {device.index}"
-
-
-def names_of(devices: Sequence[Device]) -> str:
-    """`GPU 3`, `GPUs 0-2, 5` in ascending order, or a MIG instance."""
-    if any(device.is_mig for device in devices):
-        return ", ".join(name_of(device) for device in devices)
-    indices = sorted({device.index for device in devices})
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    parts = []
-    for run in runs:
-        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(index) for index in run]
-    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(parts)}"
-
-
 def holders_in_words(use: DeviceUse) -> str:
     """`alice's train.py (pid 7) holds 71.2 GiB`, at most two of them; `free`."""
     named = list(use.holders[:_HOLDERS_NAMED])
@@ -225,15 +202,3 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
     if idle := [use.device for use in others if not use.busy]:
         parts.append(f"{names_of(idle)} would be free as well")
     return "; ".join(parts)
-
-
-def cuda_names(devices: Sequence[Device]) -> str:
-    """`cuda:0 is GPU 2, cuda:1 is GPU 5`."""
-    return ", ".join(
-        f"cuda:{position} is {name_of(device)}" for position, device in enumerate(devices)
-    )
-
-
-def renumbered(devices: Sequence[Device]) -> bool:
-    """Whether `cuda:i` is another device than GPU i of the machine."""
-    return any(device.index != position or device.is_mig for position, device in enumerate(devices))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_idle import names_of
+from ddptop_runner.gpu_names import names_of
 from ddptop_runner.gpu_request import GpuRequest
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device

@@ -117,15 +117,7 @@ class Group(AttemptRecord):
             return
         record = self.table.of_pid(pid)
         if record is not None and record.exit is None:
-            self.rank_exited(
-                {
-                    "attempt": self.attempt,
-                    "rank": record.rank,
-                    "pid": pid,
-                    "returncode": returncode,
-                    "at_boottime_s": at_boottime_s,
-                }
-            )
+            self._record_exited(record, returncode, at_boottime_s)
             if self.agent_pid is None:
                 self._around.spawn(self._after_orphan_exit())
 
@@ -269,6 +261,12 @@ class Group(AttemptRecord):
         self._around.publish()
         self._around.spawn(self._end_ranks(grace_s))
 
+    def cannot_start(self, reason: str) -> None:
+        """End a queued job that nothing can start any more."""
+        cause = Cause(kind="launch", summary=f"The job was never started: {reason}.")
+        self.ending = Ending("failed", cause, reason)
+        self._around.spawn(self.conclude())
+
     def request_restart(self) -> None:
         """Restart all ranks; it costs nothing of the budget."""
         if self.state not in ("starting", "running", "hung"):
@@ -298,6 +296,7 @@ class Group(AttemptRecord):
     async def _end_ranks(self, grace_s: float) -> None:
         """Ranks first, by themselves, so that one which saves its work still has its children."""
         self._ending_ranks_at_s = boottime_s()
+        await self._agent_known(AGENT_EXIT_S)
         if self._send_to_agent is not None:
             self._send_to_agent({"type": "stopping"})
         ranks = [record.process for record in self.table.alive() if record.process is not None]
@@ -317,15 +316,7 @@ class Group(AttemptRecord):
     async def _agent_ended(self, returncode: int) -> None:
         for record in self.table.alive():  # an exit that the agent saw but could not tell any more
             if record.process is not None and not procs.is_alive(record.process):
-                self.rank_exited(
-                    {
-                        "attempt": self.attempt,
-                        "rank": record.rank,
-                        "pid": record.pid,
-                        "returncode": None if returncode else 0,
-                        "at_boottime_s": boottime_s(),
-                    }
-                )
+                self._record_exited(record, None if returncode else 0, boottime_s())
         alive = self.table.alive()
         if alive and self.ending is None:
             self._story.tell(
@@ -374,19 +365,20 @@ class Group(AttemptRecord):
         await self._processes.end_leftovers(self.attempt, with_agent=True)
         ending = self.ending or Ending("finished")
         self.cause = ending.cause
-        lived = f"attempt {self.attempt}"
         if ending.state == "finished":
             self.exit_code = 0
             self._story.tell(
-                "finished", f"finished: all ranks exited with 0 in {lived}", attempt=self.attempt
+                "finished",
+                f"finished: all ranks exited with 0 in {self.life}",
+                attempt=self.attempt,
             )
         elif ending.state == "stopped":
-            self._story.tell("stopped", f"stopped in {lived}", attempt=self.attempt)
+            self._story.tell("stopped", f"stopped in {self.life}", attempt=self.attempt)
         elif ending.cause is not None:
             self.exit_code = ending.cause.exit_code or 1
             self._story.tell(
                 "failed",
-                f"failed in {lived}: {ending.reason}",
+                f"failed in {self.life}: {ending.reason}",
                 attempt=self.attempt,
                 rank=ending.cause.rank,
                 exit_code=ending.cause.exit_code,

@@ -8,7 +8,9 @@ to stop the job.
 Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
 guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts}, `exited` {pid,
 returncode, at_boottime_s}, `agent_started` {pid}.
-supervisor → guardian: `print` {text}, `start_agent` {plan}, `done` {exit_code}.
+supervisor → guardian: `print` {text}, `start_agent` {plan, env}, `done` {exit_code}.
+
+A queued job's agent is started by the supervisor's first `start_agent`, whose `env` names devices.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class Guardian:
         for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\, Ctrl-Z
             signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        self._start_agent(self._first_plan())
+        if not self._spec.is_queued:
+            self._start_agent(self._first_plan())
         self._start_supervisor()
         while self._exit_code is None:
             timeout_s = None
@@ -133,6 +136,7 @@ class Guardian:
             self._log.write(f"ddptop: the agent cannot start: {error}\n".encode())
             self._exits.append({"pid": 0, "returncode": 127, "at_boottime_s": boottime_s()})
             self._agent_pid = 0
+            self._send({"type": "agent_started", "pid": 0})
             self._send({"type": "exited", **self._exits[-1]})
             return
         assert agent.stdin is not None  # it was asked for as a pipe
@@ -202,6 +206,7 @@ class Guardian:
         if message["type"] == "print":
             self._say(message["text"])
         elif message["type"] == "start_agent":
+            self._given.job_env.update(message["env"])
             self._start_agent(message["plan"])
         elif message["type"] == "done":
             self._exit_code = int(message["exit_code"])

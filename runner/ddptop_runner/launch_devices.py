@@ -14,8 +14,8 @@ from ddptop_runner.gpu_idle import (
     busy_in_words,
     choice_in_words,
     idlest,
-    names_of,
 )
+from ddptop_runner.gpu_names import names_of, wanted_in_words
 from ddptop_runner.gpu_request import GpuRequest, parse_gpus
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device, DeviceQueue, JobSpec
@@ -197,12 +197,6 @@ def refusal(
     return UsageError(
         f"{busy} ({what})", f"{remedy}--wait-gpus to wait for them, or --force to go on anyway"
     )
-
-
-def wanted_in_words(queue: DeviceQueue) -> str:
-    """`GPUs 0, 1`, or `2 of GPUs 0-3`."""
-    names = names_of(queue.candidates)
-    return names if queue.count == len(queue.candidates) else f"{queue.count} of {names}"
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:

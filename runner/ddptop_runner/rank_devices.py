@@ -29,7 +29,8 @@ def join(
     with one rank per device, the rank's own one, so that a stray context on another device does not
     hide it; else None. Its memory is that of its processes. Where the driver lists no process of
     the job (it cannot, or the pids are of another namespace) memory is the whole device's, if only
-    one rank is on it.
+    one rank is on it. Its `cuda_device` is the place of `gpu` among the job's devices, which is how
+    CUDA counts those in CUDA_VISIBLE_DEVICES.
 
     Args:
         ranks: the job's ranks on this host.
@@ -87,6 +88,7 @@ def _join_rank(
         return msgspec.structs.replace(
             rank,
             gpu=None if own is None else own.index,
+            cuda_device=None if own is None else _position(own, devices),
             gpus=[gpu.uuid for gpu in held if gpu.uuid],
             gpu_util_percent=_mean_util([own] if own is not None else held),
             gpu_mem_used_bytes=_memory_of(rank.rank, held, owner),
@@ -110,7 +112,10 @@ def _on(rank: RankSample, device: Device | None) -> RankSample:
     if device is None:
         return rank
     return msgspec.structs.replace(
-        rank, gpu=device.index, gpus=[device.uuid] if device.uuid else []
+        rank,
+        gpu=device.index,
+        gpus=[device.uuid] if device.uuid else [],
+        cuda_device=rank.local_rank,
     )
 
 
@@ -118,6 +123,11 @@ def _same(gpu: GpuSample, device: Device) -> bool:
     if gpu.uuid and device.uuid:
         return gpu.uuid == device.uuid
     return gpu.index == device.index
+
+
+def _position(gpu: GpuSample, devices: Sequence[Device]) -> int | None:
+    """By which number the job's processes know a device."""
+    return next((place for place, device in enumerate(devices) if _same(gpu, device)), None)
 
 
 def _mean_util(gpus: Sequence[GpuSample]) -> float | None:

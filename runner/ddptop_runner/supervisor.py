@@ -22,16 +22,19 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import alerts, evidence, imbalance, procs, rank_devices, rank_table
+from ddptop_runner import evidence, imbalance, procs, rank_devices, rank_table
 from ddptop_runner.agent_launch import agent_plan
 from ddptop_runner.attempt_record import Message
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.device_feed import DeviceFeed
+from ddptop_runner.device_queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.errors import ControlError, DdptopError
+from ddptop_runner.gpu_names import launched_in_words
+from ddptop_runner.gpu_select import job_environment
 from ddptop_runner.group import Group
 from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.job_watch import JobWatch
 from ddptop_runner.model import LIVE_STATES, Alert, NodeSnapshot, ProcessId, decode_snapshot, encode
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
@@ -61,15 +64,13 @@ class Supervisor:
         self._guardian: ProcessId | None = None
         self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
-        self._alert_book = alerts.AlertBook()
+        self._watch = JobWatch()
         self._alerts: list[Alert] = []
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._story = Story(self._history, self._show)
         self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
-        self._feed: DeviceFeed | None = None
-        if spec.devices:
-            uuids = [device.uuid for device in spec.devices if device.uuid]
-            self._feed = DeviceFeed(uuids)
+        self._queue = queue_of(folder, spec, self._story)
+        self._feed = self._queue or feed_of(spec)
         self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._server = ControlServer(folder.control_socket, self._command, self._group)
 
@@ -100,6 +101,9 @@ class Supervisor:
                 await asyncio.wait_for(self._group.ended.wait(), next_tick_s - self._loop.time())
 
     def _tick(self) -> None:
+        if self._queue is not None:
+            self._tick_in_queue(self._queue)
+            return
         pids = {record.rank: record.pid for record in self._group.table.alive()}
         usage = self._usage.look({rank: pid for rank, pid in pids.items() if pid is not None})
         for record in self._group.table:
@@ -119,9 +123,31 @@ class Supervisor:
         self._group.table.forget_loss_range()
 
     def _update_alerts(self, snapshot: NodeSnapshot) -> list[Alert]:
-        found = alerts.find(snapshot.ranks, snapshot.gpus)
-        self._alerts, new = self._alert_book.update(found, snapshot.ts)
+        self._alerts, new = self._watch.update(snapshot, boottime_s())
         return [alert for alert in new if alert.severity != "info"]
+
+    # -- waiting for devices ---------------------------------------------------------------------
+
+    def _tick_in_queue(self, queue: QueueWatch) -> None:
+        launched = queue.look() if self._group.state == "queued" else None
+        self._alerts = [queue.alert()]
+        if launched is not None:
+            self._leave_queue(launched)
+        self.publish()
+
+    def _leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices: begin."""
+        if self._queue is not None:
+            self.spawn(self._queue.stop())
+        self._spec, self._started_at, self._alerts = spec, utc_now(), []
+        self._queue, self._feed = None, feed_of(spec)
+        if self._feed is not None:
+            self.spawn(self._feed.start())
+        self._group.leave_queue(spec)
+        self._story.tell("launched", launched_in_words(spec), attempt=self._group.attempt)
+        by_uuid = spec.queue is not None and spec.queue.by_uuid
+        env = job_environment(spec.devices, by_uuid=by_uuid)
+        self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
 
     async def _shut_down(self) -> None:
         self._read_probes()  # the last words of ranks that ended
@@ -175,23 +201,24 @@ class Supervisor:
         if previous is not None:
             self._started_at = previous.started_at
             self._seq = previous.seq
-        if hello["supervisor_restarts"] and previous is not None:
+        restarted = bool(hello["supervisor_restarts"]) and previous is not None
+        if restarted and previous is not None:
             self._group.recover(previous)
+        if hello["agent_pid"] is None:
+            self._group.enter_queue()
+        if restarted:
+            if self._queue is not None:
+                self._queue.is_told()
             self._group.resume_stop()
             self._story.tell(
                 "supervisor_restarted",
                 "the supervisor was started again; nothing was lost",
                 attempt=self._group.attempt,
             )
-        else:
-            script = Path(self._spec.target).name
-            ranks = f"{self._spec.nproc} rank{'s' if self._spec.nproc > 1 else ''}"
-            devices = "CPU"
-            if self._spec.devices:
-                devices = "GPU " + ", ".join(str(device.index) for device in self._spec.devices)
-            self._story.tell(
-                "launched", f"launched {script} with {ranks} on {devices}", attempt=hello["attempt"]
-            )
+        elif self._queue is None and hello["agent_pid"] is not None:
+            self._story.tell("launched", launched_in_words(self._spec), attempt=hello["attempt"])
+        if self._queue is None and self._group.state == "queued":  # the last one took devices
+            self._leave_queue(self._spec)
         for exit_ in hello["exits"]:
             self._group.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
 
@@ -211,6 +238,8 @@ class Supervisor:
         if not packet:  # the guardian died: from now on nobody collects exits for us
             self._loop.remove_reader(self._channel)
             self._unguarded = True
+            if self._group.state == "queued":
+                self._group.cannot_start("its guardian ended while it was queued")
             return
         message = json.loads(packet)
         if message["type"] == "exited":
@@ -219,6 +248,7 @@ class Supervisor:
             )
         elif message["type"] == "agent_started":
             self._group.agent_pid = message["pid"]
+            self._group.awaits_agent = False
 
     async def _command(self, message: Message) -> Message:
         op = message.get("op")
@@ -252,8 +282,16 @@ class Supervisor:
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
+        report = None if self._feed is None else self._feed.latest
+        env = {}
+        if report is not None and any(gpu.lost for gpu in report.gpus):
+            env = job_environment(self._spec.devices, by_uuid=True)
+        self._ask_for_agent(attempt, restarts_left, env)
+
+    def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
+        self._group.awaits_agent = not self._unguarded
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
-        self._tell_guardian({"type": "start_agent", "plan": plan})
+        self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the loop; an error of it is written to the supervisor's log."""
@@ -282,7 +320,8 @@ class Supervisor:
         self._seq += 1
         group = self._group
         now_s = boottime_s()
-        samples = [record.sample(now_s, self._spec.probe) for record in group.table]
+        probe, started = self._spec.probe, group.was_started
+        samples = [record.sample(now_s, probe) for record in group.table if started]
         report = None if self._feed is None else self._feed.latest
         gpus = [] if report is None else list(report.gpus)
         trees = {
@@ -320,7 +359,7 @@ class Supervisor:
             agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
             ranks=samples,
             gpus=gpus,
-            imbalance=imbalance.of_job(samples, gpus),
+            imbalance=imbalance.of_job(samples, gpus if started else []),
             source=None if report is None else report.source,
             driver=None if report is None else report.driver,
             device_note=None if self._feed is None else self._feed.note,

@@ -285,7 +285,7 @@ def test_devices_in_mig_mode_are_left_out_where_none_is_named():
         (note,) = left_out(request, DIVIDED, None)
         assert "GPU 1 is in MIG mode and left out; name an instance of it (MIG-dd44" in note
     assert left_out(parse_gpus("0"), DIVIDED, None) == left_out(None, MACHINE, None) == []
-    with pytest.raises(UsageError, match="every GPU here is in MIG mode.*MIG-dd44, MIG-ee55"):
+    with pytest.raises(UsageError, match=r"every GPU here is in MIG mode.*MIG-dd44, MIG-ee55"):
         resolve(None, DIVIDED, "1")
 
 

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
-    """Four devices, of which the last has twice the others' memory in use."""
-    gpus = [StubGpu(index=index, mem_used=(20 if index < 3 else 40) * GIB) for index in range(4)]
+    """Four devices that nobody uses."""
+    gpus = [StubGpu(index=index, mem_used=0) for index in range(4)]
     folder = tmp_path / "nvml"
     folder.mkdir()
     try:
@@ -40,12 +40,15 @@ def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
     wait_until(lambda: len(job.status()["gpus"]) == 2, what="the job's devices")
     wait_until(lambda: job.rank(1)["pid"], what="the ranks")
     assert "sees PCI_BUS_ID 1,3" in job.cli("logs", job.name).stdout
-    stub.set_processes(1, [StubProcess(job.rank(0)["pid"], 18 * GIB)])
-    stub.set_processes(3, [StubProcess(job.rank(1)["pid"], 36 * GIB)])
+    with stub.together():
+        stub.set(1, mem_used=20 * GIB, processes=[StubProcess(job.rank(0)["pid"], 18 * GIB)])
+        stub.set(3, mem_used=40 * GIB, processes=[StubProcess(job.rank(1)["pid"], 36 * GIB)])
     wait_until(lambda: job.rank(1)["gpu_mem_used_bytes"] == 36 * GIB, what="memory per rank")
     status = job.status()
     assert [gpu["index"] for gpu in status["gpus"]] == [1, 3]
     assert [rank["gpu"] for rank in status["ranks"]] == [1, 3]
+    assert [rank["cuda_device"] for rank in status["ranks"]] == [0, 1]
+    assert "cuda:0 is GPU 1, cuda:1 is GPU 3" in job.cli("status", job.name).stdout
     assert status["ranks"][0]["gpu_util_percent"] == 97
     assert status["imbalance"]["memory"] == pytest.approx(36 / 27 - 1)
     shown = json.loads(ddptop_cli("gpus", "--json").stdout)["gpus"]
@@ -83,7 +86,9 @@ def test_without_gpus_named_every_allowed_device_gets_a_rank(
         ("1", "outside"),
         ("", "--gpus"),
         ("0-", "--gpus"),
-        ("auto:2", "not yet"),
+        ("auto:3", "only 2 to choose from (GPUs 0, 2)"),
+        ("GPU-ff", "no device here has the UUID GPU-ff"),
+        ("GPU-00000001,0", "not both"),
     ],
 )
 def test_devices_that_cannot_be_had_are_named(

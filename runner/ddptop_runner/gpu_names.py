@@ -1,0 +1,57 @@
+"""Devices in words: which they are on this machine, and by which name the job knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from ddptop_runner.spec import Device, DeviceQueue, JobSpec
+
+
+def name_of(device: Device) -> str:
+    """`GPU 3`, or the UUID of a MIG instance."""
+    if device.is_mig:
+        return f"{device.uuid} of GPU {device.index}"
+    return f"GPU {device.index}"
+
+
+def names_of(devices: Sequence[Device]) -> str:
+    """`GPU 3`, `GPUs 0-2, 5` in ascending order, or a MIG instance."""
+    if any(device.is_mig for device in devices):
+        return ", ".join(name_of(device) for device in devices)
+    indices = sorted({device.index for device in devices})
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    parts = []
+    for run in runs:
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(index) for index in run]
+    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(parts)}"
+
+
+def wanted_in_words(queue: DeviceQueue) -> str:
+    """`GPUs 0, 1`, or `2 of GPUs 0-3`."""
+    names = names_of(queue.candidates)
+    return names if queue.count == len(queue.candidates) else f"{queue.count} of {names}"
+
+
+def cuda_names(devices: Sequence[Device]) -> str:
+    """`cuda:0 is GPU 2, cuda:1 is GPU 5`."""
+    return ", ".join(
+        f"cuda:{position} is {name_of(device)}" for position, device in enumerate(devices)
+    )
+
+
+def renumbered(devices: Sequence[Device]) -> bool:
+    """Whether `cuda:i` is another device than GPU i of the machine."""
+    return any(device.index != position or device.is_mig for position, device in enumerate(devices))
+
+
+def launched_in_words(spec: JobSpec) -> str:
+    """`launched train.py with 2 ranks on GPUs 0, 1`."""
+    ranks = f"{spec.nproc} rank{'s' if spec.nproc > 1 else ''}"
+    devices = names_of(spec.devices) if spec.devices else "CPU"
+    return f"launched {PurePath(spec.target).name} with {ranks} on {devices}"

@@ -1,0 +1,196 @@
+"""Busy devices, and jobs that wait for free ones: real guardians on the stand-in driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Job
+from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.nvml_stub.driver import GIB
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SEES = "import os, time\nprint('sees', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> StubDriver:
+    """Four devices; this test's own process is on GPU 0 and GPU 1."""
+    gpus = [StubGpu(index=index, mem_used=0, util=0) for index in range(4)]
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    try:
+        stub = StubDriver(folder, gpus)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    for name, value in stub.env(log=False).items():
+        monkeypatch.setenv(name, value)
+    with stub.together():
+        occupy(stub, 0)
+        occupy(stub, 1)
+    return stub
+
+
+def occupy(stub: StubDriver, index: int, gib: int = 30) -> None:
+    stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
+
+
+def free(stub: StubDriver, index: int) -> None:
+    stub.set(index, mem_used=0, processes=[])
+
+
+@pytest.fixture
+def queue(tmp_path: Path, ddptop_cli) -> Callable[..., Job]:
+    """`queue(name, *options)` launches a script that tells its devices and waits."""
+
+    def start(name: str, *options: str) -> Job:
+        (tmp_path / f"{name}.py").write_text(SEES + "time.sleep(600)\n")
+        script = str(tmp_path / f"{name}.py")
+        answer = ddptop_cli("launch", "-d", "--wait-gpus", *options, script)
+        assert answer.returncode == 0, answer.stderr
+        assert f"{name} is queued; to end the waiting: ddptop stop {name}" in answer.stderr
+        return Job(answer.stdout.strip(), ddptop_cli)
+
+    return start
+
+
+def waits_for(job: Job) -> str:
+    return " ".join(a["message"] for a in job.status()["alerts"] if a["id"] == "queued")
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_busy_device_is_refused_by_its_holders_name(stub, tmp_path, ddptop_cli, dry, ddptop_home):
+    (tmp_path / "s.py").write_text("")
+    dry_run = ["--dry-run"] if dry else []
+    answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    assert "GPUs 0, 1 are busy (GPU 0: " in answer.stderr
+    assert f"(pid {os.getpid()}) holds 30.0 GiB" in answer.stderr
+    assert "--gpus 2" in answer.stderr
+    assert "--wait-gpus" in answer.stderr
+    assert "--force" in answer.stderr
+    assert not (ddptop_home / "runs").exists()
+
+
+def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp_path):
+    (tmp_path / "s.py").write_text("")
+    refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
+    assert refused.returncode == 2
+    assert "--gpus auto:3: 2 of 4 are free" in refused.stderr
+    assert "give auto:2" in refused.stderr
+    stub.set(2, temperature=80)
+    dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
+    assert "GPU 3 as cuda:0" in dry.stdout
+    assert "GPU 3: free; not GPU 0: " in dry.stdout
+    assert "GPU 2 would be free as well" in dry.stdout
+    free(stub, 1)
+    answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", str(tmp_path / "s.py"))
+    assert answer.returncode == 0
+    assert "goes on as --force says: GPU 0: " in answer.stderr
+    assert "cuda:0 is GPU 3, cuda:1 is GPU 0 (CUDA_VISIBLE_DEVICES renumbers" in answer.stderr
+    assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
+
+
+def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddptop_cli, tmp_path):
+    job = launch_script("import time\ntime.sleep(600)\n", "--gpus", "2-3", name="first")
+    (tmp_path / "s.py").write_text("")
+    answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
+    assert answer.returncode == 2
+    assert "GPU 3 is busy (GPU 3: job first has it)" in answer.stderr
+    job.cli("kill", job.name)
+    restarted = ddptop_cli("restart", "first")
+    assert restarted.returncode == 0, restarted.stderr
+    job.cli("kill", job.name)
+    occupy(stub, 3)
+    refused = ddptop_cli("restart", "first")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "GPU 3 is busy" in refused.stderr
+    assert job.status()["state"] == "stopped"
+    waiting = ddptop_cli("restart", "--wait-gpus", "first")
+    assert waiting.returncode == 0, waiting.stderr
+    assert "first is queued" in waiting.stderr
+    assert job.status()["state"] == "queued"
+    assert job.status()["attempt"] == 2
+    assert ddptop_cli("stop", "first").returncode == 0
+    assert job.status()["state"] == "stopped"
+
+
+def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue, wait_until):
+    job = queue("waiting", "--gpus", "1,0")
+    wait_until(lambda: "GPU 1: " in waits_for(job), what="who has the devices")
+    status = job.status()
+    assert (status["state"], status["ranks"], status["attempt"]) == ("queued", [], 0)
+    assert "waits for GPUs 0, 1; GPU 1: " in waits_for(job)
+    assert f"pid {os.getpid()}) holds 30.0 GiB" in waits_for(job)
+    assert [gpu["index"] for gpu in status["gpus"]] == [0, 1]
+    assert status["imbalance"]["memory"] is None
+    assert job.cli("restart", job.name).returncode == 1  # nothing to restart yet
+    before = job.processes()
+    os.kill(before["supervisor"], signal.SIGKILL)
+    wait_until(lambda: job.processes()["supervisor"] != before["supervisor"], what="another one")
+    wait_until(lambda: "GPU 0: " in waits_for(job), what="who has the devices")
+    assert "agent" not in job.processes()
+    free(stub, 0)
+    wait_until(lambda: "GPU 0: " not in waits_for(job), what="the change")
+    assert job.status()["state"] == "queued"  # one of two is not enough
+    free(stub, 1)
+    wait_until(lambda: "sees 1,0" in job.cli("logs", job.name).stdout, what="the ranks")
+    status = job.status()
+    assert [rank["gpu"] for rank in status["ranks"]] == [1, 0]
+    assert status["alerts"] == []
+    told = [event["type"] for event in job.events()]
+    assert told[:4] == ["queued", "supervisor_restarted", "launched", "attempt_started"]
+    assert job.events("launched")[0]["message"].endswith("with 2 ranks on GPUs 0, 1")
+    node = json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())
+    assert node["guardian"]["pid"] == before["guardian"]
+    assert job.cli("kill", job.name).returncode == 0
+
+
+def test_who_came_first_goes_first_and_nobody_gets_the_same(stub, queue, wait_until):
+    with stub.together():
+        occupy(stub, 2)
+        occupy(stub, 3)
+    first = queue("first", "--gpus", "auto:2")
+    second = queue("second", "--gpus", "auto:1")
+    wait_until(lambda: "behind job first" in waits_for(second), what="the order")
+    free(stub, 2)
+    wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
+    assert second.status()["state"] == "queued"  # it would do for the second, but not for the first
+    with stub.together():
+        free(stub, 3)
+        free(stub, 1)
+    for job in (first, second):
+        wait_until(lambda job=job: job.status()["state"] != "queued", what=f"{job.name} to start")
+    taken = [
+        json.loads((job.folder() / "job.json").read_text())["devices"] for job in (first, second)
+    ]
+    indices = sorted(device["index"] for devices in taken for device in devices)
+    assert indices == [1, 2, 3]
+    for job in (first, second):
+        job.cli("kill", job.name)
+
+
+def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
+    job = queue("waiting", "--gpus", "0")
+    assert job.cli("stop", job.name).returncode == 0
+    status = job.status()
+    assert (status["state"], status["ranks"], status["cause"]) == ("stopped", [], None)
+    assert job.events("stopped")[0]["message"] == "stopped in the queue"
+    assert job.wait() == 4
+    answer = job.cli("restart", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert job.status()["state"] == "queued"
+    os.kill(job.processes()["guardian"], signal.SIGKILL)
+    assert job.wait() == 1
+    assert "its guardian ended while it was queued" in job.status()["cause"]["summary"]
+
+
+def test_devices_that_are_free_are_not_waited_for(stub, launch_script):
+    job = launch_script(SEES, "--wait-gpus", "--gpus", "2", nproc=1)
+    assert job.wait() == 0
+    assert job.events("queued") == []

@@ -267,10 +267,13 @@ def demo(detach: bool, arguments: tuple[str, ...]) -> int:
 
 
 @cli.command()
+@click.option("--ranks", "show_ranks", is_flag=True, help="each rank with its pid and GPU, too")
 @click.option("--json", "as_json", is_flag=True)
-def ps(as_json: bool) -> int:
-    """List training that ddptop did not start (not yet available)."""
-    raise UsageError(f"ps {NOT_YET}", "ddptop ls lists ddptop's own jobs")
+def ps(show_ranks: bool, as_json: bool) -> int:
+    """List training on this machine that ddptop did not start."""
+    from ddptop.commands.ps import run
+
+    return run(as_json, show_ranks)
 
 
 @cli.command()

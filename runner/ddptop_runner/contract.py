@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 
+from ddptop_runner import procs
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.model import (
     SCHEMA,
     Alert,
@@ -47,6 +50,35 @@ class JobList(Base, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     jobs: list[JobRow]
+
+
+class ForeignRow(JobRow, frozen=True, kw_only=True):
+    """One job that ddptop did not start."""
+
+    user: str
+    root_pid: int
+    """The launcher, or the only process."""
+    notes: list[str]
+    """What could not be seen, and what follows from it."""
+
+
+class UnreadableRow(Base, frozen=True, kw_only=True):
+    """One process that may be training, and that this user may not look into."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    gpus: list[str]
+    """UUIDs of the devices that it holds."""
+    reason: str
+
+
+class ForeignList(Base, frozen=True, kw_only=True):
+    """What `ps --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[ForeignRow]
+    unreadable: list[UnreadableRow]
 
 
 class JobStatus(Base, frozen=True, kw_only=True):
@@ -95,6 +127,66 @@ def job_row(view: JobView) -> JobRow:
         if snapshot is None
         else [RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
     )
+
+
+def foreign_list(census: Census, gpus: Sequence[GpuSample]) -> ForeignList:
+    """A census as a list; `gpus` is the sample that it was taken with."""
+    index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
+    return ForeignList(
+        jobs=[_foreign_row(job, census, index_of) for job in census.jobs],
+        unreadable=[
+            UnreadableRow(
+                pid=one.pid,
+                user=one.user,
+                command=one.command,
+                gpus=list(one.devices),
+                reason=one.reason,
+            )
+            for one in census.unreadable
+        ],
+    )
+
+
+def _foreign_row(job: ForeignJob, census: Census, index_of: Mapping[str, int]) -> ForeignRow:
+    states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
+    restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
+    return ForeignRow(
+        job=job.name,
+        state="running" if any(state not in "ZX" for state in states) else "lost",
+        host=procs.host_name(),
+        command=job.command,
+        launcher=job.launcher,
+        world_size=job.world_size,
+        attempt=max(restarts, default=None),
+        step=None,
+        total_steps=None,
+        eta_s=None,
+        started_at=job.started_at,
+        ranks=[
+            RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))
+            for rank in job.ranks
+        ],
+        user=job.user,
+        root_pid=job.root_pid,
+        notes=list(job.notes),
+    )
+
+
+def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int]) -> int | None:
+    """The device that the rank computes on, as far as that is certain.
+
+    The only one that it holds; or, with one rank per device, the one in its place: the others hold
+    a stray context of it.
+    """
+    held = sorted(index_of[uuid] for uuid in rank.devices if uuid in index_of)
+    if len(held) == 1:
+        return held[0]
+    of_all = sorted(
+        {index_of[uuid] for one in job.ranks for uuid in one.devices if uuid in index_of}
+    )
+    if len(of_all) == len(job.ranks) > 1 and of_all[job.ranks.index(rank)] in held:
+        return of_all[job.ranks.index(rank)]
+    return None
 
 
 def job_status(view: JobView) -> JobStatus:

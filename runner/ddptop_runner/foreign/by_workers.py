@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop_runner.foreign.arguments import option_number, python_target
+from ddptop_runner.foreign.arguments import is_spawned, option_number, python_target
 from ddptop_runner.foreign.claims import claim_of, node_rank, rendezvous_of
 from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
@@ -12,6 +12,7 @@ from ddptop_runner.foreign.types import ProcessFacts, RankEvidence
 from ddptop_runner.foreign.variables import number
 
 BY_ORDER = "ranks are numbered in the order of their start: nothing outside tells them"
+NO_SCRIPT = "the script that started them is gone: the ranks go on, but nobody ends them"
 TOGETHER_TICKS = 1000
 """Ranks are started in one loop: a worker that comes later than this is none."""
 
@@ -186,8 +187,11 @@ def _draft_of_connected(tree: Tree, group: Sequence[ProcessFacts]) -> JobDraft:
     launchers = {
         launcher.pid: launcher for process in group for launcher in tree.launch_chain(process)
     }
+    spawned = all(is_spawned(process) for process in group)
+    if spawned:
+        notes.append(NO_SCRIPT)
     return JobDraft(
-        launcher="python",
+        launcher="mp.spawn" if spawned else "python",
         ranks=numbered,
         launchers=list(launchers.values()),
         world_size=size if size is not None and size >= len(group) else None,

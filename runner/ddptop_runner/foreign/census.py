@@ -35,6 +35,12 @@ def is_own_job(job_id: str) -> bool:
         return True  # better left out than shown as somebody else's
 
 
+NOT_HERE = (
+    "the driver names this pid, and nothing here says whose it is: it is in another container, or"
+    " /proc hides it (hidepid); look from the host, or as root"
+)
+
+
 class CensusTaker:
     """Takes a census again and again, keeping what is fixed for a process's life.
 
@@ -116,10 +122,18 @@ def devices_by_pid(
     """
     held: dict[int, list[str]] = {}
     strange: dict[int, tuple[list[str], str]] = {}
+    on_instance = {
+        (gpu.parent_uuid, process.pid)
+        for gpu in gpus
+        if gpu.parent_uuid is not None
+        for process in gpu.processes or ()
+    }
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         if gpu.uuid is None:
             continue
         for process in gpu.processes or ():
+            if (gpu.uuid, process.pid) in on_instance:
+                continue  # it holds a part of the device, which is named by itself
             if process.user is not None:
                 held.setdefault(process.pid, []).append(gpu.uuid)
             elif process.note != ENDED:
@@ -131,12 +145,6 @@ def devices_by_pid(
         if pid not in held
     ]
     return held, strangers
-
-
-NOT_HERE = (
-    "the driver names this pid, and nothing here says whose it is: it is in another container, or"
-    " /proc hides it (hidepid); look from the host, or as root"
-)
 
 
 def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:

@@ -1,0 +1,149 @@
+"""`ddptop ps`: training on this machine that ddptop did not start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptop.output import NOT_AVAILABLE, count, duration, number, put, put_json, say, size, table
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.contract import ForeignList, ForeignRow, RankRow, UnreadableRow, foreign_list
+from ddptop_runner.device_once import sample_once
+from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.types import Census
+from ddptop_runner.model import GpuSample
+
+NONE_FOUND = (
+    "no training found that ddptop did not start (looked for torchrun, accelerate, DeepSpeed,"
+    " Horovod, mpirun, srun, Lightning, mp.spawn, and Python with a GPU, torch, TensorFlow or JAX)"
+)
+_HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
+_RIGHT = (5, 6, 7)
+_WIDE = 160
+"""From so many columns on the ranks are shown without being asked for."""
+_CPU_INTERVAL_S = 0.1
+"""Over which CPU is measured."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process has used."""
+
+    cpu_s: float
+    rss_bytes: int
+    cpu_percent: float | None = None
+    """Over the time since the look before; None for a process that was not there then."""
+
+
+def run(as_json: bool, show_ranks: bool) -> int:
+    """Print the jobs and what could not be looked into; 0 without any as well."""
+    taker = CensusTaker()
+    before = {} if as_json else read_usage(taker.take())
+    began_s = time.monotonic()
+    report = sample_once()
+    census = taker.take(report.gpus)
+    found = foreign_list(census, report.gpus)
+    if as_json:
+        put_json(found)
+        return 0
+    if found.jobs:
+        time.sleep(max(0.0, began_s + _CPU_INTERVAL_S - time.monotonic()))
+        usage = read_usage(census, before, time.monotonic() - began_s)
+        wide = sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
+        put(as_text(found, census, usage, report.gpus, show_ranks or wide))
+    else:
+        say(NONE_FOUND)
+    if found.unreadable:
+        put(("\n" if found.jobs else "") + unreadable_text(found.unreadable, report.gpus))
+    return 0
+
+
+def read_usage(
+    census: Census, before: Mapping[int, Usage] | None = None, elapsed_s: float = 0.0
+) -> dict[int, Usage]:
+    """CPU and memory by pid of every process of every job."""
+    found = {}
+    for pid in {pid for job in census.jobs for pid in job.pids}:
+        fields = procs.stat_fields(pid)
+        if fields is None:
+            continue
+        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        rss_bytes = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        earlier = (before or {}).get(pid)
+        percent = None
+        if earlier is not None and elapsed_s > 0:
+            percent = 100.0 * max(0.0, cpu_s - earlier.cpu_s) / elapsed_s
+        found[pid] = Usage(cpu_s, rss_bytes, percent)
+    return found
+
+
+def as_text(
+    found: ForeignList,
+    census: Census,
+    usage: Mapping[int, Usage],
+    gpus: Sequence[GpuSample],
+    show_ranks: bool,
+) -> str:
+    """Aligned columns, and below them each job's ranks and notes."""
+    lines = table(_HEADERS, [_cells(row, census, usage, gpus) for row in found.jobs], _RIGHT)
+    below = []
+    for row in found.jobs:
+        ranks = [_rank_line(rank) for rank in row.ranks if show_ranks]
+        if ranks or row.notes:
+            below.append("\n".join([f"{row.job}:", *(f"  {text}" for text in ranks + row.notes)]))
+    return "\n\n".join([lines, *below])
+
+
+def _rank_line(rank: RankRow) -> str:
+    return f"rank {rank.rank} pid {rank.pid} GPU {count(rank.gpu)}"
+
+
+def _cells(
+    row: ForeignRow, census: Census, usage: Mapping[int, Usage], gpus: Sequence[GpuSample]
+) -> tuple[str, ...]:
+    job = next(job for job in census.jobs if job.name == row.job)
+    seen = [usage[pid] for pid in job.pids if pid in usage]
+    cpu = [one.cpu_percent for one in seen if one.cpu_percent is not None]
+    held = {uuid for rank in job.ranks for uuid in rank.devices}
+    elapsed_s = (utc_now() - row.started_at).total_seconds()
+    here, world = len(row.ranks), row.world_size
+    return (
+        row.job,
+        row.launcher,
+        row.user,
+        str(here) if world == here else f"{here} of {count(world)}",
+        _indices([gpu.index for gpu in gpus if gpu.uuid in held]),
+        number(sum(cpu), 3) + "%" if cpu else NOT_AVAILABLE,
+        size(sum(one.rss_bytes for one in seen)) if seen else NOT_AVAILABLE,
+        duration(max(0.0, elapsed_s)),
+        row.command,
+    )
+
+
+def _indices(indices: Sequence[int]) -> str:
+    """`0-3,6`, or `-` for none."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indices)):
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return ",".join(parts) or "-"
+
+
+def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
+    """One line per process that may be training, with the reason why that is not known."""
+    lines = ["may be training, but cannot be looked into:"]
+    for row in rows:
+        held = _indices([gpu.index for gpu in gpus if gpu.uuid in row.gpus])
+        on = f" GPU {held}" if row.gpus else ""
+        what = f" {row.command}" if row.command else ""
+        who = f" of {row.user}" if row.user else ""
+        lines.append(f"  pid {row.pid}{who}{on}{what}: {row.reason}")
+    return "\n".join(lines)

@@ -6,6 +6,9 @@ from ddptop_runner import alerts, findings
 from ddptop_runner.model import Alert, NodeSnapshot
 from ddptop_runner.stuck import StuckWatch
 
+_AT_WORK = ("starting", "running", "hung")
+"""States in which ranks should be on their devices."""
+
 
 class JobWatch:
     """The alerts of one job. Keep one per job, and update it about once a second."""
@@ -31,14 +34,13 @@ class JobWatch:
             given: see `findings.find`.
             progress_at_s: see `StuckWatch.update`.
         """
-        found = alerts.find(snapshot.ranks, snapshot.gpus)
-        found += self.stuck.update(
-            now_s,
-            snapshot.ranks,
-            snapshot.gpus,
-            snapshot.job,
-            world_size=snapshot.world_size,
-            progress_at_s=progress_at_s,
-        )
-        found += findings.find(snapshot.ranks, snapshot.gpus, snapshot.job, given=given)
+        ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
+        found = alerts.find(ranks, gpus)
+        if snapshot.state in _AT_WORK:
+            found += self.stuck.update(
+                *(now_s, ranks, gpus, job),
+                world_size=snapshot.world_size,
+                progress_at_s=progress_at_s,
+            )
+            found += findings.find(ranks, gpus, job, given=given)
         return self._book.update(found, snapshot.ts, now_s)

@@ -1,14 +1,20 @@
-"""`ddptop attach` and `ddptop`: the terminal interface."""
+"""`ddptop attach`, `ddptop watch` and `ddptop`: the terminal interface."""
 
 from __future__ import annotations
 
 import sys
 
 from ddptop_runner.errors import UsageError
+from ddptop_runner.foreign.types import ForeignJob
 
 
-def run(job: str | None) -> int:
+def run(job: str | None, *, watched: ForeignJob | None = None, readonly: bool = False) -> int:
     """Show one job until the person leaves; the process's exit status.
+
+    Args:
+        job: one of ddptop's own; None for all jobs.
+        watched: a job that ddptop did not start, instead.
+        readonly: refuse everything that does something to a job.
 
     Raises:
         UsageError: when stderr, on which the screen is drawn, is not a terminal.
@@ -19,11 +25,11 @@ def run(job: str | None) -> int:
         )
     from ddptop.tui.app import DdptopApp
 
-    app = DdptopApp(job)
+    app = DdptopApp(job, watched=watched, readonly=readonly)
     app.run()
     return app.return_code or 0
 
 
-def run_overview() -> int:
+def run_overview(*, readonly: bool = False) -> int:
     """Show all jobs until the person leaves; the process's exit status."""
-    return run(None)
+    return run(None, readonly=readonly)

@@ -28,6 +28,16 @@ class Action:
     key_display: str | None = None
     live: bool | None = None
     """Only for a live job (True) or an ended one (False); None for both."""
+    changes: bool = False
+    """Whether it does something to a job: a read-only viewer has none of these."""
+    own: bool = False
+    """Whether it is only for a job that ddptop started."""
+
+    def is_offered(self, live: bool | None, *, foreign: bool, readonly: bool) -> bool:
+        """Whether it can be done now, to a live, ended or no job."""
+        if self.live not in (None, live):
+            return False
+        return not (self.own and foreign) and not (self.changes and readonly)
 
     def binding(self) -> Binding:
         """As Textual wants it."""
@@ -43,7 +53,9 @@ class Action:
 
 
 _HELP = Action("app.help", "app.help", "question_mark", "Help", "keys and words", key_display="?")
-_LAUNCH = Action("job.launch", "launch", "n", "Launch", "fill in a form and launch a job")
+_LAUNCH = Action(
+    "job.launch", "launch", "n", "Launch", "fill in a form and launch a job", changes=True
+)
 _STOP = Action(
     "job.stop",
     "stop",
@@ -51,9 +63,16 @@ _STOP = Action(
     "Stop",
     "SIGTERM to every rank, SIGKILL to what is left after 30 s",
     live=True,
+    changes=True,
 )
 _KILL = Action(
-    "job.kill", "kill", "K", "Kill", "SIGKILL to every process of the job, now", live=True
+    "job.kill",
+    "kill",
+    "K",
+    "Kill",
+    "SIGKILL to every process of the job, now",
+    live=True,
+    changes=True,
 )
 _AGAIN = Action(
     "job.again",
@@ -62,6 +81,11 @@ _AGAIN = Action(
     "Launch again",
     "start an ended job again, as a new attempt in its folder",
     live=False,
+    changes=True,
+    own=True,
+)
+_FINDINGS = Action(
+    "job.findings", "findings", "f", "Findings", "what is wrong, with evidence and what to do"
 )
 
 OVERVIEW: tuple[Action, ...] = (
@@ -71,9 +95,27 @@ OVERVIEW: tuple[Action, ...] = (
     _KILL,
     _AGAIN,
     Action(
-        "job.remove", "remove", "x", "Remove", "delete an ended job's logs and history", live=False
+        "job.remove",
+        "remove",
+        "x",
+        "Remove",
+        "delete an ended job's logs and history",
+        live=False,
+        changes=True,
+        own=True,
+    ),
+    Action("view.devices", "page('devices')", "v", "Devices", "devices alone, with all figures"),
+    _FINDINGS,
+    Action(
+        "view.unseen",
+        "unseen",
+        "u",
+        "Unseen",
+        "processes that may not be looked into, and why",
+        show=False,
     ),
     _HELP,
+    Action("view.back", "back", "escape", "Back", "from the devices to all jobs", show=False),
     Action("app.quit", "leave", "q", "Quit", "leave ddptop; every job goes on"),
     Action(
         "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False
@@ -101,11 +143,14 @@ JOB: tuple[Action, ...] = (
         "Restart",
         "group restart: all ranks end and start again together",
         live=True,
+        changes=True,
+        own=True,
     ),
+    _FINDINGS,
     Action("job.stacks", "stacks", "t", "Stacks", "where each rank stands in its code"),
     Action("view.log", "page('log')", "l", "Log", "the log of the chosen rank alone"),
     Action("view.events", "page('events')", "e", "Events", "what happened, alone"),
-    Action("view.devices", "page('devices')", "v", "Devices", "devices alone", show=False),
+    Action("view.devices", "page('devices')", "v", "Devices", "devices alone, with all figures"),
     Action("chart.mode", "chart_mode", "a", "Chart", "chart: median, all ranks, one rank"),
     _KILL,
     Action("chart.log", "chart_log", "y", "Log axis", "chart: logarithmic axis", show=False),
@@ -149,8 +194,14 @@ def keys_text(action: Action) -> str:
     return "  ".join(_KEY_NAMES.get(key, key) for key in action.keys.split(","))
 
 
-def palette_actions(screen_bindings: Sequence[BindingType]) -> list[Action]:
+def palette_actions(
+    screen_bindings: Sequence[BindingType], *, readonly: bool = False
+) -> list[Action]:
     """The actions behind a screen's bindings, for the command palette."""
     ids = {binding.id for binding in screen_bindings if isinstance(binding, Binding)}
     known = {action.id: action for action in (*OVERVIEW, *JOB)}
-    return [action for action_id, action in known.items() if action_id in ids]
+    return [
+        action
+        for action_id, action in known.items()
+        if action_id in ids and not (readonly and action.changes)
+    ]

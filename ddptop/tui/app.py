@@ -26,12 +26,14 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.stacks import StacksScreen
+from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.snapshot import Machine, Snapshot, Wish
 from ddptop.tui.sources import read_machine
 from ddptop.tui.theme import DARK, LIGHT
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.foreign.view import ForeignView
 
 TICK_S = 1.0
 
@@ -53,19 +55,25 @@ class DdptopApp(App[None]):
         now: Callable[[], dt.datetime] = utc_now,
         machine: Callable[[], Machine] = read_machine,
         tick_s: float | None = TICK_S,
+        watched: ForeignJob | None = None,
+        readonly: bool = False,
     ) -> None:
-        """Open on `job`, or on all jobs.
+        """Open on `job`, on a foreign job, or on all jobs.
 
         Args:
-            job: a job's name.
+            job: the name of one of ddptop's own jobs.
             now: the clock that everything on the screen is measured by.
             machine: reads CPU and memory of this host.
             tick_s: seconds between two looks; None looks only when asked.
+            watched: the foreign job to open on.
+            readonly: whether everything that does something to a job is refused.
         """
         super().__init__()
-        self._first_job = job
+        self._first_job = job if watched is None else watched.name
+        self._first_is_foreign = watched is not None
+        self._readonly = readonly
         self._tick_s = tick_s
-        self.collector = Collector(self.post_message, now, machine)
+        self.collector = Collector(self.post_message, now, machine, watched)
         """Looks at everything, in a thread."""
         self.latest: Snapshot | None = None
         """The latest look."""
@@ -78,9 +86,9 @@ class DdptopApp(App[None]):
 
     def on_mount(self) -> None:
         """Show the first screens and start to look."""
-        self.push_screen(OverviewScreen())
+        self.push_screen(OverviewScreen(readonly=self._readonly))
         if self._first_job is not None:
-            self.push_screen(JobScreen(self._first_job, is_first=True))
+            self._open(self._first_job, self._first_is_foreign, is_first=True)
         self.collector.wish = self._wish()
         loop = asyncio.get_running_loop()
         self.collector.start(loop)
@@ -146,10 +154,25 @@ class DdptopApp(App[None]):
 
     def on_job_picked(self, message: messages.JobPicked) -> None:
         """Show a job."""
-        self.push_screen(JobScreen(message.job))
+        self._open(message.job, message.foreign)
+
+    def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
+        self.push_screen(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
+
+    def _refuse(self, what: str) -> bool:
+        """Whether this viewer may not do that; it then says so."""
+        if self._readonly:
+            self.notify(f"read-only: {what} is refused here", severity="warning", markup=False)
+        return self._readonly
+
+    def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
+        """Show a text in sections."""
+        self.push_screen(SectionsScreen(message.title, message.hint, message.sections))
 
     def on_launch_wanted(self) -> None:
         """Open the form; what was launched is shown."""
+        if self._refuse("launching a job"):
+            return
         self.push_screen(LaunchScreen(), self._launched)
         self.on_wish_changed()
 
@@ -170,11 +193,18 @@ class DdptopApp(App[None]):
     def on_operation_wanted(self, message: messages.OperationWanted) -> None:
         """Ask first, then act."""
         view = message.view
+        if self._refuse("doing anything to a job"):
+            return
         if view.is_live != message.needs_live:
-            text = "still lives: stop it first" if view.is_live else "has ended; R starts it again"
+            again = "" if isinstance(view, ForeignView) else "; R starts it again"
+            text = "still lives: stop it first" if view.is_live else f"has ended{again}"
             self.notify(f"{view.job} {text}", severity="warning", markup=False)
             return
-        operation = message.make(view)
+        try:
+            operation = message.make(view)
+        except DdptopError as refused:
+            self._tell("", refused)
+            return
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -186,14 +216,14 @@ class DdptopApp(App[None]):
 
     @work(thread=True, group="commands")
     def _carry_out(self, operation: operations.Operation) -> None:
-        error = None
+        error, said = None, None
         try:
-            operation.run()
+            said = operation.run()
         except DdptopError as refused:
             error = refused
         except OSError as failed:
             error = DdptopError(str(failed))
-        self.post_message(messages.CommandDone(operation.done, error))
+        self.post_message(messages.CommandDone(said or operation.done, error))
 
     def on_command_done(self, message: messages.CommandDone) -> None:
         """Say how it went, and look again."""
@@ -209,14 +239,16 @@ class DdptopApp(App[None]):
 
     def on_stacks_wanted(self, message: messages.StacksWanted) -> None:
         """Show where the ranks stand, once they have answered."""
-        live = message.view.is_live
-        source = "asking every rank, without stopping it" if live else "from the evidence kept"
-        screen = StacksScreen(f"stacks of {message.view.job}", source)
+        view = message.view
+        own = not isinstance(view, ForeignView)
+        if own and view.is_live and self._refuse("asking its ranks by a signal for their stacks"):
+            return
+        screen = SectionsScreen(f"stacks of {view.job}", operations.stacks_source(view))
         self.push_screen(screen)
         self._take_stacks(screen, message)
 
     @work(thread=True, group="stacks")
-    def _take_stacks(self, screen: StacksScreen, message: messages.StacksWanted) -> None:
+    def _take_stacks(self, screen: SectionsScreen, message: messages.StacksWanted) -> None:
         try:
             sections = operations.read_stacks(message.view)
         except DdptopError as error:
@@ -226,7 +258,7 @@ class DdptopApp(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action of the screen on top, by name; then Textual's own."""
-        for action in palette_actions(screen.BINDINGS):
+        for action in palette_actions(screen.BINDINGS, readonly=self._readonly):
             yield self._system_command(screen, action)
         for command in super().get_system_commands(screen):
             if command.title in ("Theme", "Quit"):

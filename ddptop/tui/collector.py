@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from textual.message import Message
 
-from ddptop.tui.messages import CollectorFailed, SnapshotReady
+from ddptop.tui.foreign_source import ForeignLook, ForeignSource
+from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
+from ddptop.tui.render.rows import sorted_jobs
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.snapshot import Devices, JobDetail, Machine, Snapshot, Wish
 from ddptop.tui.sources import (
@@ -26,13 +30,17 @@ from ddptop.tui.sources import (
 )
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
-from ddptop_runner.imbalance import deviation
+from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.imbalance import deviations
 from ddptop_runner.logs import last_lines
 from ddptop_runner.model import Event
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob, JobView
 
 JOIN_S = 2.0
 CAUSE_LINES = 12
+COST_LOOKS = 10
+"""The viewer's own CPU is told as the mean over so many looks."""
 
 
 class Collector:
@@ -43,8 +51,9 @@ class Collector:
         deliver: Callable[[Message], object],
         now: Callable[[], dt.datetime] = utc_now,
         machine: Callable[[], Machine] = read_machine,
+        watched: ForeignJob | None = None,
     ) -> None:
-        """Args: where messages go, the clock, and the reader of the machine's own figures."""
+        """Args: where messages go, the clock, the machine's figures, and what was pointed at."""
         self.wish = Wish()
         """What to look at; replaced as a whole by the screens."""
         self._deliver = deliver
@@ -53,6 +62,8 @@ class Collector:
         self._jobs = JobSource()
         self._history = HistorySource()
         self._log = LogSource()
+        self._foreign = ForeignSource(watched)
+        self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
         self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
@@ -88,30 +99,50 @@ class Collector:
             self._deliver(CollectorFailed(error))
         finally:
             self._log.close()
+            self._foreign.close()
 
     def _look_and_deliver(self, wish: Wish) -> None:
         snapshot = self.look(wish)
         self._deliver(SnapshotReady(snapshot))
-        if snapshot.detail is not None and wish.log_rank is not None:
-            read = self._log.read(snapshot.detail.view, wish.log_rank, wish.viewer)
-            if read is not None:
-                self._deliver(read)
+        view = None if snapshot.detail is None else snapshot.detail.view
+        read: LogRead | None = None
+        if isinstance(view, ForeignView) and wish.follow:
+            read = self._foreign.log(view, wish.log_rank, wish.viewer)
+        elif isinstance(view, JobView) and wish.log_rank is not None:
+            read = self._log.read(view, wish.log_rank, wish.viewer)
         else:
             self._log.close()
+            self._foreign.forget_log()
+        if read is not None:
+            self._deliver(read)
 
     def look(self, wish: Wish) -> Snapshot:
         """One look at what the wish names."""
-        views = self._jobs.read()
+        own = self._jobs.read()
         now = self._now()
+        devices = self._look_at_devices(own, wish)
+        found = ForeignLook()
+        if wish.foreign:
+            found = self._foreign.read(devices.gpus, now, wish.job if wish.follow else None)
+        views = sorted_jobs([*own, *found.views])
         chosen = next((view for view in views if view.job == wish.job), None)
         return Snapshot(
             taken_at=now,
             wish=wish,
             machine=self._machine(),
             jobs=tuple(views),
-            devices=self._look_at_devices(views, wish),
+            unreadable=found.unreadable,
+            devices=devices,
+            owners=owners(views),
+            cpu_percent=self._cost(),
             detail=None if chosen is None else self._detail(chosen, wish, now),
         )
+
+    def _cost(self) -> float | None:
+        """CPU of this process over the last looks, in percent of one core."""
+        self._spent.append((time.monotonic(), time.process_time()))
+        (since_s, before_s), (now_s, cpu_s) = self._spent[0], self._spent[-1]
+        return None if now_s - since_s < 1.0 else 100 * (cpu_s - before_s) / (now_s - since_s)
 
     def _look_at_devices(self, views: list[JobView], wish: Wish) -> Devices:
         if wish.devices:
@@ -119,23 +150,25 @@ class Collector:
         self.devices.pause()
         return Devices()
 
-    def _detail(self, view: JobView, wish: Wish, now: dt.datetime) -> JobDetail:
-        ranks = view.snapshot.ranks if view.snapshot is not None else []
-        trouble = None
+    def _detail(self, view: AnyJob, wish: Wish, now: dt.datetime) -> JobDetail:
+        snapshot, trouble = view.snapshot, None
         chart = ChartData()
         events: tuple[Event, ...] = ()
-        try:
-            chart = self._history.chart(view, wish, now.timestamp())
-            events = self._history.events(view)
-        except DdptopError as error:
-            trouble = str(error)
+        if isinstance(view, ForeignView):
+            chart = self._foreign.chart(view, wish, now.timestamp())
+            events = self._foreign.events(view)
+        elif isinstance(view, JobView):
+            try:
+                chart = self._history.chart(view, wish, now.timestamp())
+                events = self._history.events(view)
+            except DdptopError as error:
+                trouble = str(error)
         return JobDetail(
             view=view,
             chart=chart,
             events=events,
-            loss_deviation=_deviations({r.rank: r.loss for r in ranks}),
-            time_deviation=_deviations({r.rank: r.step_time_s for r in ranks}),
-            cause_tail=self._cause_tail(view),
+            deviations={} if snapshot is None else deviations(snapshot.ranks, snapshot.gpus),
+            cause_tail=self._cause_tail(view) if isinstance(view, JobView) else (),
             trouble=trouble,
         )
 
@@ -150,6 +183,17 @@ class Collector:
         return self._cause[1]
 
 
-def _deviations(values: dict[int, float | None]) -> dict[int, float | None]:
-    """How far each rank is from the median of all."""
-    return {rank: deviation(value, values.values()) for rank, value in values.items()}
+def owners(views: Iterable[AnyJob]) -> dict[int, tuple[str, int | None]]:
+    """Job and rank of every process of a live job on this host, by pid."""
+    found: dict[int, tuple[str, int | None]] = {}
+    for view in views:
+        if view.snapshot is None or view.on_other_host or not view.is_live:
+            continue
+        if isinstance(view, ForeignView):
+            found.update(dict.fromkeys(view.foreign.pids, (view.job, None)))
+            for member in view.foreign.ranks:
+                found.update(dict.fromkeys((member.pid, *member.helpers), (view.job, member.rank)))
+        for rank in view.snapshot.ranks:
+            if rank.pid is not None:
+                found[rank.pid] = (view.job, rank.rank)
+    return found

@@ -10,7 +10,7 @@ from textual.message import Message
 from ddptop.tui.operations import Operation
 from ddptop.tui.snapshot import Snapshot
 from ddptop_runner.errors import DdptopError
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob
 
 
 @dataclass
@@ -37,7 +37,8 @@ class LogKey:
 
     job: str
     job_id: str
-    rank: int
+    rank: int | None
+    """None is the output of a foreign job as a whole."""
     viewer: int
     """The `Wish.viewer` that it is read for."""
 
@@ -88,6 +89,18 @@ class JobPicked(Message):
     """A person wants to see a job."""
 
     job: str
+    foreign: bool = False
+    """Whether ddptop did not start it."""
+
+
+@dataclass
+class SectionsWanted(Message):
+    """A person wants to read something in full."""
+
+    title: str
+    hint: str
+    sections: list[tuple[str, str]]
+    """Heading and text."""
 
 
 @dataclass
@@ -99,8 +112,8 @@ class LaunchWanted(Message):
 class OperationWanted(Message):
     """A person wants something done to a job; it is still to be confirmed."""
 
-    view: JobView
-    make: Callable[[JobView], Operation]
+    view: AnyJob
+    make: Callable[[AnyJob], Operation]
     needs_live: bool
     """Whether it makes sense for a live job; otherwise for an ended one."""
 
@@ -109,7 +122,7 @@ class OperationWanted(Message):
 class StacksWanted(Message):
     """A person wants to see where the ranks stand."""
 
-    view: JobView
+    view: AnyJob
 
 
 @dataclass

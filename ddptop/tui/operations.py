@@ -10,9 +10,12 @@ from ddptop.commands.stacks import stored_files
 from ddptop.tui import launching
 from ddptop.tui.render.units import plural
 from ddptop_runner import commands
-from ddptop_runner.errors import DdptopError
+from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.foreign import signals
+from ddptop_runner.foreign import stacks as foreign_stacks
+from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.logs import sanitize
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob, JobView
 
 GRACE_S = 30.0
 
@@ -25,13 +28,40 @@ class Operation:
     effect: str
     verb: str
     done: str
-    """What to say afterwards."""
-    run: Callable[[], None]
+    """What to say afterwards, where `run` returns nothing better."""
+    run: Callable[[], str | None]
     """Blocks; raises DdptopError."""
 
 
-Maker = Callable[[JobView], Operation]
-"""Makes the operation for one job."""
+Maker = Callable[[AnyJob], Operation]
+"""Makes the operation for one job; raises DdptopError where it cannot be done."""
+
+
+def _own(view: AnyJob) -> JobView:
+    """The job, if ddptop started it.
+
+    Raises:
+        UsageError: when it did not.
+    """
+    if isinstance(view, JobView):
+        return view
+    raise UsageError(
+        f"{view.job} was not started by ddptop, which can only stop or kill it",
+        "launch it with ddptop to have it restarted and kept",
+    )
+
+
+def _signalled(view: ForeignView, action: signals.Action) -> Operation:
+    """What a plan would send to a job that ddptop did not start, in the plan's own words."""
+    plan = signals.plan(view, action)
+    verb = action.capitalize()
+    return Operation(
+        f"{verb} {view.job}? It was not started by ddptop.",
+        plan.sentence,
+        verb,
+        f"{view.job} was sent its signals",
+        lambda: signals.send(plan).sentence,
+    )
 
 
 def _ranks(view: JobView) -> str:
@@ -40,44 +70,52 @@ def _ranks(view: JobView) -> str:
     return "its rank" if number == 1 else f"all {number} ranks"
 
 
-def stop(view: JobView) -> Operation:
+def stop(view: AnyJob) -> Operation:
     """End a job in order."""
+    if isinstance(view, ForeignView):
+        return _signalled(view, "stop")
+    own = _own(view)
     return Operation(
         f"Stop {view.job}?",
-        f"SIGTERM to {_ranks(view)}, so that a script which handles it can save; after "
+        f"SIGTERM to {_ranks(own)}, so that a script which handles it can save; after "
         f"{GRACE_S:.0f} s SIGKILL to what is left. It is not restarted. Logs and history stay.",
         "Stop",
         f"{view.job} is asked to stop",
-        lambda: commands.stop(view, grace_s=GRACE_S),
+        lambda: commands.stop(own, grace_s=GRACE_S),
     )
 
 
-def kill(view: JobView) -> Operation:
+def kill(view: AnyJob) -> Operation:
     """End a job at once."""
+    if isinstance(view, ForeignView):
+        return _signalled(view, "kill")
+    own = _own(view)
     return Operation(
         f"Kill {view.job}?",
-        f"SIGKILL to {_ranks(view)} and everything they started, now. Nothing can be saved: the "
+        f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: the "
         "work since the last checkpoint is lost.",
         "Kill",
         f"{view.job} is being killed",
-        lambda: commands.kill(view),
+        lambda: commands.kill(own),
     )
 
 
-def restart_group(view: JobView) -> Operation:
+def restart_group(view: AnyJob) -> Operation:
     """Restart all ranks."""
+    own = _own(view)
     return Operation(
         f"Restart all ranks of {view.job}?",
-        f"A group restart: {_ranks(view)} end and start again as a new attempt. The script resumes "
+        f"A group restart: {_ranks(own)} end and start again as a new attempt. The script resumes "
         "from its last checkpoint, if it does that at all. It does not use up a restart.",
         "Restart",
         f"{view.job}: group restart asked for",
-        lambda: commands.restart_group(view),
+        lambda: commands.restart_group(own),
     )
 
 
-def again(view: JobView) -> Operation:
+def again(view: AnyJob) -> Operation:
     """Start an ended job again."""
+    view = _own(view)
     attempts = (view.snapshot.attempt or 0) + 1 if view.snapshot is not None else 0
     return Operation(
         f"Start {view.job} again?",
@@ -89,24 +127,35 @@ def again(view: JobView) -> Operation:
     )
 
 
-def remove(view: JobView) -> Operation:
+def remove(view: AnyJob) -> Operation:
     """Delete an ended job."""
+    own = _own(view)
     return Operation(
         f"Remove {view.job}?",
-        f"Its logs, history and evidence are deleted: {view.folder.path}. This cannot be undone. "
+        f"Its logs, history and evidence are deleted: {own.folder.path}. This cannot be undone. "
         "Checkpoints that the script wrote elsewhere stay.",
         "Remove",
         f"{view.job} is removed",
-        lambda: commands.remove(view),
+        lambda: commands.remove(own),
     )
 
 
-def read_stacks(view: JobView) -> list[tuple[str, str]]:
+def stacks_source(view: AnyJob) -> str:
+    """Where the stacks of a job come from, in words."""
+    if isinstance(view, ForeignView):
+        return "asking py-spy, which pauses no process"
+    return "asking every rank, without stopping it" if view.is_live else "from the evidence kept"
+
+
+def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
     """Where each rank stands: asked of a live job, read from the evidence of an ended one.
 
     Raises:
         DdptopError: when the supervisor does not answer, or no evidence was kept.
     """
+    if isinstance(view, ForeignView):
+        return _foreign_stacks(view)
+    view = _own(view)
     if view.is_live:
         entries = commands.stacks(view)["stacks"]
         return [
@@ -122,6 +171,18 @@ def read_stacks(view: JobView) -> list[tuple[str, str]]:
     if not files:
         raise DdptopError(f"{view.job} left no stacks", "they are kept when a rank fails or hangs")
     return [(path.stem.removeprefix("stacks-").replace("-", " "), _text(path)) for path in files]
+
+
+def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
+    if not view.is_live:
+        raise DdptopError(f"{view.job} is gone", "stacks are taken from living processes")
+    return [
+        (
+            f"rank {one.rank}   pid {one.pid or 'n/a'}",
+            _clean(one.text or f"no stacks: {one.note or 'no reason given'}").rstrip(),
+        )
+        for one in foreign_stacks.take(view.foreign.ranks)
+    ]
 
 
 def _text(path: Path) -> str:

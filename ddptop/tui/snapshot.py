@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddptop.tui.render.series import ChartData
+from ddptop_runner.foreign.types import Unreadable
+from ddptop_runner.imbalance import RankDeviation
 from ddptop_runner.model import Event, GpuSample
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob
 
 
 @dataclass(frozen=True)
@@ -29,20 +32,24 @@ class Devices:
     gpus: tuple[GpuSample, ...] = ()
     note: str | None = None
     """Why devices are missing or incomplete, in words."""
+    driver: str | None = None
+    """Version of the driver, where this viewer's own sampler told it."""
+    sampler_cpu_percent: float | None = None
+    """Of this viewer's own sampler; None while it needs none."""
+    queries_per_s: float | None = None
+    """Questions that it asks the driver each second."""
 
 
 @dataclass(frozen=True)
 class JobDetail:
     """All that the job screen shows besides the job's log."""
 
-    view: JobView
+    view: AnyJob
     chart: ChartData = field(default_factory=ChartData)
     events: tuple[Event, ...] = ()
     """Latest first."""
-    loss_deviation: dict[int, float | None] = field(default_factory=dict)
-    """By rank: distance from the median loss, as a ratio minus one."""
-    time_deviation: dict[int, float | None] = field(default_factory=dict)
-    """The same of the step time."""
+    deviations: Mapping[int, RankDeviation] = field(default_factory=dict)
+    """By rank: how far it is from the median of its job."""
     cause_tail: tuple[str, ...] = ()
     """Last log lines of the rank that failed first."""
     trouble: str | None = None
@@ -56,6 +63,10 @@ class Wish:
     job: str | None = None
     devices: bool = True
     """Whether the machine's devices are shown."""
+    foreign: bool = True
+    """Whether training that ddptop did not start is shown."""
+    follow: bool = False
+    """Whether `job` has a screen of its own: a foreign one is then watched closely."""
     chart_window_s: float | None = None
     """None: the whole run."""
     chart_columns: int = 200
@@ -74,8 +85,14 @@ class Snapshot:
     wish: Wish
     """What was asked for: what it leaves out is not known here."""
     machine: Machine
-    jobs: tuple[JobView, ...] = ()
-    """Live ones first."""
+    jobs: tuple[AnyJob, ...] = ()
+    """Live ones first, and of these what needs attention; ddptop's own and foreign ones."""
+    unreadable: tuple[Unreadable, ...] = ()
+    """Processes that may be training, and that may not be looked into."""
+    cpu_percent: float | None = None
+    """Of this viewer itself, over the last seconds; 100 is one core."""
     devices: Devices = field(default_factory=Devices)
+    owners: Mapping[int, tuple[str, int | None]] = field(default_factory=dict)
+    """Job and rank of every process of a live job on this host, by pid."""
     detail: JobDetail | None = None
     """Of the job asked for; None when none was, or when it is gone."""

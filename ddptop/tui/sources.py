@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from ddptop.tui.messages import LogKey, LogRead
-from ddptop.tui.render.rows import sorted_jobs
-from ddptop.tui.render.series import ChartData, Points
+from ddptop.tui.render.series import ChartData
+from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Devices, Machine, Wish
 from ddptop_runner import procs
 from ddptop_runner.device_feed import DeviceFeed
@@ -24,7 +24,7 @@ from ddptop_runner.device_report import (
     without_figures,
 )
 from ddptop_runner.errors import DamagedFileError
-from ddptop_runner.history import HistoryReader, Series
+from ddptop_runner.history import HistoryReader
 from ddptop_runner.logs import LogFollower, LogLine
 from ddptop_runner.model import Event, GpuSample
 from ddptop_runner.paths import RunFolder, runs_dir
@@ -55,13 +55,12 @@ class JobSource:
         self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
 
     def read(self) -> list[JobView]:
-        """Every readable job, live ones first, with its state already checked."""
+        """Every readable job, with its state already checked."""
         try:
             paths = list(runs_dir().iterdir())
         except OSError:
             return []
-        views = [view for path in paths if (view := self._read_one(path)) is not None]
-        return sorted_jobs(views)
+        return [view for path in paths if (view := self._read_one(path)) is not None]
 
     def _read_one(self, path: Path) -> JobView | None:
         folder = RunFolder(path)
@@ -142,18 +141,6 @@ class HistorySource:
         return tuple(self._events)
 
 
-def points_of(series: Series) -> Points:
-    """A stored series as the chart takes it; a point stands at the middle of its bucket."""
-    half = series.bucket_s / 2
-    return Points(
-        t=[t + half for t in series.t],
-        low=series.min,
-        mean=series.mean,
-        high=series.max,
-        not_finite=[t + half for t in series.nonfinite_t],
-    )
-
-
 class LogSource:
     """Follows the log of one rank, from one attempt to the next."""
 
@@ -226,12 +213,22 @@ class DeviceSource:
             self._known = report
         self._narrow(tuple(g.uuid for g in self._known.gpus if g.uuid and g.uuid not in covered))
         report = self._feed.latest if self._feed is not None else None
+        if report is not None and report.gpus and self._sampled is None:
+            self._known = report  # MIG instances come and go
         sampled = {gpu.uuid: gpu for gpu in report.gpus} if report is not None else {}
         gpus = tuple(
             covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_figures(gpu)
             for gpu in self._known.gpus
         )
-        return Devices(gpus=gpus, note=report.note if report is not None else None)
+        if report is None:
+            return Devices(gpus=gpus)
+        return Devices(
+            gpus=gpus,
+            note=report.note,
+            driver=report.driver,
+            sampler_cpu_percent=report.sampler_cpu_percent,
+            queries_per_s=report.queries_per_s,
+        )
 
     def pause(self) -> None:
         """Sample nothing until `read` is called again."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ddptop.tui import sources
+from ddptop.tui import foreign_source, sources
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Machine
 from tests.tui import fake_home
+from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld
 from tests.tui.fake_home import GIB, HOST, NOW
 
 from ddptop_runner import procs, registry
@@ -32,8 +35,13 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setattr(procs, "host_name", lambda: HOST)
     monkeypatch.setattr(registry, "utc_now", lambda: NOW)
     monkeypatch.setattr(sources, "driver_library_exists", lambda: False)
+    monkeypatch.setattr(foreign_source, "CensusTaker", FakeTaker)
+    monkeypatch.setattr(foreign_source, "ForeignBook", FakeBook)
+    monkeypatch.setattr(Collector, "_cost", lambda self: None)
     monkeypatch.chdir("/")
+    FakeWorld.clear()
     yield ddptop_home
+    FakeWorld.clear()
     monkeypatch.undo()
     time.tzset()
 
@@ -50,7 +58,7 @@ def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_app(frozen: Path) -> Callable[..., DdptopApp]:
     """An app that looks once at its start, and then only when asked."""
 
-    def make(job: str | None = None) -> DdptopApp:
-        return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None)
+    def make(job: str | None = None, **options: Any) -> DdptopApp:
+        return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None, **options)
 
     return make

@@ -265,7 +265,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
             mem_used_bytes=int((74.8 if index == 0 else 61.2) * GIB),
             util_percent=71.0 if index == 5 else 98.0,
             power_w=388.0 if index == 5 else 612.0 + index,
-            throttle_reasons=["hw_thermal_slowdown"] if index == 5 else [],
+            throttle_reasons=["thermal, by hardware"] if index == 5 else [],
             temperature_c=88.0 if index == 5 else 61.0 + index,
             processes=[
                 GpuProcess(

@@ -16,7 +16,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.stacks import StacksScreen
+from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_view import LogView
@@ -416,7 +416,7 @@ class TestStacks:
         async with app.run_test() as pilot:
             await settle(pilot)
             await pilot.press("t")
-            await until(pilot, lambda: isinstance(app.screen, StacksScreen))
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await until(pilot, lambda: len(app.screen.query(".text")) == 2)
             texts = [str(static.content) for static in app.screen.query(Static)]
             assert "File [x], line 3" in texts
@@ -440,7 +440,7 @@ class TestStacks:
         async with app.run_test() as pilot:
             await settle(pilot)
             await pilot.press("t")
-            await until(pilot, lambda: isinstance(app.screen, StacksScreen))
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await until(pilot, lambda: app.screen.query(".text"))
             texts = [str(static.content) for static in app.screen.query(Static)]
             assert "resnet-a left no stacks" in texts

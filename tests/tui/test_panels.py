@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from ddptop.tui.render import panels, rows, words
+from ddptop.tui.render import devices, panels, rows, words
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.text import Line, plain, width
 from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
 
+from ddptop_runner.imbalance import RankDeviation
 from ddptop_runner.model import (
     Alert,
     Cause,
@@ -145,7 +146,7 @@ class TestAlertsAndCause:
         lines = [plain(x) for x in panels.alert_lines(self.alerts(5), NOW, 60, 3)]
         assert lines[0].startswith(" ✗ alert 2")
         assert lines[0].rstrip().endswith("since 3m")
-        assert lines[2].strip() == "and 3 more: press e"
+        assert lines[2].strip() == "and 3 more: press f"
 
     def test_alerts_that_fit_are_all_shown(self) -> None:
         assert len(panels.alert_lines(self.alerts(3), NOW, 60, 3)) == 3
@@ -183,7 +184,7 @@ def texts(lines: list[Line]) -> list[str]:
 class TestDevices:
     def test_a_device_line(self) -> None:
         one = gpu(0, util_percent=50.0, mem_used_bytes=40 * GIB, temperature_c=88.0, power_w=612.4)
-        lines = panels.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
+        lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
         assert texts(lines) == [
             "   util                  memory                         temp     power  held by",
             " 0 ━━━━━━━╸━━━━━━━  50 % ━━━━━━━╸━━━━━━━ 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
@@ -193,7 +194,7 @@ class TestDevices:
     @pytest.mark.parametrize("cells", [30, 44, 57, 80, 96, 120, 200])
     def test_every_width_is_kept(self, cells: int) -> None:
         gpus = [gpu(index) for index in range(12)]
-        for line in panels.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
+        for line in devices.device_lines(gpus, cells, lambda g: ((f"rank {g.index}", ""),)):
             assert width(line) == cells
 
     def test_unknown_figures_are_n_a_and_dotted(self) -> None:
@@ -204,22 +205,22 @@ class TestDevices:
             temperature_c=None,
             power_w=None,
         )
-        text = texts(panels.device_lines([blank], 80, lambda _: ()))[1]
+        text = texts(devices.device_lines([blank], 80, lambda _: ()))[1]
         assert text.count("n/a") == 4
         assert "━" not in text
         assert "0 %" not in text
 
     def test_a_lost_device_says_so(self) -> None:
-        text = texts(panels.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
+        text = texts(devices.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
         assert text == " 3 ✗ lost: the driver does not answer for it"
 
     def test_trouble_in_words(self) -> None:
         ill = gpu(
-            0, xid=[79], ecc_uncorrected=2, throttle_reasons=["gpu_idle", "hw_thermal_slowdown"]
+            0, xid=[79], ecc_uncorrected=2, throttle_reasons=["power cap", "thermal, by hardware"]
         )
-        assert plain(panels.device_trouble(ill)) == "XID 79  2 ECC  ▼ hw thermal slowdown"
-        assert plain(panels.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
-        assert panels.device_trouble(gpu(0, throttle_reasons=["gpu_idle"])) == ()
+        assert plain(devices.device_trouble(ill)) == "XID 79  2 ECC  ▼ thermal, by hardware"
+        assert plain(devices.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
+        assert devices.device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
 
     def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
         uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
@@ -257,8 +258,9 @@ class TestRows:
             ),
             NOW,
             live=True,
-            loss_deviation=0.43,
-            time_deviation=-0.5,
+            apart=RankDeviation(
+                loss=0.43, step_time=-0.5, outliers=frozenset({"loss", "step_time"})
+            ),
         )
         assert row["device"][0] == "GPU 5"
         assert row["loss_vs"] == ("+43 %", "warn")
@@ -267,7 +269,7 @@ class TestRows:
         assert row["wait"][0] == "n/a"
 
     def test_an_ended_rank_has_no_last_progress(self) -> None:
-        row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False, None, None)
+        row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False)
         assert row["last"][0] == ""
 
     def test_live_jobs_come_first_and_trouble_before_calm(self) -> None:
@@ -305,11 +307,9 @@ class TestRows:
                 assert sum(size + 1 for _, size in layout) <= cells
 
     def test_processes_of_others_are_named(self) -> None:
-        from ddptop.tui.screens.overview import holder_text
-
         held = gpu(0, processes=[GpuProcess(pid=1, user="bob", command="python eval.py")])
-        assert plain(holder_text(held)) == "bob: python eval.py"
+        assert plain(devices.holder_text(held)) == "bob: python eval.py"
         mine = gpu(0, processes=[GpuProcess(pid=1, job="llama-ft", rank=3)])
-        assert plain(holder_text(mine)) == "llama-ft rank 3"
-        assert plain(holder_text(gpu(0, processes=[]))) == "free"
-        assert plain(holder_text(gpu(0, processes=None))) == "n/a"
+        assert plain(devices.holder_text(mine)) == "llama-ft rank 3"
+        assert plain(devices.holder_text(gpu(0, processes=[]))) == "free"
+        assert plain(devices.holder_text(gpu(0, processes=None))) == "n/a"

@@ -12,7 +12,7 @@ from typing import Literal
 from ddptop.tui.render import scale
 from ddptop.tui.render.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.tui.render.series import OUTLIER_RATIO, ChartData, Columns, across, bin_points, outliers
-from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.units import deviation, loss, ranks
 
 ChartMode = Literal["median", "ranks", "rank"]
@@ -191,7 +191,8 @@ def _time_axis(data: ChartData, cells: int) -> Line:
         x = round((offset if whole else span - offset) / span * (cells - 1))
         label = scale.time_label(offset if whole else -offset)
         if not offset:
-            label = "start" if whole else ("end" if data.ended else "now")
+            first = "first seen" if data.watched else "start"
+            label = first if whole else ("end" if data.ended else "now")
         start = min(max(0, x - len(label) // 2), cells - len(label))
         if start < 0 or any(c != " " for c in text[max(0, start - 1) : start + len(label) + 1]):
             continue
@@ -251,7 +252,9 @@ def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) 
         return Chart([line(("too small for a chart", "dim"))][:height], ())
     if not any(points.t for points in data.series.values()):
         blank: list[Line] = [()] * height
-        blank[rows // 2] = line((f"{'no loss seen yet':^{width}}", "dim"))
+        words = wrap(data.empty, width - 4, rows)
+        for place, text in enumerate(words, max(0, (rows - len(words)) // 2)):
+            blank[place] = line((f"{text:^{width}}", "dim"))
         return Chart(blank, ())
     canvas = Canvas(cells, rows)
     plot = _plot(data, canvas.dots_x)

@@ -22,6 +22,8 @@ class Column:
     drop: int = 0
     flex: bool = False
     """Takes the width that the others leave, beyond its own."""
+    most: int = 0
+    """The widest that it becomes by that; 0 is no limit."""
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
@@ -34,9 +36,13 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int
     while needed() > width and any(column.drop for column in chosen):
         chosen.remove(max(chosen, key=lambda column: column.drop))
     rest = max(0, width - needed())
+    more = dict.fromkeys(chosen, 0)
     flexible = [column for column in chosen if column.flex]
-    share = rest // len(flexible) if flexible else 0
-    return [(column, column.width + (share if column.flex else 0)) for column in chosen]
+    for place, column in enumerate(sorted(flexible, key=lambda c: c.most or 1_000_000)):
+        share = rest // (len(flexible) - place)
+        more[column] = min(share, max(0, column.most - column.width)) if column.most else share
+        rest -= more[column]
+    return [(column, column.width + more[column]) for column in chosen]
 
 
 def row_line(row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int) -> Line:

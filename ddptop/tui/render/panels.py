@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.bars import bar
@@ -16,14 +16,13 @@ from ddptop.tui.render.text import (
     fit,
     join,
     line,
-    pad,
     spread,
     width,
     wrap,
 )
 from ddptop.tui.snapshot import Machine
-from ddptop_runner.model import Alert, Cause, GpuSample, Imbalance, NodeSnapshot, RankSample
-from ddptop_runner.registry import JobView
+from ddptop_runner.model import Alert, Cause, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.registry import AnyJob, JobView
 
 HOT_C = 85.0
 """From here on a temperature is drawn as a warning."""
@@ -35,7 +34,7 @@ UNEVEN = 0.2
 """From here on an imbalance is drawn as a warning."""
 
 
-def elapsed_s(view: JobView, now: dt.datetime) -> float | None:
+def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
     """How long the job has run, or ran."""
     if view.snapshot is None:
         return None
@@ -66,21 +65,22 @@ def restarts_text(snapshot: NodeSnapshot) -> str:
     return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
 
 
-def title_line(name: str, right: Line, cells: int) -> Line:
-    """The top row: program, job, and where one is."""
+def title_line(name: str, right: Line, cells: int, about: str = "") -> Line:
+    """The top row: program, job and what is to be said about it, and where one is."""
     left = line((" ddptop", "title"), ("  ", ""), (name, "strong"))
+    if about:
+        left = (*left, (f"   {about}", "dim"))
     return fit(spread(left, (*right, (" ", "")), cells), cells)
 
 
-def header_lines(view: JobView, now: dt.datetime, cells: int) -> list[Line]:
+def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
     """Three rows: state and pace, a bar of the progress, attempt and guard."""
     snapshot, state = view.snapshot, words.job_state(view.state)
     if snapshot is None:
-        text = (
-            "no snapshot yet: its processes are coming up"
-            if view.is_live
-            else f"it never came up; see {view.folder.supervisor_log}"
-        )
+        text = "no snapshot yet: its processes are coming up"
+        if not view.is_live:
+            log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
+            text = f"it never came up{log}"
         return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
     live = view.is_live
     gap = "   " if cells >= 100 else "  "
@@ -91,7 +91,7 @@ def header_lines(view: JobView, now: dt.datetime, cells: int) -> list[Line]:
     if live:
         first.append(field("pace", units.rate(steps_per_s(snapshot.ranks))))
         first.append(field("ETA", units.duration(snapshot.eta_s)))
-    first.append(_loss_field(snapshot))
+    first.append(loss_field(snapshot))
     elapsed = field("elapsed", units.duration(elapsed_s(view, now)))
     second: list[Line] = []
     if width(join([*first, elapsed], gap)) < cells:
@@ -109,7 +109,8 @@ def _indented(parts: list[Line]) -> list[Line]:
     return [line(" ", *parts[0]), *parts[1:]] if parts else []
 
 
-def _loss_field(snapshot: NodeSnapshot) -> Line:
+def loss_field(snapshot: NodeSnapshot) -> Line:
+    """The median of the ranks' losses, with its label."""
     value, state = median_loss(snapshot)
     text = units.loss(value, state)
     return field("loss", text, "bad" if state in ("nan", "inf") else "strong")
@@ -124,7 +125,7 @@ def progress_line(step: int | None, total: int | None, live: bool, cells: int) -
     return line(" ", *bar(step / total, cells - len(label) - 1), (label, "dim"))
 
 
-def _facts(view: JobView, snapshot: NodeSnapshot) -> list[Line]:
+def _facts(view: AnyJob, snapshot: NodeSnapshot) -> list[Line]:
     """What stays the same for long: stale figures, guard, attempt, restarts, host."""
     parts: list[Line] = []
     stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
@@ -168,7 +169,7 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
             )
         )
     if len(shown) < len(ranked):
-        lines.append(fit(line((f"   and {len(ranked) - len(shown)} more: press e", "dim")), cells))
+        lines.append(fit(line((f"   and {len(ranked) - len(shown)} more: press f", "dim")), cells))
     return lines
 
 
@@ -217,101 +218,9 @@ def imbalance_note(imbalance: Imbalance, cells: int) -> Line:
     return line(("imbalance  ", "dim"), *shown) if shown else ()
 
 
-def device_lines(
-    gpus: Sequence[GpuSample], cells: int, holder: Callable[[GpuSample], Line]
-) -> list[Line]:
-    """A row of column names, then one device a line: bars, figures, and who holds it."""
-    names = [short_name(gpu.name) for gpu in gpus]
-    name_cells = min(18, max(map(len, names), default=0)) + 2 if cells >= 96 else 0
-    full = cells >= 60
-    memory = [
-        units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
-        if full
-        else units.size(gpu.mem_used_bytes)
-        for gpu in gpus
-    ]
-    power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
-    holders = [holder(gpu) for gpu in gpus]
-    index_cells = max((len(str(gpu.index)) for gpu in gpus), default=1) + 2
-    memory_cells = max(map(len, memory), default=0)
-    power_cells = max(5, *map(len, power)) if power else 5
-    room = cells - index_cells - name_cells - memory_cells - power_cells - 19
-    bars = min(60, room - min(max(map(width, holders), default=0), max(0, room - 10)))
-    util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
-    head = "".join(
-        (
-            " " * index_cells,
-            pad("device" if name_cells else "", name_cells),
-            pad("util", util_cells + 6),
-            pad(" memory", memory_bar_cells + memory_cells + 2),
-            f"{'temp':>6} ",
-            f"{'power':>{power_cells}}  ",
-            "held by",
-        )
-    )
-    lines = [fit(line((head, "dim")), cells)]
-    for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
-        who: Line = (
-            (f" {gpu.index:>{index_cells - 2}} ", "strong"),
-            (pad(name, name_cells), "dim"),
-        )
-        if gpu.lost:
-            lines.append(fit((*who, ("✗ lost: the driver does not answer for it", "bad")), cells))
-            continue
-        figures: Line = (
-            *_util_bar(gpu.util_percent, util_cells),
-            (f"{units.percent(gpu.util_percent):>6} ", ""),
-            *_memory_bar(gpu, memory_bar_cells),
-            (f" {used:>{memory_cells}} ", ""),
-            (f"{units.celsius(gpu.temperature_c):>6} ", _heat(gpu.temperature_c)),
-            (f"{watts:>{power_cells}}  ", ""),
-        )
-        lines.append(fit((*who, *figures, *held), cells))
-    return lines
-
-
-def _util_bar(percent: float | None, cells: int) -> Line:
-    return bar(None if percent is None else percent / 100, cells, "busy")
-
-
-def _memory_bar(gpu: GpuSample, cells: int) -> Line:
-    if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
-        return bar(None, cells)
-    share = gpu.mem_used_bytes / gpu.mem_total_bytes
-    return bar(share, cells, "warn" if share >= FULL_SHARE else "median")
-
-
-def _heat(celsius: float | None) -> str:
-    return "warn" if celsius is not None and celsius >= HOT_C else ""
-
-
 def short_name(name: str | None) -> str:
     """`NVIDIA H100 80GB HBM3` as `H100 80GB HBM3`."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
-
-
-def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
-    """Throttling, XID errors and uncorrected memory errors, in words; `brief` gives no reasons."""
-    parts: list[Line] = []
-    if gpu.xid:
-        parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
-    if gpu.ecc_uncorrected:
-        parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
-    reasons = [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
-    if reasons:
-        text = _brief_reason(reasons) if brief else ", ".join(reasons).replace("_", " ")
-        parts.append(line((f"▼ {text}", "warn")))
-    return fill(parts, 200, "  ")
-
-
-def _brief_reason(reasons: Sequence[str]) -> str:
-    if any("thermal" in reason for reason in reasons):
-        return "hot"
-    return "power" if any("power" in reason for reason in reasons) else "throttled"
-
-
-_CALM_REASONS = frozenset({"gpu_idle", "applications_clocks_setting", "none", "sw_power_cap"})
-"""Reasons that are no trouble: an idle GPU, a clock that a person set, the usual power limit."""
 
 
 def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:

@@ -3,70 +3,128 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import units, words
-from ddptop.tui.render.panels import elapsed_s, median_loss
+from ddptop.tui.render.panels import UNEVEN, elapsed_s, median_loss
 from ddptop.tui.render.text import Span
-from ddptop_runner.model import Event, RankSample
-from ddptop_runner.registry import JobView
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.imbalance import Figure, RankDeviation
+from ddptop_runner.model import Event, NodeSnapshot, RankSample
+from ddptop_runner.registry import AnyJob
 
-NEUTRAL_DEVIATION = 0.2
-"""Below this a rank's distance from the median is not coloured."""
+UNKNOWN_DEVIATION = RankDeviation()
 
 _STATE_ORDER = ("hung", "restarting", "running", "starting", "queued", "stopping")
+_SEVERITIES = ("error", "warning", "info")
 
 
-def sorted_jobs(views: list[JobView]) -> list[JobView]:
+def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
     """Live jobs first, what needs attention before the rest, then the newest."""
 
-    def key(view: JobView) -> tuple[int, int, float]:
-        state = view.state
-        live = 0 if view.is_live else 1
+    def key(view: AnyJob) -> tuple[int, int, int, float]:
+        newest = -(view.ended_at or view.created_at).timestamp()
+        if not view.is_live:
+            return 1, 0, 0, newest
+        state, worst = view.state, worst_severity(view)
         order = _STATE_ORDER.index(state) if state in _STATE_ORDER else len(_STATE_ORDER)
-        newest = (view.ended_at or view.spec.created_at).timestamp()
-        return live, order if not live else 0, -newest
+        alarm = _SEVERITIES.index(worst) if worst in _SEVERITIES[:2] else len(_SEVERITIES)
+        return 0, 0 if state == "hung" else 1 + alarm, order, newest
 
     return sorted(views, key=key)
 
 
-def job_row(view: JobView, now: dt.datetime) -> dict[str, Span]:
-    """One job of the overview, by column."""
+def worst_severity(view: AnyJob) -> str | None:
+    """Of a live job's alerts; None without any."""
+    alerts = view.snapshot.alerts if view.snapshot is not None and view.is_live else []
+    present = {alert.severity for alert in alerts}
+    return next((severity for severity in _SEVERITIES if severity in present), None)
+
+
+def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, Span]:
+    """One job of the overview, by column; `me` is the user whose name need not be said."""
     snapshot = view.snapshot
     row: dict[str, Span] = {
-        "state": words.job_state(view.state),
+        "state": words.state_of(view),
         "job": (view.job, "strong"),
-        "ranks": (str(view.spec.nproc), ""),
-        "command": (" " + command_text(view), "dim"),
+        "by": by_text(view, me),
+        "ranks": (units.count(view.world_size), _unknown(view.world_size)),
+        "command": (" " + view.command, "dim"),
     }
     if snapshot is None:
         return row
-    step = units.count(snapshot.step)
-    if snapshot.total_steps:
-        step += f"/{units.count(snapshot.total_steps)}"
+    step, live = units.count(snapshot.step), view.is_live
+    share = None if snapshot.step is None else _share(snapshot.step, snapshot.total_steps)
     value, state = median_loss(snapshot)
-    live = view.is_live
-    alerts = len(snapshot.alerts) if live else 0
+    gpus = held_gpus(snapshot)
+    foreign = isinstance(view, ForeignView)
     row |= {
-        "ranks": (str(snapshot.world_size or view.spec.nproc), ""),
-        "restarts": (
+        "ranks": (units.count(snapshot.world_size or view.world_size), ""),
+        "gpus": (gpus or "-", "" if gpus else "dim"),
+        "restarts": ("", "")
+        if foreign
+        else (
             f"{snapshot.restarts_used}/{snapshot.restarts_used + snapshot.restarts_left}",
             "warn" if snapshot.restarts_used and live else "",
         ),
         "step": (step, _unknown(step)),
-        "eta": (units.duration(snapshot.eta_s), _unknown(snapshot.eta_s)) if live else ("", ""),
+        "done": ("" if share is None else units.percent(share), ""),
+        "eta": ("", "")
+        if foreign or not live
+        else (units.duration(snapshot.eta_s), _unknown(snapshot.eta_s)),
         "loss": (units.loss(value, state), "bad" if state in ("nan", "inf") else _unknown(value)),
+        "uneven": _uneven(snapshot) if live else ("", ""),
         "elapsed": (units.duration(elapsed_s(view, now)), ""),
-        "alerts": (f"▲ {alerts}", "warn") if alerts else ("", ""),
+        "alerts": _alerts(view),
         "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
     }
     return row
 
 
-def command_text(view: JobView) -> str:
-    """What runs, shortly: the script and its arguments."""
-    target = f"-m {view.spec.target}" if view.spec.kind == "module" else view.spec.target
-    return " ".join([target, *view.spec.args])
+def by_text(view: AnyJob, me: str | None) -> Span:
+    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's."""
+    if not isinstance(view, ForeignView):
+        return view.launcher, "dim"
+    user = view.foreign.user
+    return (view.launcher if user == me else f"{user}: {view.launcher}"), ""
+
+
+def held_gpus(snapshot: NodeSnapshot) -> str:
+    """The devices of a job, folded: `0-3`; empty without any."""
+    indices = {gpu.index for gpu in snapshot.gpus}
+    return units.ranks(list(indices | {r.gpu for r in snapshot.ranks if r.gpu is not None}))
+
+
+def _share(step: int, total: int | None) -> float | None:
+    return 100 * step / total if total else None
+
+
+def _uneven(snapshot: NodeSnapshot) -> Span:
+    """The worst imbalance and of what."""
+    of = snapshot.imbalance
+    known = [
+        (value, word)
+        for value, word in (
+            (of.memory, "mem"),
+            (of.utilization, "util"),
+            (of.power, "watt"),
+            (of.step_time, "step"),
+        )
+        if value is not None
+    ]
+    if not known:
+        return units.NOT_KNOWN, "dim"
+    value, word = max(known)
+    return f"{word} {units.deviation(value)}", "warn" if value >= UNEVEN else "dim"
+
+
+def _alerts(view: AnyJob) -> Span:
+    worst = worst_severity(view)
+    if view.snapshot is None or worst is None:
+        return "", ""
+    symbol, style = words.severity(worst)
+    number = sum(alert.severity == worst for alert in view.snapshot.alerts)
+    return f"{symbol} {number}", style
 
 
 def _unknown(value: object) -> str:
@@ -74,11 +132,7 @@ def _unknown(value: object) -> str:
 
 
 def rank_row(
-    rank: RankSample,
-    now: dt.datetime,
-    live: bool,
-    loss_deviation: float | None,
-    time_deviation: float | None,
+    rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = UNKNOWN_DEVIATION
 ) -> dict[str, Span]:
     """One rank, by column."""
     loss = units.loss(rank.loss, rank.loss_state)
@@ -86,22 +140,32 @@ def rank_row(
     ago = None
     if live and rank.last_progress_at is not None:
         ago = units.brief_duration((now - rank.last_progress_at).total_seconds())
-    stuck = rank.state in ("quiet", "hung")
+    waits = rank.state in ("quiet", "hung")
     device = _device(rank)
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    rss = _marked(units.size(rank.rss_bytes), apart, None if on_device else "memory")
+    cpu = _marked(units.percent(rank.cpu_percent), apart, None if on_device else "utilization")
     return {
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
         "state": words.rank_state(rank.state, rank.exit_code, rank.signal),
+        "why": (rank.state_reason or "", "dim"),
         "step": (units.count(rank.step), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
-        "loss_vs": _deviation(loss_deviation, both=True),
+        "loss_vs": _deviation(apart, "loss"),
         "time": (step_time, _unknown(rank.step_time_s)),
-        "time_vs": _deviation(time_deviation, both=False),
-        "last": (ago or "", "warn" if stuck else "dim"),
+        "time_vs": _deviation(apart, "step_time"),
+        "last": (ago or "", "warn" if waits else "dim"),
+        "mem": _marked(units.size(rank.gpu_mem_used_bytes), apart, "memory"),
+        "mem_vs": _deviation(apart, "memory"),
+        "util": _marked(units.percent(rank.gpu_util_percent), apart, "utilization"),
+        "util_vs": _deviation(apart, "utilization"),
+        "power": _marked(units.watts(rank.gpu_power_w), apart, "power"),
+        "power_vs": _deviation(apart, "power"),
         "wait": (units.step_time(rank.data_wait_s), _unknown(rank.data_wait_s)),
-        "cpu": (units.percent(rank.cpu_percent), _unknown(rank.cpu_percent)),
-        "rss": (units.size(rank.rss_bytes), _unknown(rank.rss_bytes)),
+        "cpu": cpu,
+        "rss": rss,
     }
 
 
@@ -111,11 +175,19 @@ def _device(rank: RankSample) -> str:
     return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
 
 
-def _deviation(ratio: float | None, *, both: bool) -> Span:
+def _marked(text: str, apart: RankDeviation, figure: Figure | None) -> Span:
+    """A figure; an outlier is marked by its side of the median, not by colour alone."""
+    if figure is None or figure not in apart.outliers:
+        return f"{text} ", _unknown(text)
+    return f"{text}{'▲' if (apart.of(figure) or 0) > 0 else '▼'}", "warn"
+
+
+def _deviation(apart: RankDeviation, figure: Figure) -> Span:
+    ratio = apart.of(figure)
     if ratio is None:
         return "", ""
-    size = abs(ratio) if both else ratio
-    return units.deviation(ratio), "warn" if size >= NEUTRAL_DEVIATION else "dim"
+    faster = figure == "step_time" and ratio < 0
+    return units.deviation(ratio), "warn" if figure in apart.outliers and not faster else "dim"
 
 
 def event_row(event: Event) -> dict[str, Span]:

@@ -57,6 +57,10 @@ class ChartData:
     marks: tuple[tuple[float, str], ...] = ()
     """Moments worth a vertical line, such as group restarts: unix seconds and a label."""
     ended: bool = False
+    watched: bool = False
+    """Whether it begins where watching began, and not with the job."""
+    empty: str = "no loss seen yet"
+    """What to say in place of a curve where there is no sample."""
 
 
 def bin_points(points: Points, since: float, until: float, columns: int) -> Columns:

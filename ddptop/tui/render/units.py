@@ -143,3 +143,15 @@ def ranks(numbers: list[int]) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 restart`, `2 restarts`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def cost(
+    viewer_percent: float | None, sampler_percent: float | None, queries_per_s: float | None
+) -> str:
+    """What watching costs: `own cost 3 % CPU, sampler 2 %, 24 queries/s`; empty when not known."""
+    if viewer_percent is None:
+        return ""
+    text = f"own cost {viewer_percent:.0f} % CPU"
+    if sampler_percent is not None:
+        text += f", sampler {sampler_percent:.0f} %"
+    return text if queries_per_s is None else f"{text}, {queries_per_s:.0f} queries/s"

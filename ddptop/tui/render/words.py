@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ddptop.tui.render.text import Line, Span
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import RankState
+from ddptop_runner.registry import AnyJob
 
 _JOB_STATES: dict[str, tuple[str, str]] = {
     "queued": ("○", "dim"),
@@ -27,7 +30,13 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
     "failed": ("✗", "bad"),
     "stopped": ("■", "dim"),
     "unknown": ("?", "dim"),
+    "blocked": ("◌", "warn"),
+    "zombie": ("✗", "bad"),
+    "stuck": ("‖", "bad"),
 }
+
+_STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
+"""Of a foreign job; the worst first."""
 
 _SEVERITIES: dict[str, tuple[str, str]] = {
     "info": ("i", "dim"),
@@ -55,6 +64,20 @@ def job_state(state: str) -> Span:
     """`● running` and its style; a state of a newer ddptop is shown as it is."""
     symbol, style = _JOB_STATES.get(state, ("?", "dim"))
     return f"{symbol} {state}", style
+
+
+def state_of(view: AnyJob) -> Span:
+    """A job's state; of a foreign one what stands still, and that nobody saw how it ended."""
+    if not isinstance(view, ForeignView):
+        return job_state(view.state)
+    if view.state == "lost":
+        return "■ gone", "dim"
+    states = [rank.state for rank in view.snapshot.ranks]
+    for state in _STANDING_STILL:
+        if number := states.count(state):
+            symbol, style = _RANK_STATES[state]
+            return f"{symbol} {number} {state}", style
+    return job_state(view.state)
 
 
 def rank_state(state: str, exit_code: int | None = None, signal: str | None = None) -> Span:
@@ -117,9 +140,36 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("quiet", "no step for much longer than usual; no verdict yet"),
     ("hung", "no progress within the time learned for this phase, with proof that ranks differ"),
     ("lost", "the job's processes are gone without having said why (reboot, kill -9 of all)"),
+    (
+        "gone",
+        "the processes of a job that ddptop did not start are gone; nobody saw how they ended",
+    ),
+    (
+        "stuck",
+        "seen from outside: the device reads full utilization at idle power, as a collective does "
+        "that waits for another rank",
+    ),
+    (
+        "blocked",
+        "in uninterruptible sleep (D) at every look: waits for a disk, a mount or a driver",
+    ),
+    ("zombie", "has ended, and its parent has not asked how"),
+    ("paused", "stopped by SIGSTOP or a debugger; SIGCONT lets it go on"),
     ("guarded", "the guardian lives: it brings the supervisor back if that dies"),
     ("vs median", "how far a rank's loss or step time is from the median of all ranks"),
     ("imbalance", "greatest rank or device against the median: 0 % is even"),
+    (
+        "uneven",
+        "the job's worst imbalance, and of what: mem, util, watt or step; ▲ ▼ mark a rank's "
+        "figure that lies far above or below its job's median",
+    ),
+    ("by", "who started the ranks: ddptop, torchrun, mp.spawn ...; before it another user's name"),
+    ("cuda:1", "the name by which the rank's own process knows its device, which is not its index"),
+    ("spare rows", "rows of device memory that replaced failing ones (remapped rows)"),
+    ("slowed", "the driver holds the clocks down, and says why: heat, power, the board"),
+    ("XID", "an error that the driver reported for a device, by number"),
+    ("own cost", "CPU of this viewer and its sampler, and the sampler's questions to the driver"),
+    ("read-only", "this viewer refuses to stop, kill, restart, launch or remove anything"),
     ("step", "optimizer steps in this attempt; 'global' where the script or a log said it"),
     ("stacks", "where each rank stands in its code right now, taken without stopping it"),
     ("n/a", "the machine does not say; never drawn as 0"),

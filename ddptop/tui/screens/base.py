@@ -5,8 +5,12 @@ from __future__ import annotations
 from textual.reactive import var
 from textual.screen import Screen
 
-from ddptop.tui.messages import WishChanged
+from ddptop.tui.messages import SectionsWanted, WishChanged
+from ddptop.tui.render.findings import finding_sections
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.units import cost
 from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop_runner.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]
@@ -20,6 +24,32 @@ class MonitorScreen(Screen[None]):
 
     snapshot: var[Snapshot | None] = var(None, init=False, always_update=True)
     """The latest look."""
+
+    def __init__(self, *, readonly: bool = False) -> None:
+        """`readonly` hides every key that does something to a job."""
+        super().__init__()
+        self.readonly = readonly
+        """Whether this viewer refuses to do anything to a job."""
+
+    def place(self, snapshot: Snapshot) -> Line:
+        """For the title: what this viewer may not do, where it looks, and when."""
+        local = snapshot.taken_at.astimezone()
+        where = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
+        return line(("read-only", "warn"), "   ", *where) if self.readonly else where
+
+    def cost(self, snapshot: Snapshot) -> str:
+        """For the keys' row: what watching costs."""
+        devices = snapshot.devices
+        return cost(snapshot.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
+
+    def show_findings(self, view: AnyJob | None, snapshot: Snapshot) -> None:
+        """All that is wrong with a job, in full."""
+        if view is None:
+            self.notify("there is no job under the cursor", severity="warning")
+            return
+        sections = finding_sections(view, snapshot.taken_at)
+        hint = "worst first; esc closes" if sections else "nothing was found; esc closes"
+        self.post_message(SectionsWanted(f"findings of {view.job}", hint, sections))
 
     def wish(self) -> Wish:
         """What this screen needs to know."""

@@ -7,22 +7,17 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.reactive import var
 
-from ddptop.tui import operations
 from ddptop.tui.actions import JOB, bindings
-from ddptop.tui.messages import (
-    LaunchWanted,
-    LogRead,
-    OperationWanted,
-    StacksWanted,
-    WishChanged,
-)
+from ddptop.tui.messages import LogRead, WishChanged
 from ddptop.tui.render.chart import MODES, ChartMode, ChartOptions
-from ddptop.tui.render.panels import device_trouble
-from ddptop.tui.render.text import Line, fill, line
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.render.devices import rank_holder
+from ddptop.tui.render.findings import alerts_of
+from ddptop.tui.render.foreign import about
+from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
-from ddptop.tui.widgets.device_panel import DevicePanel, Holder
+from ddptop.tui.widgets.device_details import DeviceDetails
+from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.events_table import EventsTable
 from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
@@ -32,8 +27,8 @@ from ddptop.tui.widgets.pages import PAGES, Pages
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.model import Alert, GpuSample
-from ddptop_runner.registry import JobView
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Alert
 
 WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
 """Time windows of the chart, from near to far; None is the whole run."""
@@ -60,7 +55,7 @@ TOP_SHARE = 0.42
 """Ranks and devices take at most this much of the height."""
 
 
-class JobScreen(MonitorScreen):
+class JobScreen(JobCommands):
     """Header, ranks, devices, losses, events and the log of the chosen rank."""
 
     BINDINGS = bindings(JOB)
@@ -68,23 +63,35 @@ class JobScreen(MonitorScreen):
     page: var[str] = var("main", init=False)
     """Which page is shown; `main` is everything where there is room."""
 
-    def __init__(self, job: str, is_first: bool = False) -> None:
-        """Show `job`; `is_first` when ddptop was opened on it."""
-        super().__init__()
+    def __init__(
+        self, job: str, is_first: bool = False, *, foreign: bool = False, readonly: bool = False
+    ) -> None:
+        """Show `job`.
+
+        Args:
+            job: its name.
+            is_first: whether ddptop was opened on it.
+            foreign: whether ddptop did not start it.
+            readonly: whether nothing may be done to it.
+        """
+        super().__init__(readonly=readonly)
         self.job = job
         """The job's name."""
+        self.foreign = foreign
+        """Whether ddptop did not start it: it is then looked at from outside."""
         self._is_first = is_first
         self._mode: ChartMode = "median"
         self._logarithmic = False
         self._window = len(WINDOWS_S) - 1
         self._failed_rank_shown = False
-        self._top_height: int | str | None = None
+        self._top_height: int | None = None
         self._title = TitleBar(job)
         self._header = JobHeader()
         self._alerts = AlertsPanel()
         self._cause = CausePanel()
         self._pages = Pages()
         self._devices = DevicePanel(id="devices")
+        self._device = DeviceDetails()
         self._chart = LossChart()
         self._events = EventsTable()
         self._keys = KeyBar(JOB)
@@ -98,7 +105,7 @@ class JobScreen(MonitorScreen):
         yield from (self._title, self._header, self._alerts, self._cause, self._pages)
         with Horizontal(id="top"):
             yield from (self.ranks, self._devices)
-        yield self._chart
+        yield from (self._device, self._chart)
         with Horizontal(id="bottom"):
             yield from (self._events, self.log_view)
         yield self._keys
@@ -119,7 +126,9 @@ class JobScreen(MonitorScreen):
         """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
         return Wish(
             job=self.job,
-            devices=False,
+            devices=self.foreign,
+            foreign=self.foreign,
+            follow=True,
             chart_window_s=WINDOWS_S[self._window],
             chart_columns=max(60, 2 * self.app.size.width),
             log_rank=self.ranks.rank,
@@ -131,16 +140,15 @@ class JobScreen(MonitorScreen):
         if snapshot.wish.job != self.job:
             return
         detail, now = snapshot.detail, snapshot.taken_at
-        local = now.astimezone()
-        right = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
+        right = self.place(snapshot)
         if detail is None:
             self._title.show(f"{self.job} is not there any more", right)
             return
         view, state = detail.view, detail.view.snapshot
-        self._title.show(self.job, right)
+        self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
         self._header.show(view, now)
         tall = self.size.height >= 32
-        alerts = list(state.alerts) if state is not None and view.is_live else []
+        alerts = alerts_of(view)
         if detail.trouble:
             alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
         self._alerts.show(alerts, now, 3 if tall else 2)
@@ -151,14 +159,20 @@ class JobScreen(MonitorScreen):
             self._failed_rank_shown = True
             self.call_after_refresh(self.ranks.move_to, str(cause.rank))
         self._pages.show(self.page)
-        self._keys.show(view.is_live)
+        self._keys.show(
+            view.is_live,
+            foreign=self.foreign,
+            readonly=self.readonly,
+            cost=self.cost(snapshot) if self.foreign else "",
+        )
         self._show_devices(detail, snapshot)
         self.ranks.show(detail, now)
         self._fit_top()
         self._show_chart(detail)
         self._events.show(detail.events)
         attempt = state.attempt if state is not None else None
-        self.log_view.show_title(self.ranks.rank, attempt, view.is_live)
+        output = view.output or "n/a" if isinstance(view, ForeignView) else None
+        self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output)
 
     def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
         state = detail.view.snapshot
@@ -166,31 +180,22 @@ class JobScreen(MonitorScreen):
         if state is None:
             panel.show_machine(snapshot.machine, None)
         elif state.gpus:
-            holder = self._holder(detail.view)
+            holder = rank_holder(detail.view)
             panel.show_devices(state.gpus, holder, state.imbalance, state.device_note)
         else:
             panel.show_ranks(state.ranks, state.imbalance)
+        self._show_device()
 
-    def _holder(self, view: JobView) -> Holder:
-        ranks = view.snapshot.ranks if view.snapshot is not None else []
-
-        def holder(gpu: GpuSample) -> Line:
-            parts: list[Line] = []
-            mine = [rank.rank for rank in ranks if rank.gpu == gpu.index]
-            if mine:
-                parts.append(line((f"rank {','.join(map(str, mine))}", "dim")))
-            parts.append(device_trouble(gpu, brief=True))
-            strangers = [p for p in gpu.processes or [] if p.job != view.job]
-            if strangers:
-                parts.append(line((f"+{len(strangers)} not this job's", "warn")))
-            return fill(parts, 48, "  ")
-
-        return holder
+    @on(DevicePanel.Moved)
+    def _show_device(self) -> None:
+        if self.page == "devices" and self.snapshot is not None:
+            self._device.show(self._devices.chosen, self.snapshot.owners)
 
     def _fit_top(self) -> None:
         """Ranks and devices get the rows they need, up to a share of the screen."""
+        wanted: int
         if self.page == "devices":
-            wanted: int | str = "1fr"
+            wanted = min(self._devices.rows_wanted(), max(6, self.size.height // 2))
         else:
             detail = self.detail
             state = detail.view.snapshot if detail is not None else None
@@ -235,7 +240,8 @@ class JobScreen(MonitorScreen):
             self.set_class(name == page, f"-page-{name}")
         self._pages.show(page)
         self._fit_top()
-        target = {"events": self._events, "log": self.log_view.lines}
+        self._show_device()
+        target = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
         target.get(page, self.ranks).focus()
 
     def action_page(self, page: str) -> None:
@@ -286,32 +292,3 @@ class JobScreen(MonitorScreen):
     def action_rank(self, step: int) -> None:
         """The next or previous rank, whatever has the focus."""
         self.ranks.action_move(step)
-
-    def _want(self, make: operations.Maker, needs_live: bool) -> None:
-        if (detail := self.detail) is not None:
-            self.post_message(OperationWanted(detail.view, make, needs_live))
-
-    def action_stop(self) -> None:
-        """Stop the job, once confirmed."""
-        self._want(operations.stop, True)
-
-    def action_kill(self) -> None:
-        """Kill the job, once confirmed."""
-        self._want(operations.kill, True)
-
-    def action_restart(self) -> None:
-        """Restart all ranks, once confirmed."""
-        self._want(operations.restart_group, True)
-
-    def action_again(self) -> None:
-        """Start the ended job again, once confirmed."""
-        self._want(operations.again, False)
-
-    def action_stacks(self) -> None:
-        """Ask where the ranks stand."""
-        if (detail := self.detail) is not None:
-            self.post_message(StacksWanted(detail.view))
-
-    def action_launch(self) -> None:
-        """Open the form."""
-        self.post_message(LaunchWanted())

@@ -1,4 +1,4 @@
-"""Where each rank stands in its code."""
+"""A text in sections that scrolls: stacks, findings, what could not be seen."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 
-class StacksScreen(ModalScreen[None]):
-    """Stacks as text, one section per rank."""
+class SectionsScreen(ModalScreen[None]):
+    """Sections with a heading each, some of which may come later."""
 
     DEFAULT_CSS = """
-    StacksScreen { align: center middle; background: $background 60%; }
-    StacksScreen > Vertical {
+    SectionsScreen { align: center middle; background: $background 60%; }
+    SectionsScreen > Vertical {
         width: 92%; height: 90%; background: $surface; border: round $panel; padding: 0 1;
     }
-    StacksScreen .title { text-style: bold; }
-    StacksScreen .hint { color: $foreground 62%; margin-bottom: 1; }
-    StacksScreen .head { color: $secondary; text-style: bold; }
-    StacksScreen .text { margin: 0 0 1 2; }
-    StacksScreen VerticalScroll { scrollbar-size: 1 1; }
+    SectionsScreen .title { text-style: bold; }
+    SectionsScreen .hint { color: $foreground 62%; margin-bottom: 1; }
+    SectionsScreen .head { color: $secondary; text-style: bold; }
+    SectionsScreen .text { margin: 0 0 1 2; }
+    SectionsScreen VerticalScroll { scrollbar-size: 1 1; }
     """
 
     BINDINGS = [
-        Binding("q,escape,t", "dismiss", "Close", id="stacks.close"),
+        Binding("q,escape,t,f,u", "dismiss", "Close", id="sections.close"),
         Binding("j", "scroll(1)", show=False),
         Binding("k", "scroll(-1)", show=False),
     ]
 
-    def __init__(self, title: str, hint: str) -> None:
-        """A screen that waits for its sections."""
+    def __init__(
+        self, title: str, hint: str, sections: list[tuple[str, str]] | None = None
+    ) -> None:
+        """A screen of these sections; None waits for them."""
         super().__init__()
-        self._title, self._hint = title, hint
+        self._title, self._hint, self._sections = title, hint, sections
 
     def compose(self) -> ComposeResult:
         """Title, hint, and room for the sections."""
@@ -41,6 +43,11 @@ class StacksScreen(ModalScreen[None]):
             yield Static(self._title, classes="title", markup=False)
             yield Static(self._hint, classes="hint", markup=False)
             yield VerticalScroll()
+
+    def on_mount(self) -> None:
+        """Show what is there."""
+        if self._sections is not None:
+            self.show(self._sections)
 
     def fail(self, message: str, hint: str | None) -> None:
         """Say why there are none."""

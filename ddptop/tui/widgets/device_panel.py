@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ddptop.tui.render.panels import cpu_rank_lines, device_lines, imbalance_note, machine_lines
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+
+from ddptop.tui.render.devices import Holder, device_lines
+from ddptop.tui.render.panels import cpu_rank_lines, imbalance_note, machine_lines
 from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
+HEAD_LINES = 2
+"""The rule with the title, and the columns' names."""
 
-Holder = Callable[[GpuSample], Line]
 
+class DevicePanel(LinesView, can_focus=True):
+    """One row per device under a title; one row per rank where there is no device.
 
-class DevicePanel(LinesView):
-    """One row per device under a title; one row per rank where there is no device."""
+    With the keys it has a cursor, and scrolls where there are more devices than rows.
+    """
+
+    BINDINGS = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="devices.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="devices.down"),
+        Binding("pageup", "move(-8)", "Page up", show=False, id="devices.page_up"),
+        Binding("pagedown", "move(8)", "Page down", show=False, id="devices.page_down"),
+        Binding("home,g", "move(-1000000)", "First", show=False, id="devices.first"),
+        Binding("end,G", "move(1000000)", "Last", show=False, id="devices.last"),
+    ]
+
+    @dataclass
+    class Moved(Message):
+        """The cursor came to another device."""
+
+        panel: DevicePanel
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._cursor = 0
+        self._top = 0
         self._gpus: Sequence[GpuSample] = ()
         self._holder: Holder = lambda gpu: ()
         self._ranks: Sequence[RankSample] = ()
@@ -53,6 +79,44 @@ class DevicePanel(LinesView):
         self._machine, self._reason = machine, reason
         self.redraw()
 
+    @property
+    def chosen(self) -> GpuSample | None:
+        """The device under the cursor."""
+        if not self._gpus:
+            return None
+        self._cursor = min(self._cursor, len(self._gpus) - 1)
+        return self._gpus[self._cursor]
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor by some devices."""
+        self._move_to(self._cursor + rows)
+
+    def _move_to(self, index: int) -> None:
+        index = min(len(self._gpus) - 1, max(0, index))
+        if self._gpus and index != self._cursor:
+            self._cursor = index
+            self.redraw()
+            self.post_message(self.Moved(self))
+
+    def cursor_line(self) -> int | None:
+        """The row under the cursor, while this has the keys."""
+        if not self.has_focus or not self._gpus:
+            return None
+        return HEAD_LINES + self._cursor - self._top
+
+    def on_focus(self) -> None:
+        """The cursor shows."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """The cursor hides."""
+        self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click chooses a device."""
+        if event.y >= HEAD_LINES:
+            self._move_to(self._top + event.y - HEAD_LINES)
+
     def _note(self, cells: int) -> Line:
         return imbalance_note(self._imbalance, cells)
 
@@ -63,18 +127,38 @@ class DevicePanel(LinesView):
     def build(self, width: int, height: int) -> list[Line]:
         """Title and rows."""
         if self._gpus:
-            lines = [rule("devices", width, self._note(width - 18))]
-            lines += device_lines(self._gpus, width, self._holder)
-        elif self._ranks:
+            return self._device_lines(width, height)
+        if self._ranks:
             lines = [rule("CPU and memory", width, self._note(width - 25))]
             lines += cpu_rank_lines(self._ranks, width)
         else:
             lines = [rule("machine", width)]
             lines += machine_lines(self._machine, width) if self._machine else []
-        if self._reason:
-            texts = wrap(self._reason, width - 2, 2)
-            lines += [line((f" {text}", "dim")) for text in texts]
+        return _cut([*lines, *self._reason_lines(width)], height)
+
+    def _device_lines(self, width: int, height: int) -> list[Line]:
+        """A device a row; those around the cursor, where this has the keys and not all fit."""
+        reason = self._reason_lines(width)
+        rows = height - HEAD_LINES - len(reason)
+        number = len(self._gpus)
+        scrolls = self.has_focus and 0 < rows < number
+        self._top = 0
+        note = self._note(width - 18)
+        if scrolls:
+            self._cursor = min(self._cursor, number - 1)
+            self._top = min(max(0, self._cursor - rows // 2), number - rows)
+            note = (*note, (f"  {self._top + 1}-{self._top + rows} of {number}", "dim"))
+        shown = self._gpus[self._top : self._top + rows] if scrolls else self._gpus
+        lines = [rule("devices", width, note), *device_lines(shown, width, self._holder), *reason]
         return _cut(lines, height)
+
+    def _reason_lines(self, width: int) -> list[Line]:
+        if not self._reason:
+            return []
+        return [
+            line((f" ▲ {text}" if self._gpus else f" {text}", "warn" if self._gpus else "dim"))
+            for text in wrap(self._reason, width - 4, 2)
+        ]
 
 
 def _cut(lines: list[Line], height: int) -> list[Line]:

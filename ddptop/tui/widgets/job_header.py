@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.render.panels import header_lines
+from ddptop.tui.render import foreign, panels
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.registry import JobView
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.registry import AnyJob
 
 
 class JobHeader(LinesView):
@@ -19,14 +20,16 @@ class JobHeader(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._view: JobView | None = None
+        self._view: AnyJob | None = None
         self._now = dt.datetime.min
 
-    def show(self, view: JobView, now: dt.datetime) -> None:
+    def show(self, view: AnyJob, now: dt.datetime) -> None:
         """Take a new look at the job."""
         self._view, self._now = view, now
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """The rows."""
-        return [] if self._view is None else header_lines(self._view, self._now, width)
+        if isinstance(self._view, ForeignView):
+            return foreign.header_lines(self._view, self._now, width)
+        return [] if self._view is None else panels.header_lines(self._view, self._now, width)

@@ -1,4 +1,4 @@
-"""The table of all jobs."""
+"""The table of all jobs, ddptop's own and foreign ones."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import datetime as dt
 from collections.abc import Sequence
 
 from ddptop.tui.render.columns import Column
+from ddptop.tui.render.foreign import unreadable_line
 from ddptop.tui.render.rows import job_row
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.registry import JobView
+from ddptop_runner.foreign.types import Unreadable
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.registry import AnyJob
 
 COLUMNS = (
     Column("state", "state", 12),
-    Column("job", "job", 14),
-    Column("ranks", "ranks", 5, ">"),
-    Column("step", "step", 15, ">"),
+    Column("job", "job", 16, flex=True, most=30),
+    Column("by", "by", 13, flex=True, most=22),
+    Column("ranks", "ranks", 5, ">", drop=4),
+    Column("gpus", "GPUs", 6),
+    Column("step", "step", 9, ">", drop=2),
+    Column("done", "done", 5, ">", drop=6),
     Column("loss", "loss", 7, ">"),
-    Column("eta", "ETA", 7, ">"),
-    Column("elapsed", "elapsed", 7, ">", drop=1),
-    Column("alerts", "alerts", 6, ">"),
-    Column("restarts", "restarts", 8, ">", drop=2),
-    Column("host", " host", 14, drop=4),
-    Column("command", " command", 14, drop=3, flex=True),
+    Column("uneven", "uneven", 10, ">", drop=1),
+    Column("alerts", "▲", 3, ">"),
+    Column("eta", "ETA", 7, ">", drop=3),
+    Column("elapsed", "elapsed", 7, ">", drop=5),
+    Column("restarts", "restarts", 8, ">", drop=7),
+    Column("host", " host", 14, drop=9),
+    Column("command", " command", 14, drop=8, flex=True),
 )
+ONLY_OWN = tuple(column for column in COLUMNS if column.key != "by")
+"""While every job is ddptop's own."""
 
-EMPTY = """no jobs yet
+EMPTY = """no jobs yet: nothing that trains was found on this machine
 
 start one here with n, or in a shell:
 
@@ -36,14 +45,34 @@ start one here with n, or in a shell:
 class JobsTable(Table):
     """One row a job, live ones first."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: str | None = None) -> None:
+        """`me` is the user whose name need not be said."""
         super().__init__("jobs", COLUMNS, empty=EMPTY, id="jobs")
+        self._me = me
+        self._unreadable: Sequence[Unreadable] = ()
 
-    def show(self, views: Sequence[JobView], now: dt.datetime) -> None:
-        """Take a new look at the jobs."""
-        self.set_rows([(view.job, job_row(view, now)) for view in views], self._count(views))
+    def show(
+        self,
+        views: Sequence[AnyJob],
+        now: dt.datetime,
+        unreadable: Sequence[Unreadable] = (),
+    ) -> None:
+        """Take a new look at the jobs, and at what could not be looked at."""
+        self._unreadable = unreadable
+        foreign = any(isinstance(view, ForeignView) for view in views)
+        self._columns = COLUMNS if foreign else ONLY_OWN
+        rows = [(view.job, job_row(view, now, self._me)) for view in views]
+        self.set_rows(rows, self._count(views))
+
+    def foot(self, width: int) -> Line:
+        """What may be training and could not be seen."""
+        return unreadable_line(self._unreadable, width)
 
     @staticmethod
-    def _count(views: Sequence[JobView]) -> Line:
+    def _count(views: Sequence[AnyJob]) -> Line:
+        if not views:
+            return ()
         live = sum(view.is_live for view in views)
-        return line((f"{live} live, {len(views) - live} ended", "dim")) if views else ()
+        foreign = sum(view.is_live and isinstance(view, ForeignView) for view in views)
+        text = f"{live} live, {len(views) - live} ended"
+        return line((f"{text}, {foreign} not started by ddptop" if foreign else text, "dim"))

@@ -27,18 +27,30 @@ class KeyBar(LinesView):
         super().__init__()
         self._actions = [action for action in actions if action.show]
         self._live: bool | None = None
+        self._foreign = self._readonly = False
+        self._cost = ""
 
-    def show(self, live: bool | None) -> None:
-        """Show the keys for a live job, an ended one, or none."""
-        if live != self._live:
-            self._live = live
+    def show(
+        self,
+        live: bool | None,
+        *,
+        foreign: bool = False,
+        readonly: bool = False,
+        cost: str = "",
+    ) -> None:
+        """Show the keys for a live job, an ended one, or none; and what watching costs."""
+        now = (live, foreign, readonly, cost)
+        if now != (self._live, self._foreign, self._readonly, self._cost):
+            self._live, self._foreign, self._readonly, self._cost = now
             self.redraw()
 
     def _labels(self, cells: int) -> list[tuple[Action, Line]]:
         labels: list[tuple[Action, Line]] = []
         used = 1
         for action in self._actions:
-            if action.live not in (None, self._live) or action.id == HELP_ID:
+            if action.id == HELP_ID or not action.is_offered(
+                self._live, foreign=self._foreign, readonly=self._readonly
+            ):
                 continue
             label = line(
                 (action.key_display or keys_text(action), "busy"), (f" {action.name}  ", "")
@@ -49,11 +61,13 @@ class KeyBar(LinesView):
             labels.append((action, label))
         return labels
 
-    def build(self, width: int, height: int) -> list[Line]:
+    def build(self, cells: int, height: int) -> list[Line]:
         """The row."""
-        spans = [span for _, label in self._labels(width) for span in label]
+        keys = line(" ", *[span for _, label in self._labels(cells) for span in label])
         right = line(("?", "busy"), " Help ")
-        return [spread(line(" ", *spans), right, width)]
+        if self._cost and width(keys) + len(self._cost) + 14 <= cells:
+            right = line((f"{self._cost}   ", "dim"), *right)
+        return [spread(keys, right, cells)]
 
     async def on_click(self, event: events.Click) -> None:
         """A click is the key."""

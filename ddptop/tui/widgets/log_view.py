@@ -88,10 +88,13 @@ class LogView(Vertical):
         """The widget that scrolls."""
         return self._pager
 
-    def show_title(self, rank: int | None, attempt: int | None, following: bool) -> None:
-        """Say whose log it is."""
-        self._title.title = "log" if rank is None else f"log of rank {rank}"
-        text = "" if attempt is None else f"attempt {attempt}"
+    def show_title(
+        self, rank: int | None, attempt: int | None, following: bool, output: str | None = None
+    ) -> None:
+        """Say whose log it is; `output` says where a foreign job writes."""
+        kind = "log" if output is None else "output"
+        self._title.title = kind if rank is None else f"{kind} of rank {rank}"
+        text = output or ("" if attempt is None else f"attempt {attempt}")
         if following and not self._pager.following:
             text += ", not following: G goes to the end"
         self._title.note = line((text, "dim")) if text else ()

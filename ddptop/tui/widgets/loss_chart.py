@@ -30,5 +30,8 @@ class LossChart(LinesView):
         chart = draw_chart(self._data, self._options, width - 1, height - 1)
         scale = ", log axis" if self._options.logarithmic else ""
         of = f" of {self._job}" if self._job else ""
-        title = f"loss{of}, {window_label(self._data.window_s)}{scale}"
+        shown = window_label(self._data.window_s)
+        if self._data.watched and self._data.window_s is None:
+            shown = "as far as it was watched"
+        title = f"loss{of}, {shown}{scale}"
         return [rule(title, width, chart.note), *chart.lines]

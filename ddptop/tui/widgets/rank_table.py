@@ -5,26 +5,72 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.tui.render.columns import Column
-from ddptop.tui.render.rows import rank_row
+from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
 from ddptop.tui.render.text import Line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import RankSample
+
+_RANK = Column("rank", "rank", 4, ">")
+_STATE = Column("state", "state", 10)
+_LOSS = Column("loss", "loss", 7, ">")
+_MEMORY = (Column("mem", "memory ", 9, ">", drop=7), Column("mem_vs", "vs med", 6, ">", drop=13))
+_UTIL = (Column("util", "util ", 6, ">", drop=8), Column("util_vs", "vs med", 6, ">", drop=14))
+_POWER = (Column("power", "power ", 6, ">", drop=9), Column("power_vs", "vs med", 6, ">", drop=15))
 
 COLUMNS = (
-    Column("rank", "rank", 4, ">"),
-    Column("device", "device", 7, drop=1),
-    Column("state", "state", 10),
+    _RANK,
+    Column("device", "device", 7, drop=4),
+    _STATE,
     Column("step", "step", 8, ">"),
-    Column("loss", "loss", 7, ">"),
-    Column("loss_vs", "vs med", 6, ">"),
+    _LOSS,
+    Column("loss_vs", "vs med", 6, ">", drop=2),
     Column("time", "time", 7, ">"),
-    Column("time_vs", "vs med", 6, ">"),
-    Column("last", "last", 4, ">"),
-    Column("wait", "data wait", 9, ">", drop=3),
-    Column("cpu", "CPU", 6, ">", drop=4),
-    Column("rss", "RSS", 8, ">", drop=5),
-    Column("pid", "pid", 8, ">", drop=2),
+    Column("time_vs", "vs med", 6, ">", drop=1),
+    Column("last", "last", 4, ">", drop=3),
+    *_MEMORY,
+    *_UTIL,
+    *_POWER,
+    Column("wait", "data wait", 9, ">", drop=6),
+    Column("cpu", "CPU ", 7, ">", drop=10),
+    Column("rss", "RSS ", 9, ">", drop=11),
+    Column("pid", "pid", 8, ">", drop=5),
 )
+"""Of a job with a probe in its ranks: what they do comes before what they use."""
+
+CPU_COLUMNS = tuple(
+    column
+    for column in COLUMNS
+    if column.key not in ("mem", "mem_vs", "util", "util_vs", "power", "power_vs")
+)
+"""Of a job without devices."""
+
+FOREIGN_COLUMNS = (
+    _RANK,
+    Column("device", "device", 7, drop=3),
+    _STATE,
+    Column("mem", "memory ", 9, ">"),
+    Column("mem_vs", "vs med", 6, ">", drop=6),
+    Column("util", "util ", 6, ">"),
+    Column("util_vs", "vs med", 6, ">", drop=9),
+    Column("power", "power ", 6, ">", drop=1),
+    Column("power_vs", "vs med", 6, ">", drop=10),
+    Column("cpu", "CPU ", 7, ">"),
+    Column("rss", "RSS ", 9, ">", drop=2),
+    Column("step", "step", 8, ">", drop=7),
+    Column("loss", "loss", 7, ">", drop=5),
+    Column("pid", "pid", 8, ">", drop=4),
+    Column("why", " why", 20, drop=8, flex=True),
+)
+"""Of a job seen from outside: what its ranks use is what is known of them."""
+
+FOREIGN_CPU_COLUMNS = tuple(
+    column
+    for column in FOREIGN_COLUMNS
+    if column.key not in ("mem", "mem_vs", "util", "util_vs", "power", "power_vs")
+)
+"""The same without devices."""
 
 
 class RankTable(Table):
@@ -40,19 +86,22 @@ class RankTable(Table):
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""
-        snapshot = detail.view.snapshot
-        live = detail.view.is_live
+        snapshot, live = detail.view.snapshot, detail.view.is_live
+        ranks = snapshot.ranks if snapshot is not None else []
+        self._columns = _columns(ranks, isinstance(detail.view, ForeignView))
+        apart = detail.deviations
         rows = [
             (
                 str(rank.rank),
-                rank_row(
-                    rank,
-                    now,
-                    live,
-                    detail.loss_deviation.get(rank.rank),
-                    detail.time_deviation.get(rank.rank),
-                ),
+                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION)),
             )
-            for rank in (snapshot.ranks if snapshot is not None else [])
+            for rank in ranks
         ]
         self.set_rows(rows, note)
+
+
+def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
+    on_devices = any(rank.gpu is not None or rank.gpus for rank in ranks)
+    if foreign:
+        return FOREIGN_COLUMNS if on_devices else FOREIGN_CPU_COLUMNS
+    return COLUMNS if on_devices else CPU_COLUMNS

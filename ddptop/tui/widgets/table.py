@@ -106,9 +106,14 @@ class Table(LinesView, can_focus=True):
         if self.cursor_key is not None:
             self.post_message(self.Chosen(self, self.cursor_key))
 
+    def foot(self, width: int) -> Line:
+        """A line below the rows that is always visible; empty takes no room."""
+        return ()
+
     def build(self, width: int, height: int) -> list[Line]:
         """Title, column names and the rows around the cursor."""
-        visible = max(0, height - HEAD_LINES)
+        foot = self.foot(width)
+        visible = max(0, height - HEAD_LINES - bool(foot))
         index = self._index
         if len(self._rows) <= visible:
             self._top = 0
@@ -122,10 +127,12 @@ class Table(LinesView, can_focus=True):
         layout = fit_columns(self._columns, width - 1)
         lines = [rule(self.title, width, note)]
         if not self._rows:
-            return [*lines, (), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
+            lines += [(), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
+            return [*lines[: height - 2], (), foot] if foot else lines
         lines.append(row_line({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
         shown = self._rows[self._top : self._top + visible]
-        return lines + [row_line(row, layout, width) for _, row in shown]
+        lines += [row_line(row, layout, width) for _, row in shown]
+        return [*lines, *[()] * (visible - len(shown)), foot] if foot else lines
 
     def cursor_line(self) -> int | None:
         """The row under the cursor, while it is visible."""
@@ -134,7 +141,8 @@ class Table(LinesView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor it chooses."""
         index = self._top + event.y - HEAD_LINES
-        if event.y < HEAD_LINES or index >= len(self._rows):
+        below = event.y >= self.size.height - bool(self.foot(self.size.width))
+        if event.y < HEAD_LINES or below or index >= len(self._rows):
             return
         if index == self._index:
             self.action_choose()

@@ -17,13 +17,14 @@ class TitleBar(LinesView):
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self._shown = name
+        self._about = ""
         self._right: Line = ()
 
-    def show(self, name: str, right: Line) -> None:
-        """Say what is shown."""
-        self._shown, self._right = name, right
+    def show(self, name: str, right: Line, about: str = "") -> None:
+        """Say what is shown, and in `about` what is to be known of it first."""
+        self._shown, self._right, self._about = name, right, about
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """The row."""
-        return [title_line(self._shown, self._right, width)]
+        return [title_line(self._shown, self._right, width, self._about)]

@@ -1,0 +1,55 @@
+"""`ddptop watch`: the job screen on training that ddptop did not start."""
+
+from __future__ import annotations
+
+from ddptop_runner import procs
+from ddptop_runner.device_once import sample_once
+from ddptop_runner.errors import NoSuchJobError, UsageError
+from ddptop_runner.foreign.census import CensusTaker, resolve
+from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.registry import JobView, all_jobs
+from ddptop_runner.registry import resolve as resolve_own
+
+
+def find(target: str) -> JobView | ForeignJob:
+    """The job that a person means by a pid or a name, ddptop's own before foreign ones.
+
+    Raises:
+        NoSuchJobError: nothing of that pid or name is there.
+        UsageError: it could be any of several.
+    """
+    if (own := _own(target)) is not None:
+        return own
+    return resolve(target, CensusTaker().take(sample_once().gpus))
+
+
+def _own(target: str) -> JobView | None:
+    """Ddptop's own job that has this process, or this name or prefix."""
+    if target.isdigit():
+        pid = int(target)
+        live = (view for view in all_jobs() if view.is_live and not view.on_other_host)
+        found = next((view for view in live if pid in procs.pids_of_job(view.spec.job_id)), None)
+        if found is not None:
+            return found
+    try:
+        return resolve_own(target)
+    except NoSuchJobError:
+        return None
+
+
+def run(target: str, *, readonly: bool, terminal: bool) -> int:
+    """Show the job until the person leaves; the process's exit status.
+
+    Raises:
+        NoSuchJobError: nothing of that pid or name is there.
+        UsageError: it could be any of several, or there is no terminal.
+    """
+    found = find(target)
+    if not terminal:
+        raise UsageError("watch needs a terminal", "ddptop ps prints what is training here")
+    from ddptop.commands import attach
+
+    if isinstance(found, JobView):
+        return attach.run(found.job, readonly=readonly)
+    return attach.run(None, watched=found, readonly=readonly)
+

@@ -1,0 +1,126 @@
+"""Training that ddptop did not start, as the collector reads it. Used by its thread alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ddptop.tui.messages import LogKey, LogRead
+from ddptop.tui.render.series import ChartData
+from ddptop.tui.series_points import points_of
+from ddptop.tui.snapshot import Wish
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.model import Event, GpuSample
+
+CENSUS_EVERY_S = 2.0
+"""Looking at every process of the machine costs more than looking at the known ones again."""
+
+LINES_KEPT = 2000
+
+
+@dataclass(frozen=True)
+class ForeignLook:
+    """What a look found."""
+
+    views: tuple[ForeignView, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+@dataclass
+class _Lines:
+    """The last lines of one output, for a viewer that comes later."""
+
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
+    partial: str = ""
+
+
+class ForeignSource:
+    """The foreign jobs of this host, one of them followed closely while its screen is open."""
+
+    def __init__(self, watched: ForeignJob | None = None) -> None:
+        """`watched` stays a job whether or not it is recognised: a person pointed at it."""
+        self._taker = CensusTaker()
+        self._book = ForeignBook()
+        if watched is not None:
+            self._taker.keep(watched)
+        self._census = Census()
+        self._next_census_s = 0.0
+        self._chart_key: object = None
+        self._chart = ChartData()
+        self._outputs: dict[tuple[str, int | None], _Lines] = {}
+        self._shown: LogKey | None = None
+
+    def read(self, gpus: Sequence[GpuSample], now: dt.datetime, follow: str | None) -> ForeignLook:
+        """Every foreign job as it is now; the processes are counted anew every 2 s."""
+        if (now_s := boottime_s()) >= self._next_census_s:
+            self._next_census_s = now_s + CENSUS_EVERY_S
+            self._census = self._taker.take(gpus)
+        views = self._book.look(self._census, gpus, now, follow=follow)
+        return ForeignLook(tuple(views), self._census.unreadable)
+
+    def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
+        """The losses that its log told; the same object again while nothing looks different."""
+        span = self._book.span(view.job)
+        key = (view.job, wish.chart_window_s, wish.chart_columns, span, view.state, view.output)
+        if key == self._chart_key:
+            return self._chart
+        self._chart_key = key
+        if span is None:
+            self._chart = ChartData(
+                window_s=wish.chart_window_s, ended=not view.is_live, empty=no_loss(view)
+            )
+            return self._chart
+        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
+        since = span[0]
+        if wish.chart_window_s is not None:
+            since = max(until - wish.chart_window_s, 0.0)
+        series = self._book.chart(view.job, since, until, wish.chart_columns)
+        self._chart = ChartData(
+            series={rank: points_of(one) for rank, one in series.items()},
+            since=since,
+            until=until,
+            window_s=wish.chart_window_s,
+            ended=not view.is_live,
+            watched=True,
+        )
+        return self._chart
+
+    def events(self, view: ForeignView) -> tuple[Event, ...]:
+        """What happened while it was watched, latest first."""
+        return tuple(self._book.events(view.job))
+
+    def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
+        """What is new in an output since the last look, or None; first the last lines."""
+        new = self._book.lines(view.job, rank)
+        output = self._outputs.setdefault((view.job, rank), _Lines())
+        if new.anew:
+            output.lines.clear()
+        output.lines.extend(new.lines)
+        key = LogKey(view.job, view.job, rank, viewer)
+        anew = new.anew or key != self._shown
+        if not anew and not new.lines and new.partial == output.partial:
+            return None
+        self._shown, output.partial = key, new.partial
+        lines = list(output.lines) if anew else list(new.lines)
+        return LogRead(key, lines, anew, new.partial)
+
+    def forget_log(self) -> None:
+        """Nobody reads any more: the next viewer gets the last lines again."""
+        self._shown = None
+        self._outputs.clear()
+
+    def close(self) -> None:
+        """Let go of every open file."""
+        self._book.close()
+
+
+def no_loss(view: ForeignView) -> str:
+    """Why no loss is known of a job that has no probe."""
+    where = f"; its output: {view.output}" if view.output else ""
+    return f"no loss seen: ddptop reads it from what the job prints{where}"

@@ -1,0 +1,194 @@
+"""Devices as lines: bars and figures, who holds them, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ddptop.tui.render import units
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.panels import FULL_SHARE, HOT_C, short_name
+from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.registry import AnyJob
+
+Holder = Callable[[GpuSample], Line]
+"""Who holds a device, and what is wrong with it."""
+
+Owners = Mapping[int, "tuple[str, int | None]"]
+"""Job and rank by pid."""
+
+LOST_WORDS = "lost: the driver does not answer for it"
+TROUBLE_CELLS = 200
+_BAR_MOST = 60
+_CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
+"""Reasons that are no trouble: the usual power limit, and clocks that a person set."""
+
+
+def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[Line]:
+    """A row of column names, then one device a line: bars, figures, and who holds it."""
+    names = [short_name(gpu.name) for gpu in gpus]
+    name_cells = min(18, max(map(len, names), default=0)) + 2 if cells >= 96 else 0
+    full = cells >= 60
+    memory = [
+        units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
+        if full
+        else units.size(gpu.mem_used_bytes)
+        for gpu in gpus
+    ]
+    power = [units.watts(gpu.power_w, gpu.power_limit_w if full else None) for gpu in gpus]
+    holders = [holder(gpu) for gpu in gpus]
+    index_cells = max((len(label(gpu)) for gpu in gpus), default=1) + 2
+    memory_cells = max(map(len, memory), default=0)
+    power_cells = max(5, *map(len, power)) if power else 5
+    room = cells - index_cells - name_cells - memory_cells - power_cells - 19
+    bars = min(_BAR_MOST, room - min(max(map(width, holders), default=0), max(0, room - 10)))
+    util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
+    head = "".join(
+        (
+            " " * index_cells,
+            pad("device" if name_cells else "", name_cells),
+            pad("util", util_cells + 6),
+            pad(" memory", memory_bar_cells + memory_cells + 2),
+            f"{'temp':>6} ",
+            f"{'power':>{power_cells}}  ",
+            "held by",
+        )
+    )
+    lines = [fit(line((head, "dim")), cells)]
+    for gpu, name, used, watts, held in zip(gpus, names, memory, power, holders, strict=True):
+        who: Line = (
+            (f" {label(gpu):>{index_cells - 2}} ", "strong"),
+            (pad(name, name_cells), "dim"),
+        )
+        if gpu.lost:
+            lines.append(fit((*who, (f"✗ {gpu.note or LOST_WORDS}", "bad")), cells))
+            continue
+        figures: Line = (
+            *bar(None if gpu.util_percent is None else gpu.util_percent / 100, util_cells),
+            (f"{units.percent(gpu.util_percent):>6} ", known(gpu.util_percent)),
+            *_memory_bar(gpu, memory_bar_cells),
+            (f" {used:>{memory_cells}} ", known(gpu.mem_used_bytes)),
+            (f"{units.celsius(gpu.temperature_c):>6} ", heat(gpu)),
+            (f"{watts:>{power_cells}}  ", known(gpu.power_w)),
+        )
+        lines.append(fit((*who, *figures, *held), cells))
+    return lines
+
+
+def label(gpu: GpuSample) -> str:
+    """The device's index; a MIG instance is marked as a part of it."""
+    return f"{gpu.index}m" if gpu.parent_uuid is not None else str(gpu.index)
+
+
+def known(value: object) -> str:
+    """The style of a figure: what is not known is dim."""
+    return "dim" if value is None else ""
+
+
+def heat(gpu: GpuSample) -> str:
+    """The style of a temperature, against the device's own slow-down threshold where known."""
+    if gpu.temperature_c is None:
+        return "dim"
+    limit = HOT_C if gpu.temperature_slowdown_c is None else gpu.temperature_slowdown_c - 2
+    return "warn" if gpu.temperature_c >= limit else ""
+
+
+def _memory_bar(gpu: GpuSample, cells: int) -> Line:
+    if gpu.mem_used_bytes is None or not gpu.mem_total_bytes:
+        return bar(None, cells)
+    share = gpu.mem_used_bytes / gpu.mem_total_bytes
+    return bar(share, cells, "warn" if share >= FULL_SHARE else "median")
+
+
+# --- what is wrong with a device ------------------------------------------------------------------
+
+
+def slowed_by(gpu: GpuSample) -> list[str]:
+    """Why its clocks are held down, without the reasons that are no trouble."""
+    return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
+
+
+def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
+    """Throttling, XID errors and failing memory, in words; `brief` gives no reasons."""
+    parts: list[Line] = []
+    if gpu.xid:
+        parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
+    if gpu.ecc_uncorrected:
+        parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
+    if gpu.remap_failed:
+        parts.append(line(("replace it" if brief else "no spare memory rows: replace it", "bad")))
+    elif gpu.remap_pending:
+        parts.append(line(("reset" if brief else "a memory row waits for a reset", "warn")))
+    if reasons := slowed_by(gpu):
+        text = _brief_reason(reasons) if brief else "; ".join(reasons)
+        parts.append(line((f"▼ {text}", "warn")))
+    if gpu.note and not gpu.lost:
+        parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))
+    return fill(parts, TROUBLE_CELLS, "  ")
+
+
+def _brief_reason(reasons: Sequence[str]) -> str:
+    if any("thermal" in reason for reason in reasons):
+        return "hot"
+    return "power" if any("power" in reason for reason in reasons) else "throttled"
+
+
+# --- who holds a device ---------------------------------------------------------------------------
+
+
+def holder_text(gpu: GpuSample, owners: Owners | None = None) -> Line:
+    """Who holds a device: jobs and their ranks, or user and command; and what is wrong with it."""
+    held: dict[str, list[int]] = {}
+    others: list[str] = []
+    for process in gpu.processes or []:
+        job, rank = (owners or {}).get(process.pid, (process.job, process.rank))
+        if job is not None:
+            held.setdefault(job, []).extend([] if rank is None else [rank])
+        else:
+            others.append(stranger(process))
+    parts = [
+        line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())
+    ]
+    parts += [line((text, "dim")) for text in dict.fromkeys(others)]
+    if not gpu.processes:
+        parts.append(line(("n/a" if gpu.processes is None else "free", "dim")))
+    parts.append(device_trouble(gpu))
+    return fill(parts, 60, ", ")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if not ranks:
+        return ""
+    return f" rank {ranks[0]}" if len(set(ranks)) == 1 else f" ranks {units.ranks(list(ranks))}"
+
+
+def stranger(process: GpuProcess) -> str:
+    """`bob: python eval.py`; where that is not known, the pid."""
+    if process.user is None and process.command is None:
+        return f"pid {process.pid}"
+    return f"{process.user or 'n/a'}: {clip(process.command or '?', 16)}"
+
+
+def rank_holder(view: AnyJob) -> Holder:
+    """Which ranks of the job hold a device, under which name they know it, and who else does."""
+    ranks = view.snapshot.ranks if view.snapshot is not None else []
+    mine = {rank.pid for rank in ranks if rank.pid is not None}
+    if isinstance(view, ForeignView):
+        mine.update(view.foreign.pids)
+
+    def holder(gpu: GpuSample) -> Line:
+        parts: list[Line] = []
+        own = [rank for rank in ranks if rank.gpu == gpu.index]
+        if own:
+            parts.append(line((f"rank {units.ranks([rank.rank for rank in own])}", "dim")))
+        names = {rank.cuda_device for rank in own if rank.cuda_device is not None}
+        if len(names) == 1 and (name := names.pop()) != gpu.index:
+            parts.append(line((f"cuda:{name}", "dim")))
+        parts.append(device_trouble(gpu, brief=True))
+        strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
+        if strangers:
+            parts.append(line((f"+{len(strangers)} not this job's", "warn")))
+        return fill(parts, 48, " ")
+
+    return holder

@@ -1,0 +1,43 @@
+"""What is wrong with a job, in full: each alert with whom it is about and what to do."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.foreign import note_alerts
+from ddptop_runner.findings_help import explain
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Alert
+from ddptop_runner.registry import AnyJob
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+def alerts_of(view: AnyJob) -> list[Alert]:
+    """The alerts of a live job, worst first; of a foreign one also what could not be seen."""
+    alerts = list(view.snapshot.alerts) if view.snapshot is not None and view.is_live else []
+    if isinstance(view, ForeignView):
+        alerts += note_alerts(view)
+    return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
+
+
+def finding_sections(view: AnyJob, now: dt.datetime) -> list[tuple[str, str]]:
+    """A heading and the whole text of each alert."""
+    return [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
+
+
+def _text(alert: Alert) -> str:
+    return f"{alert.message}\n\n{help_text}" if (help_text := explain(alert.id)) else alert.message
+
+
+def _heading(alert: Alert, now: dt.datetime) -> str:
+    symbol, _ = words.severity(alert.severity)
+    parts = [f"{symbol} {alert.severity}"]
+    if alert.ranks:
+        parts.append(f"rank {units.ranks(alert.ranks)}")
+    if alert.gpus:
+        parts.append(f"GPU {units.ranks(alert.gpus)}")
+    if alert.severity != "info":
+        parts.append(f"since {units.duration((now - alert.since).total_seconds())}")
+    return "   ".join(parts)

@@ -1,0 +1,93 @@
+"""Jobs that ddptop did not start, in words: title, header, notes, and what could not be seen."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.panels import elapsed_s, loss_field
+from ddptop.tui.render.text import Line, clip, field, fill, fit, join, line, width
+from ddptop_runner.foreign.types import Unreadable
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Alert
+
+GONE = "its processes are gone; nobody saw how it ended, because ddptop did not start it"
+
+
+def about(view: ForeignView) -> str:
+    """For the title: `not started by ddptop: torchrun, user alice, pid 4711`."""
+    job = view.foreign
+    return f"not started by ddptop: {job.launcher}, user {job.user}, pid {job.root_pid}"
+
+
+def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
+    """Three rows: state from outside, where its output goes, what was typed."""
+    snapshot, gap = view.snapshot, "   " if cells >= 100 else "  "
+    first: list[Line] = [line(" ", words.state_of(view))]
+    if not view.is_live and view.ended_at is not None:
+        first.append(field("since", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
+    first.append(field("elapsed" if view.is_live else "ran", units.duration(elapsed_s(view, now))))
+    first.append(field("world size", _world(view)))
+    if snapshot.step is not None:
+        first.append(field("step", units.count(snapshot.step)))
+    if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
+        first.append(join([loss_field(snapshot), line(("from its log", "dim"))], " "))
+    if view.foreign.rendezvous:
+        first.append(field("rendezvous", view.foreign.rendezvous, ""))
+    second = _labelled("output", view.output or units.NOT_KNOWN, cells)
+    if not view.is_live:
+        second = fit(line(" ", (GONE, "warn")), cells)
+    return [
+        fit(fill(first, cells, gap), cells),
+        second,
+        _labelled("command", view.command, cells),
+    ]
+
+
+def _world(view: ForeignView) -> str:
+    here = len(view.foreign.ranks)
+    size = units.count(view.world_size)
+    return size if view.world_size == here else f"{size}, {here} here"
+
+
+def _labelled(name: str, text: str, cells: int) -> Line:
+    return fit(line((f" {name:<8}", "dim"), (clip(text, cells - 9), "")), cells)
+
+
+def note_alerts(view: ForeignView) -> list[Alert]:
+    """What could not be seen of a job, as the least of alerts."""
+    return [
+        Alert(id=f"note-{place}", severity="info", message=note, since=view.created_at)
+        for place, note in enumerate(view.foreign.notes)
+    ]
+
+
+def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
+    """One line on processes that may be training and may not be looked into; empty without any."""
+    if not unreadable:
+        return ()
+    users = sorted({one.user for one in unreadable if one.user is not None})
+    of = f" of {', '.join(users)}" if users else ""
+    number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
+    head = line((" ▲ ", "warn"), f"{number}{of} may not be looked into: ")
+    key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
+    reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(key))
+    return fit((*head, (reason, "dim"), *key), cells)
+
+
+def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str]]:
+    """Each such process with what is known of it, and which permission is missing."""
+    return [
+        (
+            f"pid {one.pid}   user {one.user or units.NOT_KNOWN}",
+            "\n".join(
+                [
+                    one.command or "command: n/a",
+                    f"devices: {', '.join(one.devices) or 'none that the driver names'}",
+                    one.reason or "no reason is known",
+                ]
+            ),
+        )
+        for one in unreadable
+    ]

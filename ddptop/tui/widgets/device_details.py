@@ -1,0 +1,33 @@
+"""The chosen device with everything that is known of it."""
+
+from __future__ import annotations
+
+from ddptop.tui.render.device_details import detail_lines
+from ddptop.tui.render.devices import Owners
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.widgets.lines import LinesView
+from ddptop_runner.model import GpuSample
+
+
+class DeviceDetails(LinesView):
+    """Shown below the devices on their own page."""
+
+    def __init__(self) -> None:
+        super().__init__(id="device")
+        self._gpu: GpuSample | None = None
+        self._owners: Owners = {}
+
+    def show(self, gpu: GpuSample | None, owners: Owners) -> None:
+        """Take the chosen device; None where there is none."""
+        self._gpu, self._owners = gpu, owners
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """As many rows as there is room for."""
+        if self._gpu is None:
+            return []
+        lines = detail_lines(self._gpu, width, self._owners)
+        if len(lines) > height > 1:
+            missing = len(lines) - height + 1
+            lines = [*lines[: height - 1], line((f" and {missing} lines more", "dim"))]
+        return lines

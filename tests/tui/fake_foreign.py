@@ -1,0 +1,305 @@
+"""Foreign jobs as the book tells of them, in a world that stands still."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
+
+from ddptop_runner import imbalance
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreadable
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.watch import NewLines
+from ddptop_runner.history_reader import Series
+from ddptop_runner.model import (
+    Alert,
+    Event,
+    GpuProcess,
+    GpuSample,
+    NodeSnapshot,
+    RankSample,
+)
+
+
+class FakeWorld:
+    """What the fakes below answer from; emptied by the fixture."""
+
+    views: ClassVar[list[ForeignView]] = []
+    unreadable: ClassVar[list[Unreadable]] = []
+    losses: ClassVar[dict[str, dict[int, Series]]] = {}
+    lines: ClassVar[dict[str, list[str]]] = {}
+    events: ClassVar[dict[str, list[Event]]] = {}
+    kept: ClassVar[list[ForeignJob]] = []
+    followed: ClassVar[list[str | None]] = []
+    takes = 0
+
+    @classmethod
+    def clear(cls) -> None:
+        for kept in (cls.views, cls.unreadable, cls.kept, cls.followed):
+            kept.clear()
+        for known in (cls.losses, cls.lines, cls.events):
+            known.clear()
+        cls.takes = 0
+
+
+class FakeTaker:
+    """Stands in for the census."""
+
+    def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
+        FakeWorld.takes += 1
+        return Census(unreadable=tuple(FakeWorld.unreadable))
+
+    def keep(self, job: ForeignJob) -> None:
+        FakeWorld.kept.append(job)
+
+
+class FakeBook:
+    """Stands in for the watch over foreign jobs."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, int | None]] = set()
+
+    def look(
+        self, census: Census, gpus: Sequence[GpuSample], now: Any, *, follow: str | None = None
+    ) -> list[ForeignView]:
+        FakeWorld.followed.append(follow)
+        return list(FakeWorld.views)
+
+    def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
+        return FakeWorld.losses.get(job, {})
+
+    def span(self, job: str) -> tuple[float, float] | None:
+        series = FakeWorld.losses.get(job)
+        return (series[0].t[0], series[0].t[-1]) if series else None
+
+    def events(self, job: str) -> list[Event]:
+        return FakeWorld.events.get(job, [])
+
+    def lines(self, job: str, rank: int | None = None) -> NewLines:
+        anew = (job, rank) not in self._told
+        self._told.add((job, rank))
+        return NewLines(tuple(FakeWorld.lines.get(job, ())) if anew else (), "", anew)
+
+    def output_words(self, job: str) -> str:
+        return next(view.output or "" for view in FakeWorld.views if view.job == job)
+
+    def close(self) -> None:
+        pass
+
+
+def foreign_job(
+    name: str, ranks: int, *, pid: int = 4711, launcher: str = "torchrun", **more: Any
+) -> ForeignJob:
+    values: dict[str, Any] = {
+        "name": f"{name}:{pid}",
+        "launcher": launcher,
+        "root_pid": pid,
+        "root_start_ticks": 1,
+        "uid": os.getuid(),
+        "user": "root",
+        "command": f"torchrun --nproc-per-node {ranks} {name} --lr 3e-4",
+        "started_at": ago(4330),
+        "world_size": ranks,
+        "ranks": tuple(
+            ForeignRank(
+                rank=rank,
+                local_rank=rank,
+                pid=pid + 10 + rank,
+                start_ticks=2,
+                evidence="environment",
+                devices=(uuid(rank),),
+            )
+            for rank in range(ranks)
+        ),
+        "launcher_pids": (pid,),
+    }
+    return ForeignJob(**{**values, **more})
+
+
+def view_of(
+    job: ForeignJob,
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    *,
+    output: str | None = "a terminal, pts/3: what is written there cannot be read by others",
+    **more: Any,
+) -> ForeignView:
+    values: dict[str, Any] = {
+        "job": job.name,
+        "job_id": job.name,
+        "host": HOST,
+        "seq": 1,
+        "ts": NOW,
+        "state": "running",
+        "world_size": job.world_size,
+        "started_at": job.started_at,
+        "ranks": list(ranks),
+        "gpus": list(gpus),
+        "imbalance": imbalance.of_job(ranks, gpus),
+        "source": "nvml",
+        "driver": "570.86.15",
+    }
+    snapshot = NodeSnapshot(**{**values, **more})
+    return ForeignView(job, snapshot, NOW, output)
+
+
+def ranks_of(
+    job: ForeignJob, first_gpu: int = 0, **by_rank: dict[int, Any]
+) -> tuple[list[RankSample], list[GpuSample]]:
+    """Healthy ranks one to a device; `by_rank` changes fields of single ranks."""
+    ranks, gpus = [], []
+    for member in job.ranks:
+        index = first_gpu + member.rank
+        values: dict[str, Any] = {
+            "rank": member.rank,
+            "local_rank": member.local_rank,
+            "host": HOST,
+            "pid": member.pid,
+            "gpu": index,
+            "gpus": [uuid(index)],
+            "cuda_device": member.rank,
+            "state": "running",
+            "cpu_percent": 101.0 + member.rank,
+            "rss_bytes": int(9.4 * GIB),
+            "gpu_util_percent": 97.0 - member.rank % 2,
+            "gpu_mem_used_bytes": int(61.2 * GIB),
+            "gpu_power_w": 604.0 + member.rank,
+        }
+        values |= {name: each[member.rank] for name, each in by_rank.items() if member.rank in each}
+        rank = RankSample(**values)
+        ranks.append(rank)
+        gpus.append(
+            gpu(
+                index,
+                util_percent=rank.gpu_util_percent,
+                mem_used_bytes=rank.gpu_mem_used_bytes,
+                power_w=rank.gpu_power_w,
+                processes=[
+                    GpuProcess(
+                        pid=member.pid,
+                        user=job.user,
+                        command=job.command,
+                        mem_used_bytes=rank.gpu_mem_used_bytes,
+                        sm_util_percent=rank.gpu_util_percent,
+                        job=job.name,
+                        rank=member.rank,
+                    )
+                ],
+            )
+        )
+    return ranks, gpus
+
+
+def falling_losses(seconds: int = 900, every_s: int = 5) -> dict[int, Series]:
+    start = int(NOW.timestamp()) - seconds
+    times = list(range(start, start + seconds + 1, every_s))
+    values = [2.1 + 6.5 * math.exp(-(t - start) / 130) + 0.05 * math.sin(t) for t in times]
+    return {0: Series(t=times, min=values, mean=values, max=values, last=values, bucket_s=every_s)}
+
+
+# --- whole jobs ------------------------------------------------------------------------------
+
+
+def healthy() -> ForeignView:
+    """Four ranks by torchrun whose log is a file with losses."""
+    job = foreign_job("train.py", 4)
+    ranks, gpus = ranks_of(job)
+    ranks[0] = replace_struct(ranks[0], step=1841, loss=2.1843, loss_state="ok", loss_source="log")
+    view = view_of(job, ranks, gpus, output="/home/root/run.log", step=1841)
+    FakeWorld.losses[view.job] = falling_losses()
+    FakeWorld.lines[view.job] = [f"step {i} loss {2.2 - i / 1e4:.4f}" for i in range(1742, 1842)]
+    FakeWorld.events[view.job] = [event(12, "rank_started", "rank 3 is seen: pid 4724", rank=3)]
+    FakeWorld.views.append(view)
+    return view
+
+
+def with_findings() -> ForeignView:
+    """Another user's job: one rank stuck, one with too much memory; its output is not readable."""
+    job = foreign_job(
+        "finetune.py",
+        4,
+        pid=5100,
+        launcher="mp.spawn",
+        user="alice",
+        uid=12345,
+        command="python finetune.py --model 7b",
+        notes=("its environment may not be read: ranks are told by their order of start",),
+    )
+    ranks, gpus = ranks_of(
+        job,
+        4,
+        gpu_mem_used_bytes={0: 78 * GIB},
+        gpu_power_w={2: 118.0},
+        gpu_util_percent={2: 100.0},
+        state={2: "stuck", 3: "blocked"},
+        state_reason={2: "100 % utilization at 118 W for 40 s", 3: "in state D for 12 s"},
+    )
+    message = (
+        "rank 2 is likely stuck in a collective: its GPU 6 reads 100 % utilization at 118 W, where "
+        "its job's median is 606 W, for 40 s"
+    )
+    view = view_of(
+        job,
+        ranks,
+        gpus,
+        output="a terminal of alice, pts/7: only she may read it",
+        alerts=[
+            Alert(
+                id="stuck-2", severity="error", ranks=[2], gpus=[6], message=message, since=ago(41)
+            ),
+            Alert(
+                id="context-0",
+                severity="warning",
+                ranks=[1, 2, 3],
+                gpus=[4],
+                message="ranks 1-3 hold 512 MiB each on GPU 4, the device of rank 0: call "
+                "torch.cuda.set_device(local_rank) before the first CUDA call",
+                since=ago(300),
+            ),
+        ],
+    )
+    FakeWorld.views.append(view)
+    return view
+
+
+def gone() -> ForeignView:
+    """The healthy job a minute after its processes went away."""
+    view = healthy()
+    snapshot = replace_struct(
+        view.snapshot,
+        state="lost",
+        ended_at=ago(62),
+        ranks=[replace_struct(rank, state="unknown") for rank in view.snapshot.ranks],
+    )
+    lost = replace(view, snapshot=snapshot)
+    FakeWorld.views[FakeWorld.views.index(view)] = lost
+    FakeWorld.events[view.job].insert(0, event(62, "rank_exited", "all ranks are gone", seq=2))
+    return lost
+
+
+def unreadable() -> None:
+    """Two processes of another user."""
+    FakeWorld.unreadable.extend(
+        Unreadable(
+            pid=7000 + place,
+            user="bob",
+            command="python secret.py",
+            devices=(uuid(place),),
+            reason="its environment belongs to bob: run ddptop as bob or as root",
+        )
+        for place in range(2)
+    )
+
+
+def event(seconds_ago: float, kind: str, message: str, **more: Any) -> Event:
+    return Event(ts=ago(seconds_ago), type=kind, message=message, **{"seq": 1, **more})
+
+
+def replace_struct(struct: Any, **fields: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(struct, **fields)

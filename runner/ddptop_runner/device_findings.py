@@ -139,7 +139,7 @@ def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
     )
     ranks = _ranks(placement, device)
     id_ = f"other-process-{device.index}"
-    return [Finding(id_, "warning", message, ranks, (device.index,), hold_s=15.0)]
+    return [Finding(id_, "warning", message, ranks, (device.index,), hold_s=5.0)]
 
 
 def _counts(process: GpuProcess) -> bool:

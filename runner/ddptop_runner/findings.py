@@ -105,7 +105,7 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
                 message,
                 tuple(sorted(strays)),
                 (device.index,),
-                hold_s=10.0,
+                hold_s=5.0,
             )
         )
     return found

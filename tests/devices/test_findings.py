@@ -53,7 +53,7 @@ def with_strays(ranks: list[int], gib: float | None = 0.5, on: int = 0) -> Case:
 def test_contexts_on_another_ranks_device_are_one_finding():
     finding = the(with_strays([1, 2, 3]), "stray-context-0")
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (1, 2, 3), (0,))
-    assert finding.hold_s == 10
+    assert finding.hold_s == 5
     assert finding.message == (
         "ranks 1-3 hold 512 MiB each (1.5 GiB in all) on GPU 0, where rank 0 works: missing "
         "torch.cuda.set_device(local_rank) before the first CUDA call, or torch.load without "
@@ -435,7 +435,7 @@ def beside(*processes: object) -> Case:
 def test_a_process_of_somebody_else():
     finding = the(beside(somebody(1, pid=7), somebody()), "other-process-3")
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (3,), (3,))
-    assert finding.hold_s == 15
+    assert finding.hold_s == 5
     assert finding.message == (
         "pid 4242 (alice, python eval.py) and 1 more, not of this job, hold 13.0 GiB on GPU 3 "
         "(rank 3): memory and time of the job's own device"

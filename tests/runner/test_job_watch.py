@@ -36,13 +36,13 @@ SPINNING = change_all(GPUS, util_percent=100.0, power_w=100.0, mem_util_percent=
 def test_findings_wait_and_facts_do_not():
     watch = JobWatch()
     lost = change_all(STRAY, lost=True)
-    for second in range(10):
+    for second in range(5):
         assert watch.update(snapshot(gpus=STRAY, second=second), second) == ([], [])
-    alerts, new = watch.update(snapshot(gpus=STRAY, second=10), 10)
+    alerts, new = watch.update(snapshot(gpus=STRAY, second=5), 5)
     assert [alert.id for alert in new] == ["stray-context-0"]
     assert alerts == new
     assert alerts[0].since == NOON
-    alerts, new = watch.update(snapshot(gpus=lost, second=11), 11)
+    alerts, new = watch.update(snapshot(gpus=lost, second=6), 6)
     assert [alert.id for alert in new] == ["gpu-lost"]
 
 

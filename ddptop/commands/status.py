@@ -15,7 +15,7 @@ from ddptop.output import (
 )
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import JobStatus, job_status
-from ddptop_runner.gpu_names import cuda_names
+from ddptop_runner.gpu_names import devices_in_words
 from ddptop_runner.logs import last_lines
 from ddptop_runner.model import RankSample
 from ddptop_runner.registry import JobView, resolve
@@ -58,7 +58,7 @@ def describe(view: JobView, status: JobStatus) -> str:
         if status.cause.evidence:
             lines.append(f"  evidence: {status.cause.evidence}")
     if view.spec.devices:
-        lines.append(f"  devices: {cuda_names(view.spec.devices)}")
+        lines.append(f"  devices: {devices_in_words(view.spec.devices)}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
         headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]

@@ -50,6 +50,14 @@ def renumbered(devices: Sequence[Device]) -> bool:
     return any(device.index != position or device.is_mig for position, device in enumerate(devices))
 
 
+def devices_in_words(devices: Sequence[Device]) -> str:
+    """Which `cuda:i` is which device: shortly where i is the machine's number as well."""
+    if renumbered(devices):
+        return cuda_names(devices)
+    last = len(devices) - 1
+    return f"{names_of(devices)}, as cuda:0" + (f" to cuda:{last}" if last else "")
+
+
 def launched_in_words(spec: JobSpec) -> str:
     """`launched train.py with 2 ranks on GPUs 0, 1`."""
     ranks = f"{spec.nproc} rank{'s' if spec.nproc > 1 else ''}"

@@ -1,0 +1,220 @@
+"""Who holds a device, what counts as busy, and which devices are the idlest."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.gpu_idle import (
+    busy_in_words,
+    choice_in_words,
+    free_streaks,
+    grant,
+    holders_in_words,
+    idlest,
+    key,
+    use_of,
+)
+from ddptop_runner.gpu_names import cuda_names, devices_in_words, names_of, renumbered
+from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.spec import Device
+
+MIB, GIB = 2**20, 2**30
+DEVICE = Device(index=3, uuid="GPU-3")
+
+
+def gpu(*processes: GpuProcess, **fields: object) -> GpuSample:
+    used = sum(process.mem_used_bytes or 0 for process in processes)
+    known = {"mem_used_bytes": used, "mem_total_bytes": 80 * GIB, "util_percent": 0.0}
+    return GpuSample(
+        **{"index": 3, "uuid": "GPU-3", "processes": list(processes), **known, **fields}
+    )
+
+
+def process(mem: int | None, pid: int = 7, **fields: object) -> GpuProcess:
+    return GpuProcess(**{"pid": pid, "mem_used_bytes": mem, "user": "alice", **fields})
+
+
+TRAIN = "/usr/bin/python3 -u /home/alice/train.py --lr 1"
+USES = {
+    "nobody": (gpu(), (), "free"),
+    "a few MiB of the driver's own": (gpu(mem_used_bytes=4 * MIB), (), "free"),
+    "a training": (
+        gpu(process(76_450_000_000, command=TRAIN), util_percent=99.0),
+        (),
+        "alice's train.py (pid 7) holds 71.2 GiB",
+    ),
+    "a module": (
+        gpu(process(GIB, command="python -m pkg.train")),
+        (),
+        "alice's pkg.train (pid 7) holds 1.0 GiB",
+    ),
+    "a program that has just started": (
+        gpu(process(400 * MIB, command="/opt/bin/jupyter x")),
+        (),
+        "alice's jupyter (pid 7) holds 400 MiB",
+    ),
+    "a display server": (gpu(process(120 * MIB, command="Xorg :0")), (), "free"),
+    "a small context on a device that works": (
+        gpu(process(120 * MIB, command="./infer"), util_percent=60.0),
+        (),
+        "alice's infer (pid 7) holds 120 MiB",
+    ),
+    "a small context where utilization is not known": (
+        gpu(process(120 * MIB, command="./infer"), util_percent=None),
+        (),
+        "free",
+    ),
+    "a pid of another namespace": (
+        gpu(process(GIB, user=None)),
+        (),
+        "a process that cannot be seen here (pid 7) holds 1.0 GiB",
+    ),
+    "memory that no listed process explains": (
+        gpu(mem_used_bytes=12 * GIB),
+        (),
+        "a process that cannot be seen here holds 12.0 GiB",
+    ),
+    "less of it than counts": (gpu(mem_used_bytes=3 * GIB), (), "free"),
+    "less than 5 % where the total is not known": (
+        gpu(mem_used_bytes=GIB, mem_total_bytes=None),
+        (),
+        "a process that cannot be seen here holds 1.0 GiB",
+    ),
+    "a process whose memory is the device's": (
+        gpu(process(None, command=TRAIN), mem_used_bytes=9 * GIB),
+        (),
+        "alice's train.py (pid 7) holds 9.0 GiB",
+    ),
+    "processes of which nothing is told": (
+        gpu(process(None), process(None, pid=8), mem_used_bytes=9 * GIB),
+        (),
+        "alice's process (pid 7) holds memory, how much is not known and "
+        "alice's process (pid 8) holds memory, how much is not known",
+    ),
+    "a job that has not started yet": (gpu(), ("resnet",), "job resnet has it"),
+    "a job's rank": (
+        gpu(process(GIB, job="resnet", rank=2)),
+        ("resnet",),
+        "rank 2 of job resnet (pid 7) holds 1.0 GiB",
+    ),
+    "many": (
+        gpu(*(process(GIB * n, pid=n, command="a") for n in (1, 4, 2, 3))),
+        (),
+        "alice's a (pid 4) holds 4.0 GiB and alice's a (pid 3) holds 3.0 GiB and 2 more",
+    ),
+    "lost": (gpu(lost=True), (), "it is lost"),
+    "not there": (None, (), "it is not there"),
+    "no list of processes, memory in use": (
+        gpu(processes=None, mem_used_bytes=12 * GIB),
+        (),
+        "a process that the driver does not name holds 12.0 GiB",
+    ),
+    "no list of processes, no memory in use": (gpu(processes=None), (), "free"),
+}
+
+
+@pytest.mark.parametrize("case", USES.values(), ids=list(USES))
+def test_who_makes_a_device_busy(case):
+    sample, claims, words = case
+    use = use_of(DEVICE, sample, claims)
+    assert holders_in_words(use) == words
+    assert use.busy == (words != "free")
+
+
+def test_what_leaves_in_doubt_whether_a_device_is_free():
+    assert use_of(DEVICE, gpu()).doubt is None
+    assert "judged by the memory" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
+    silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
+    assert "neither its processes nor the memory" in (silent.doubt or "")
+    assert not silent.busy
+
+
+def used(index: int, mem_gib: float = 0.0, **fields: object) -> object:
+    processes = [process(int(mem_gib * GIB), command="a")] if mem_gib else []
+    sample = gpu(*processes, index=index, uuid=f"GPU-{index}", **fields)
+    return use_of(Device(index=index, uuid=f"GPU-{index}"), sample)
+
+
+ORDERS = {
+    # devices, how many, which
+    "free before busy": ([used(0, 1), used(1), used(2)], 2, [1, 2]),
+    "less memory held": ([used(0, 3), used(1, 2), used(2, 9)], 2, [0, 1]),
+    "busy only where needed": ([used(0, 3), used(1), used(2, 2)], 2, [1, 2]),
+    "memory before utilization": (
+        [used(0, 2, util_percent=0.0), used(1, 1, util_percent=100.0)],
+        1,
+        [1],
+    ),
+    "then utilization": ([used(0, util_percent=50.0), used(1, util_percent=3.0)], 1, [1]),
+    "then temperature": ([used(0, temperature_c=60.0), used(1, temperature_c=41.0)], 1, [1]),
+    "then the order": ([used(0), used(1), used(2)], 2, [0, 1]),
+    "the driver's own memory is nobody's": (
+        [used(0, mem_used_bytes=90 * MIB, temperature_c=40.0), used(1, temperature_c=50.0)],
+        1,
+        [0],
+    ),
+    "unknown comes last": ([used(0, util_percent=None), used(1, util_percent=4.0)], 1, [1]),
+    "lost is the last of all": ([used(0, lost=True), used(1, 70)], 1, [1]),
+    "in the order of the devices": ([used(0, 5), used(1), used(2, 1)], 2, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS.values(), ids=list(ORDERS))
+def test_the_idlest(case):
+    uses, count, expected = case
+    assert [use.device.index for use in idlest(uses, count)] == expected
+
+
+def test_a_choice_says_why():
+    uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
+    assert choice_in_words(idlest(uses, 2), uses) == (
+        "GPU 3: free; GPU 5: free; not GPU 0: alice's a (pid 7) holds 71.2 GiB; "
+        "GPUs 6, 7 would be free as well"
+    )
+    assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) holds 71.2 GiB"
+    assert busy_in_words([used(i, 1) for i in range(8)]).endswith("; and 4 more")
+
+
+def test_two_looks_in_a_row_must_find_a_device_free():
+    busy, idle = used(0, 1), used(0)
+    other = used(1)
+    streaks: dict[str, int] = {}
+    granted = []
+    for looked in ([idle, other], [busy, other], [idle, other], [idle, other]):
+        streaks = free_streaks(streaks, looked)
+        granted.append(grant(looked, 2, streaks))
+    assert granted == [None, None, None, [idle.device, other.device]]
+    assert streaks[key(other.device)] == 4
+
+
+def test_a_grant_is_of_the_idlest_in_the_order_asked_for():
+    uses = [used(5, temperature_c=70.0), used(2, temperature_c=30.0), used(0, temperature_c=50.0)]
+    streaks = {key(use.device): 2 for use in uses}
+    assert [device.index for device in grant(uses, 2, streaks)] == [2, 0]
+    assert [device.index for device in grant(uses, 3, streaks)] == [5, 2, 0]
+    assert grant(uses, 3, {**streaks, "GPU-2": 1}) is None
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [([2], "GPU 2"), ([3, 0], "GPUs 0, 3"), ([0, 1, 2, 5], "GPUs 0-2, 5"), ([1, 0], "GPUs 0, 1")],
+)
+def test_devices_have_names(indices, words):
+    assert names_of([Device(index=index) for index in indices]) == words
+
+
+def test_which_cuda_device_is_which():
+    devices = [Device(index=2), Device(index=5)]
+    assert renumbered(devices)
+    assert cuda_names(devices) == devices_in_words(devices) == "cuda:0 is GPU 2, cuda:1 is GPU 5"
+    same = [Device(index=index) for index in range(4)]
+    assert not renumbered(same)
+    assert devices_in_words(same) == "GPUs 0-3, as cuda:0 to cuda:3"
+    assert devices_in_words(same[:1]) == "GPU 0, as cuda:0"
+    swapped = [Device(index=1), Device(index=0)]
+    assert devices_in_words(swapped) == "cuda:0 is GPU 1, cuda:1 is GPU 0"
+    instance = [Device(index=0, uuid="MIG-aa")]
+    assert devices_in_words(instance) == "cuda:0 is MIG-aa of GPU 0"

@@ -15,6 +15,9 @@ from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
 
 NOT_YET = "is not yet available"
+READONLY_HELP = "a viewer that refuses to stop, kill, restart, launch or remove anything"
+SCREENS = ("attach", "watch")
+"""Verbs that open a screen."""
 
 
 def is_terminal() -> bool:
@@ -24,19 +27,23 @@ def is_terminal() -> bool:
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ddptop")
+@click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.pass_context
-def cli(context: click.Context) -> int | None:
+def cli(context: click.Context, readonly: bool) -> int | None:
     """Launch, watch and keep alive distributed training on several GPUs.
 
     Without a command: the overview of this machine's jobs and GPUs.
     """
-    if context.invoked_subcommand is not None:
+    if (verb := context.invoked_subcommand) is not None:
+        if readonly:
+            hint = f"ddptop {verb} --readonly" if verb in SCREENS else "leave it out"
+            raise UsageError(f"--readonly before {verb} says nothing", hint)
         return None
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
     from ddptop.commands.attach import run_overview
 
-    return run_overview()
+    return run_overview(readonly=readonly)
 
 
 class LaunchCommand(click.Command):
@@ -97,7 +104,8 @@ def launch(context: click.Context, /, **options: Any) -> int:
 
 @cli.command()
 @click.argument("job", required=False)
-def attach(job: str | None) -> int:
+@click.option("--readonly", is_flag=True, help=READONLY_HELP)
+def attach(job: str | None, readonly: bool) -> int:
     """Watch a job, live or ended. Leaving never touches it."""
     from ddptop_runner.registry import resolve
 
@@ -106,7 +114,7 @@ def attach(job: str | None) -> int:
         raise UsageError("attach needs a terminal", f"ddptop status {view.job} prints")
     from ddptop.commands.attach import run
 
-    return run(view.job)
+    return run(view.job, readonly=readonly)
 
 
 @cli.command()
@@ -278,6 +286,9 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("target", metavar="PID|JOB")
-def watch(target: str) -> int:
-    """Watch training that ddptop did not start (not yet available)."""
-    raise UsageError(f"watch {NOT_YET}", "ddptop attach shows ddptop's own jobs")
+@click.option("--readonly", is_flag=True, help=READONLY_HELP)
+def watch(target: str, readonly: bool) -> int:
+    """Watch training that ddptop did not start. Nothing is done to it unless confirmed."""
+    from ddptop.commands.watch import run
+
+    return run(target, readonly=readonly, terminal=is_terminal())

@@ -109,10 +109,13 @@ class LossParser:
         A bar is ended only by its next redraw, which may be minutes away. Nothing else is read from
         an unfinished line: it may end inside a number.
         """
+        return self.peek(self._carry)
+
+    def peek(self, line: bytes) -> list[Reading]:
+        """The same of an unfinished line at hand, as it stands on a screen."""
         readings: list[Reading] = []
-        line = _clean(self._carry)
-        if (bar := fields.bar(line)) is not None and bar.complete:
-            self._piece(self._carry, readings)
+        if (bar := fields.bar(_clean(line))) is not None and bar.complete:
+            self._piece(line, readings)
         return readings
 
     def _piece(self, piece: bytes, readings: list[Reading]) -> None:

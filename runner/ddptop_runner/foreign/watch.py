@@ -1,19 +1,35 @@
 """Foreign jobs watched over time: each look makes views that every screen can show.
 
-Pure decisions are elsewhere (`states`, `loss_text`, `findings`); this joins them with what the
-earlier looks saw. Memory is bounded however long it watches.
+Pure decisions are elsewhere (`states`, `loss_text`, `findings`, `stuck`); this joins them with what
+the earlier looks saw. Memory is bounded however long it watches.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop_runner.foreign.types import Census
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.foreign import pane as panes
+from ddptop_runner.foreign.census import find_again
+from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput, Source
+from ddptop_runner.foreign.job_record import JobRecord
+from ddptop_runner.foreign.states import StateWatch
+from ddptop_runner.foreign.types import Census, ForeignJob
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.history_reader import Series
 from ddptop_runner.model import Event, GpuSample
+
+SEEN_BUDGET_BYTES = 48 * 1024
+"""Read in one look of all jobs together that are not followed."""
+MAX_JOBS = 512
+PANES_EVERY_S = 5.0
+"""How long a list of panes holds."""
+MAX_CURSORS = 4096
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,14 @@ class NewLines:
 
 class ForeignBook:
     """The foreign jobs of this host, look by look. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, JobRecord] = {}
+        self._states = StateWatch()
+        self._followed: str | None = None
+        self._turn = 0
+        self._panes: dict[tuple[str, ...], tuple[float, dict[str, panes.Pane]]] = {}
+        self._cursors: dict[tuple[str, int | None], tuple[list[Source], list[int]]] = {}
 
     def look(
         self,
@@ -49,10 +73,26 @@ class ForeignBook:
                 the list as `lost`, with `ended_at`, once its processes are gone. The others'
                 outputs are read within a small budget, and their panes seldom.
         """
-        raise NotImplementedError
+        now_s = boottime_s()
+        self._follow(follow)
+        self._match(census, now)
+        processes = {
+            rank.pid: (rank.start_ticks, rank.helpers)
+            for record in self._records.values()
+            if record.ended_at is None
+            for rank in record.foreign.ranks
+        }
+        seen = self._states.look(processes, now_s)
+        self._read_outputs(now, now_s)
+        views = [
+            record.view(gpus, seen, census.facts, now, now_s) for record in self._records.values()
+        ]
+        return sorted(views, key=lambda view: view.created_at, reverse=True)
 
     def chart(self, job: str, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
         """Losses by rank, at most `columns` points each, as `HistoryReader.rank_series` has them.
+
+        Only what was written while it was watched: of older lines nobody knows when.
 
         Args:
             job: its name; one that is not known has no series.
@@ -60,15 +100,18 @@ class ForeignBook:
             until_s: unix seconds, included.
             columns: 2 or more.
         """
-        raise NotImplementedError
+        record = self._records.get(job)
+        return {} if record is None else record.losses.series(since_s, until_s, columns)
 
     def span(self, job: str) -> tuple[float, float] | None:
         """Unix seconds of the first and the last loss seen, or None without any."""
-        raise NotImplementedError
+        record = self._records.get(job)
+        return None if record is None else record.losses.span()
 
     def events(self, job: str) -> list[Event]:
         """What happened while it was watched, latest first."""
-        raise NotImplementedError
+        record = self._records.get(job)
+        return [] if record is None else list(reversed(record.events))
 
     def lines(self, job: str, rank: int | None = None) -> NewLines:
         """What is new since the last call for this output; first the last lines it has.
@@ -78,12 +121,107 @@ class ForeignBook:
             rank: whose output; None is the whole job's. A rank without an output of its own has
                 the job's.
         """
-        raise NotImplementedError
+        record = self._records.get(job)
+        if record is None:
+            return NewLines()
+        sources = record.output.sources_of(rank)
+        key = (job, rank)
+        known, counts = self._cursors.get(key, ([], []))
+        anew = known != sources or key not in self._cursors
+        if anew:
+            counts = [max(0, source.count - len(source.lines)) for source in sources]
+        new: list[str] = []
+        for source, count in zip(sources, counts, strict=True):
+            missed = min(source.count - count, len(source.lines))
+            new += list(source.lines)[len(source.lines) - missed :] if missed else []
+        if len(self._cursors) >= MAX_CURSORS:
+            self._cursors.clear()
+        self._cursors[key] = (sources, [source.count for source in sources])
+        partial = next((source.partial for source in sources if source.partial), "")
+        return NewLines(tuple(new), partial, anew)
 
     def output_words(self, job: str) -> str:
         """Where the output goes and, where it cannot be read, why."""
-        raise NotImplementedError
+        record = self._records.get(job)
+        return "not known" if record is None else record.output.words()
 
     def close(self) -> None:
         """Let go of every open file."""
-        raise NotImplementedError
+        for record in self._records.values():
+            record.output.close()
+        self._records.clear()
+        self._cursors.clear()
+
+    # -- one look ------------------------------------------------------------------------------
+
+    def _follow(self, job: str | None) -> None:
+        if job == self._followed:
+            return
+        self._followed = job
+        record = self._records.get(job or "")
+        if record is not None:
+            record.output.follow()
+
+    def _match(self, census: Census, now: dt.datetime) -> None:
+        """Join the census with the jobs known before; a job keeps the name it was first seen by."""
+        left = {job.name: job for job in census.jobs}
+        for name, record in list(self._records.items()):
+            job = left.get(name)
+            if job is None or job.root_start_ticks != record.foreign.root_start_ticks:
+                job = find_again(record.foreign, census)
+            if job is not None and job.name in left:
+                del left[job.name]
+                record.update(dataclasses.replace(job, name=name), now)
+            elif name == self._followed:
+                record.lost(now)
+            else:
+                self._forget(name)
+        for job in left.values():
+            if len(self._records) < MAX_JOBS and job.name not in self._records:
+                record = JobRecord(job, JobOutput(self._panes_of), now)
+                self._records[job.name] = record
+                if job.name == self._followed:
+                    record.output.follow()
+
+    def _forget(self, name: str) -> None:
+        self._records.pop(name).output.close()
+        for key in [key for key in self._cursors if key[0] == name]:
+            del self._cursors[key]
+
+    def _read_outputs(self, now: dt.datetime, now_s: float) -> None:
+        """The followed job's outputs whole; of the others as much as the budget allows, in turn."""
+        followed = self._records.get(self._followed or "")
+        if followed is not None:
+            if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
+                followed.output.find(followed.foreign, now_s, closely=True)
+            heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
+            followed.hear(heard, grew, now, now_s)
+        others = [one for one in self._records.values() if one is not followed]
+        if not others:
+            return
+        self._turn = (self._turn + 1) % len(others)
+        budget, may_find, may_capture = SEEN_BUDGET_BYTES, True, followed is None
+        for record in others[self._turn :] + others[: self._turn]:
+            if may_find and record.output.due(record.foreign, now_s):
+                record.output.find(record.foreign, now_s, closely=False)
+                may_find = False
+            heard, used, grew = record.output.read(now_s, budget, may_capture)
+            if record.output.has_panes:
+                may_capture = False
+            budget -= used
+            record.hear(heard, grew, now, now_s)
+            if budget <= 0:
+                break
+
+    def _panes_of(self, job: ForeignJob) -> dict[str, panes.Pane]:
+        """Panes that may show this job, of the servers that can be reached."""
+        variable = procs.environ_value(job.root_pid, "TMUX")
+        found = panes.sockets([os.getuid(), job.uid], [variable] if variable else [])
+        key = tuple(found)
+        now_s = boottime_s()
+        known = self._panes.get(key)
+        if known is None or now_s >= known[0] + PANES_EVERY_S:
+            if len(self._panes) > 16:
+                self._panes.clear()
+            known = self._panes[key] = (now_s, panes.list_panes(found))
+        return known[1]

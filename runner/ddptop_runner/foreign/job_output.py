@@ -1,0 +1,286 @@
+"""The outputs of one foreign job: found, read as they grow, cut into lines and readings."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ddptop_runner.foreign import pane as panes
+from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, neighbours_of
+from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.log_clean import LineCleaner
+from ddptop_runner.loss_text import LossParser, Reading
+
+KEPT_LINES = 2000
+CLOSE_TAIL_BYTES = 256 * 1024
+"""How far back a log is read whose job is followed: never the whole of a large one."""
+CLOSE_READ_BYTES = 512 * 1024
+"""Of one output in one look."""
+SEEN_TAIL_BYTES = 16 * 1024
+"""The same of a job that is not followed."""
+MAX_SOURCES = 256
+PANE_EVERY_S = 2.0
+SEEN_PANE_EVERY_S = 10.0
+FIND_EVERY_S = 10.0
+SEEN_FIND_EVERY_S = 30.0
+
+_LINE_START = re.compile(rb"[\r\n]")
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One reading and where it comes from."""
+
+    reading: Reading
+    ranks: tuple[int, ...]
+    """The ranks that write into that output."""
+    fresh: bool
+    """False for what stood there before the first look."""
+
+
+class Source:
+    """One place that output goes to."""
+
+    def __init__(self, output: Output, closely: bool) -> None:
+        """Raises OSError where the file cannot be opened any more."""
+        self.output = output
+        self.ranks: tuple[int, ...] = ()
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.count = 0
+        """Lines that ever went into `lines`."""
+        self.file: FileTail | None = None
+        self.pane: panes.PaneReader | None = None
+        self.read_at_s = 0.0
+        self._parser = LossParser()
+        self._cleaner: LineCleaner | None = None
+        self._first = True
+        self._earlier = output.file is not None and appends(output.file)
+        """Whether what stands there at first may be of an earlier run."""
+        self._resting = False
+        if output.file is not None:
+            tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
+            self.file = FileTail(output.file, tail_bytes)
+        elif output.pane is not None:
+            self.pane = panes.PaneReader(output.pane)
+
+    @property
+    def partial(self) -> str:
+        """The line that has not ended."""
+        if self.pane is not None:
+            return self.pane.last
+        return self._cleaner.partial if self._cleaner is not None else ""
+
+    def follow(self) -> None:
+        """Keep lines from now on, beginning with the last ones."""
+        if self.file is None or self._cleaner is not None:
+            return
+        self._cleaner = LineCleaner()
+        self.file.tail_bytes = max(self.file.tail_bytes, CLOSE_READ_BYTES)
+        if not self._first:
+            self._keep(self._cleaner.feed(self.file.last(CLOSE_TAIL_BYTES)))
+
+    def read(self, max_bytes: int) -> tuple[list[Reading], bool, int]:
+        """(readings, whether they were written since the last read, how much was read)."""
+        fresh, self._first = not self._first, False
+        if self.pane is not None:
+            return self._read_pane(self.pane), fresh, 0
+        assert self.file is not None
+        data = self.file.read(max_bytes)
+        if not data:
+            rested, self._resting = self._resting, True
+            return ([] if rested else self._parser.settle()), fresh, 0
+        self._resting = False
+        size = len(data)
+        if self.file.cut:
+            self._parser = LossParser()
+            found = _LINE_START.search(data)
+            data = data[found.end() :] if found is not None else b""
+            self.file.cut = found is None
+        if self._cleaner is not None:
+            self._keep(self._cleaner.feed(data))
+        readings = self._parser.feed(data)
+        if not fresh:
+            # a bar at its end that rests is as old as the rest
+            readings += self._parser.settle()
+        return ([] if self._earlier and not fresh else readings), fresh, size
+
+    def _read_pane(self, reader: panes.PaneReader) -> list[Reading]:
+        lines = reader.read()
+        if lines is None:
+            return []
+        self._keep(lines)
+        readings = self._parser.feed("".join(f"{line}\n" for line in lines).encode())
+        if reader.last:
+            readings += self._parser.peek(reader.last.encode())
+        return readings
+
+    def _keep(self, lines: list[str]) -> None:
+        self.lines.extend(lines)
+        self.count += len(lines)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+class JobOutput:
+    """The outputs of one job. Close it."""
+
+    def __init__(self, panes_by_tty: Callable[[ForeignJob], dict[str, panes.Pane]]) -> None:
+        self._panes = panes_by_tty
+        self._sources: dict[object, Source] = {}
+        self._of: dict[tuple[int | None, int], Output] = {}
+        """By (rank, descriptor); rank None is the launcher."""
+        self._find_at_s = 0.0
+        self._processes: tuple[tuple[int, int], ...] = ()
+        self._closely = False
+        self.shared_default = False
+        """Whether a line that did not tell its rank came from an output of several."""
+
+    def due(self, job: ForeignJob, now_s: float) -> bool:
+        """Whether it is time to find out anew where the outputs go."""
+        return now_s >= self._find_at_s or self._processes != _processes(job)
+
+    def find(self, job: ForeignJob, now_s: float, closely: bool) -> None:
+        """Find out where the outputs go; what goes where it went is read on."""
+        self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
+        self._processes = _processes(job)
+        near: list[int] = []
+        known_panes: dict[str, panes.Pane] | None = None
+
+        def neighbours() -> list[int]:
+            if not near:
+                near.extend(neighbours_of([*job.launcher_pids, *(r.pid for r in job.ranks)]))
+            return near
+
+        def panes_now() -> dict[str, panes.Pane]:
+            nonlocal known_panes
+            if known_panes is None:
+                known_panes = self._panes(job)
+            return known_panes
+
+        finder = Finder(neighbours, panes_now)
+        self._of = {
+            (rank, fd): finder.find(pid, fd) for rank, pid in _writers(job) for fd in (1, 2)
+        }
+        self._open(closely)
+
+    def _open(self, closely: bool) -> None:
+        ranks: dict[object, dict[int, None]] = {}
+        outputs: dict[object, Output] = {}
+        for (rank, _), output in self._of.items():
+            if output.key is not None and len(outputs) < MAX_SOURCES:
+                outputs.setdefault(output.key, output)
+                ranks.setdefault(output.key, {})
+                if rank is not None:
+                    ranks[output.key][rank] = None
+        for key in [key for key in self._sources if key not in outputs]:
+            self._sources.pop(key).close()
+        for key, output in outputs.items():
+            if key not in self._sources:
+                try:
+                    self._sources[key] = Source(output, closely)
+                except OSError:
+                    continue
+            self._sources[key].ranks = tuple(ranks[key])
+        if self._closely:
+            self.follow()
+
+    def follow(self) -> None:
+        """Keep the lines of every output from now on."""
+        self._closely = True
+        for source in self._sources.values():
+            source.follow()
+
+    def read(self, now_s: float, budget: int, may_capture: bool) -> tuple[list[Heard], int, bool]:
+        """(what was heard, bytes read, whether anything was written since the last look)."""
+        heard: list[Heard] = []
+        used, grew = 0, False
+        for source in self._sources.values():
+            if source.pane is not None:
+                wait_s = PANE_EVERY_S if self._closely else SEEN_PANE_EVERY_S
+                if not may_capture or now_s < source.read_at_s + wait_s:
+                    continue
+                may_capture = self._closely
+            elif used >= budget:
+                continue
+            source.read_at_s = now_s
+            count, partial = source.count, source.partial
+            readings, fresh, size = source.read(budget - used)
+            used += size
+            grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
+            heard += [Heard(reading, source.ranks, fresh) for reading in readings]
+        return heard, used, grew
+
+    @property
+    def has_panes(self) -> bool:
+        """Whether reading it asks tmux."""
+        return any(source.pane is not None for source in self._sources.values())
+
+    @property
+    def written_at(self) -> float | None:
+        """Unix seconds of the last write to a file that was seen."""
+        files = [source.file for source in self._sources.values() if source.file is not None]
+        return max((file.written_at for file in files), default=None)
+
+    def sources_of(self, rank: int | None) -> list[Source]:
+        """What a rank writes into, or the whole job for None; most telling first."""
+        if rank is None:
+            found = list(self._keys_of(None))
+            found = found or [key for other in self._ranks() for key in self._keys_of(other)][:2]
+        else:
+            found = list(self._keys_of(rank)) or list(self._keys_of(None))
+        return [self._sources[key] for key in dict.fromkeys(found) if key in self._sources]
+
+    def _ranks(self) -> list[int]:
+        return sorted({rank for rank, _ in self._of if rank is not None})
+
+    def _keys_of(self, rank: int | None) -> Iterator[object]:
+        for fd in (1, 2):
+            output = self._of.get((rank, fd))
+            if output is not None and output.key in self._sources:
+                yield output.key
+
+    def words(self) -> str:
+        """Where the job's output goes and, if it cannot be read, why."""
+        if not self._of:
+            return "not looked for yet"
+        first = self._ranks()[:1]
+        for rank in [*first, None]:
+            output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
+            if output is None:
+                continue
+            said = output.words
+            if errors is not None and errors.words != said:
+                said += f"; errors: {errors.words}"
+            own = {self._of[key].words for key in self._of if key[1] == 1 and key[0] is not None}
+            if rank is not None and len(own) > 1:
+                said = f"rank {rank}: {said}"
+            if self.shared_default and rank is not None:
+                said += f"; lines that name no rank count as rank {rank}'s"
+            return said
+        return "not known"
+
+    def close(self) -> None:
+        """Let go of every file."""
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+
+def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:
+    return tuple((rank.pid, rank.start_ticks) for rank in job.ranks)
+
+
+def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:
+    """(rank, pid) of whoever's output counts, the launcher first."""
+    ranks = {rank.pid for rank in job.ranks}
+    for pid in (job.root_pid, *job.launcher_pids):
+        if pid not in ranks:
+            yield None, pid
+            break
+    for rank in job.ranks:
+        yield rank.rank, rank.pid

@@ -1,0 +1,334 @@
+"""All that is remembered of one foreign job between two looks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop_runner import imbalance, procs, rank_devices
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.foreign.job_output import Heard, JobOutput
+from ddptop_runner.foreign.loss_history import LossHistory
+from ddptop_runner.foreign.progress import RankProgress, eta_of
+from ddptop_runner.foreign.states import Seen, state_of
+from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.visible import cuda_index, ordered_devices
+from ddptop_runner.job_watch import JobWatch
+from ddptop_runner.model import Event, GpuSample, NodeSnapshot, RankSample
+
+KEPT_EVENTS = 300
+
+
+class JobRecord:
+    """One job, from its first look on."""
+
+    def __init__(self, job: ForeignJob, output: JobOutput, now: dt.datetime) -> None:
+        self.name = job.name
+        self.foreign = job
+        self.output = output
+        self.losses = LossHistory()
+        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        """Oldest first."""
+        self.ended_at: dt.datetime | None = None
+        self._progress: dict[int, RankProgress] = {}
+        self._watch = JobWatch()
+        self._grew_s: float | None = None
+        self._seq = 0
+        self._looks = 0
+        self._last: NodeSnapshot | None = None
+        self._tell(now, "watched", f"{job.launcher} job with {len(job.ranks)} ranks on this host")
+
+    # -- what changed --------------------------------------------------------------------------
+
+    def update(self, job: ForeignJob, now: dt.datetime) -> None:
+        """The job as a later census has it."""
+        before = {rank.rank: rank for rank in self.foreign.ranks}
+        after = {rank.rank: rank for rank in job.ranks}
+        self.ended_at = None
+        restarted = _restarts(job) - _restarts(self.foreign)
+        if restarted > 0:
+            message = f"the ranks were restarted (restart {_restarts(job)})"
+            self._tell(now, "group_restart", message)
+        for number, rank in before.items():
+            if number not in after or not _same(rank, after[number]):
+                message = f"pid {rank.pid} is gone; how it ended was not seen"
+                self._tell(now, "rank_exited", message, rank)
+        for number, rank in after.items():
+            if number not in before or not _same(rank, before[number]):
+                self._tell(now, "rank_started", f"pid {rank.pid}", rank)
+                self._progress.pop(number, None)
+        self.foreign = job
+
+    def lost(self, now: dt.datetime) -> None:
+        """No process of the job is there any more."""
+        if self.ended_at is None:
+            self.ended_at = now
+            self._tell(now, "lost", "all processes are gone; how they ended was not seen")
+
+    def _tell(
+        self, now: dt.datetime, kind: str, message: str, rank: ForeignRank | None = None
+    ) -> None:
+        self._seq += 1
+        self.events.append(
+            Event(
+                ts=now,
+                seq=self._seq,
+                type=kind,
+                attempt=_attempt(self.foreign),
+                rank=None if rank is None else rank.rank,
+                pid=None if rank is None else rank.pid,
+                message=message,
+            )
+        )
+
+    # -- what it printed -----------------------------------------------------------------------
+
+    def hear(self, heard: Sequence[Heard], grew: bool, now: dt.datetime, now_s: float) -> None:
+        """Fold in what was read of its outputs in this look."""
+        if grew:
+            self._grew_s = now_s
+        for progress in self._progress.values():
+            progress.begin_look()
+        backlog: dict[int, float] = {}
+        for one in heard:
+            rank = self._rank_of(one)
+            if rank is None:
+                continue
+            reading = one.reading
+            self._progress.setdefault(rank, RankProgress()).hear(
+                reading, now if one.fresh else None
+            )
+            if reading.loss is None or reading.kind == "val":
+                continue
+            if one.fresh:
+                self.losses.add(rank, now.timestamp(), reading.loss)
+            else:
+                backlog[rank] = reading.loss
+        written_at = self.output.written_at
+        if backlog and written_at is not None:  # of the last of them the time is known
+            for rank, loss in backlog.items():
+                self.losses.add(rank, min(written_at, now.timestamp()), loss)
+                self._progress[rank].last_at = utc_from_unix(min(written_at, now.timestamp()))
+
+    def _rank_of(self, heard: Heard) -> int | None:
+        """Whose reading it is; None when it is of a rank of another host."""
+        if len(heard.ranks) == 1:
+            return heard.ranks[0]
+        here = [rank.rank for rank in self.foreign.ranks]
+        reading = heard.reading
+        if reading.rank is not None and len(here) > 1:
+            return reading.rank if reading.rank in here else None
+        if reading.local_rank is not None:
+            by_local = {rank.local_rank: rank.rank for rank in self.foreign.ranks}
+            return by_local.get(reading.local_rank)
+        writers = heard.ranks or tuple(here)
+        if not writers:
+            return None
+        if len(here) > 1:
+            self.output.shared_default = True
+        return min(writers)
+
+    # -- what it looks like --------------------------------------------------------------------
+
+    def view(
+        self,
+        gpus: Sequence[GpuSample],
+        seen: Mapping[int, Seen],
+        facts: Mapping[int, ProcessFacts],
+        now: dt.datetime,
+        now_s: float,
+    ) -> ForeignView:
+        """The job as it is shown; call it once for each look."""
+        if self.ended_at is not None:
+            snapshot = self._ended(now)
+        else:
+            snapshot = self._alive(gpus, seen, facts, now, now_s)
+        self._last = snapshot
+        return ForeignView(self.foreign, snapshot, now, self.output.words())
+
+    def _alive(
+        self,
+        gpus: Sequence[GpuSample],
+        seen: Mapping[int, Seen],
+        facts: Mapping[int, ProcessFacts],
+        now: dt.datetime,
+        now_s: float,
+    ) -> NodeSnapshot:
+        self._looks += 1
+        ranks = [self._sample(rank, seen.get(rank.pid), now) for rank in self.foreign.ranks]
+        ranks, held = self._on_devices(ranks, gpus, facts)
+        snapshot = self._snapshot(ranks, held, now)
+        alerts, new = self._watch.update(
+            snapshot,
+            now_s,
+            given=any(rank.visible_devices for rank in self.foreign.ranks),
+            progress_at_s=self._grew_s,
+        )
+        stuck = self._watch.stuck
+        if stuck.stuck_ranks:
+            ranks = [
+                self._with_state(rank, seen, stuck.reason)
+                if rank.rank in stuck.stuck_ranks
+                else rank
+                for rank in ranks
+            ]
+        for alert in new:
+            self._tell(now, "alert", alert.message)
+        return msgspec.structs.replace(snapshot, ranks=ranks, alerts=alerts)
+
+    def _sample(self, rank: ForeignRank, seen: Seen | None, now: dt.datetime) -> RankSample:
+        progress = self._progress.get(rank.rank)
+        sample = RankSample(
+            rank=rank.rank,
+            local_rank=rank.local_rank,
+            host=procs.host_name(),
+            pid=rank.pid,
+            state="unknown",
+            state_reason="it has ended since the processes were last counted",
+        )
+        if seen is not None:
+            state, reason = state_of(seen)
+            sample = msgspec.structs.replace(
+                sample,
+                state=state,
+                state_reason=reason,
+                cpu_percent=seen.cpu_percent,
+                rss_bytes=seen.rss_bytes,
+            )
+        if progress is None:
+            return sample
+        rate = progress.steps_per_s(now)
+        metrics: dict[str, float | None] = {}
+        if progress.epoch is not None:
+            metrics["epoch"] = progress.epoch
+        if progress.validation_loss is not None:
+            metrics["validation loss"] = progress.validation_loss
+        return msgspec.structs.replace(
+            sample,
+            step=progress.step,
+            global_step=progress.step if progress.counts_run else None,
+            loss=progress.loss,
+            loss_step=progress.loss_step,
+            loss_state=progress.loss_state,
+            loss_source="log" if progress.loss_state is not None else None,
+            loss_min=progress.loss_min,
+            loss_max=progress.loss_max,
+            steps_per_s=rate,
+            step_time_s=1 / rate if rate else None,
+            last_progress_at=progress.last_at,
+            metrics=metrics,
+        )
+
+    def _with_state(
+        self, sample: RankSample, seen: Mapping[int, Seen], reason: str | None
+    ) -> RankSample:
+        one = seen.get(sample.pid or 0)
+        if one is None:
+            return sample
+        state, words = state_of(one, reason or "its device spins without progress")
+        return msgspec.structs.replace(sample, state=state, state_reason=words)
+
+    def _on_devices(
+        self,
+        ranks: list[RankSample],
+        gpus: Sequence[GpuSample],
+        facts: Mapping[int, ProcessFacts],
+    ) -> tuple[list[RankSample], list[GpuSample]]:
+        """Ranks with their devices, and the devices that are the job's."""
+        pids = set(self.foreign.pids)
+        held = [gpu for gpu in gpus if any(p.pid in pids for p in gpu.processes or ())]
+        orders = {
+            rank.rank: ordered_devices(
+                rank.visible_devices, gpus, pci_order=_counts_by_pci(facts.get(rank.pid))
+            )
+            for rank in self.foreign.ranks
+        }
+        given = {
+            gpu.uuid
+            for rank in self.foreign.ranks
+            if rank.visible_devices is not None
+            for gpu in orders[rank.rank] or ()
+        }
+        of_job = [gpu for gpu in gpus if gpu in held or (held and gpu.uuid in given)]
+        pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in self.foreign.ranks}
+        joined, labelled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name)
+        by_index = {gpu.index: gpu for gpu in gpus}
+        found = []
+        for sample, rank in zip(joined, self.foreign.ranks, strict=True):
+            gpu = by_index.get(sample.gpu) if sample.gpu is not None else None
+            if gpu is None:
+                found.append(sample)
+                continue
+            alone = sum(other.gpu == sample.gpu for other in joined) == 1
+            found.append(
+                msgspec.structs.replace(
+                    sample,
+                    cuda_device=cuda_index(orders[rank.rank], gpu),
+                    gpu_power_w=gpu.power_w if alone else None,
+                )
+            )
+        return found, labelled
+
+    def _snapshot(
+        self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime
+    ) -> NodeSnapshot:
+        told = list(self._progress.values())
+        steps = [one.step for one in told if one.step is not None]
+        totals = [one.total_steps for one in told if one.total_steps is not None]
+        return NodeSnapshot(
+            job=self.name,
+            job_id=f"{self.name}@{self.foreign.root_start_ticks}",
+            host=procs.host_name(),
+            seq=self._looks,
+            ts=now,
+            boot_id=procs.boot_id(),
+            pid_ns=procs.pid_namespace(),
+            state="running" if ranks else "starting",
+            attempt=_attempt(self.foreign),
+            restarts_used=max(0, _restarts(self.foreign)),
+            world_size=self.foreign.world_size,
+            started_at=self.foreign.started_at,
+            step=min(steps, default=None),
+            total_steps=max(totals, default=None),
+            eta_s=eta_of(told, now),
+            ranks=ranks,
+            gpus=gpus,
+            imbalance=imbalance.of_job(ranks, gpus),
+            source="nvml" if gpus else None,
+        )
+
+    def _ended(self, now: dt.datetime) -> NodeSnapshot:
+        """The last look with nobody alive in it."""
+        last = self._last if self._last is not None else self._snapshot([], [], now)
+        reason = "gone; how it ended was not seen"
+        ranks = [
+            msgspec.structs.replace(
+                rank, state="unknown", state_reason=reason, cpu_percent=None, rss_bytes=None
+            )
+            for rank in last.ranks
+        ]
+        return msgspec.structs.replace(
+            last, ts=now, state="lost", ended_at=self.ended_at, ranks=ranks, alerts=[], eta_s=None
+        )
+
+
+def _counts_by_pci(facts: ProcessFacts | None) -> bool:
+    environ = facts.environ if facts is not None else None
+    return environ is not None and environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
+def _same(one: ForeignRank, other: ForeignRank) -> bool:
+    return (one.pid, one.start_ticks) == (other.pid, other.start_ticks)
+
+
+def _attempt(job: ForeignJob) -> int | None:
+    counts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
+    return max(counts, default=None)
+
+
+def _restarts(job: ForeignJob) -> int:
+    return _attempt(job) or 0

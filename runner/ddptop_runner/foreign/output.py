@@ -1,0 +1,329 @@
+"""Where the output of a process goes, and how it can be read there without taking it away.
+
+A regular file is read as it grows, also one that was deleted or renamed while the process holds it
+open. A pipe leads to its reader and from there on; a terminal to the tmux pane that shows it, or
+to the program that made it (mpirun, script). Everything else is named with the reason why it
+cannot be read. Nothing here blocks: only regular files are ever opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ddptop_runner import procs
+from ddptop_runner.foreign.pane import Pane
+from ddptop_runner.log_clean import sanitize
+
+MAX_HOPS = 4
+"""Pipes and terminals that are followed one after the other."""
+MAX_ANCESTORS = 6
+MAX_DESCRIPTORS = 512
+"""Descriptors of one process that are looked at."""
+
+SinkKind = Literal[
+    "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
+]
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What one descriptor of a process is."""
+
+    pid: int
+    fd: int
+    kind: SinkKind
+    target: str = ""
+    """A path, or what /proc calls it."""
+    device_inode: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it can be opened, whatever became of its name."""
+        return f"/proc/{self.pid}/fd/{self.fd}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where an output ends up."""
+
+    words: str
+    """For the person: where it goes and, if it cannot be read, why."""
+    file: Sink | None = None
+    """Readable as a file."""
+    pane: Pane | None = None
+    """Readable as a pane."""
+
+    @property
+    def key(self) -> object:
+        """Equal for two outputs that are read in the same place; None where none can be."""
+        if self.file is not None:
+            return self.file.device_inode
+        return None if self.pane is None else (self.pane.socket, self.pane.id)
+
+
+def look_at(pid: int, fd: int) -> Sink:
+    """What the descriptor is now; never raises, opens nothing."""
+    path = f"/proc/{pid}/fd/{fd}"
+    try:
+        target = os.readlink(path)  # noqa: PTH115 - hot, and a Path would resolve `pipe:[1]`
+    except PermissionError:
+        return Sink(pid, fd, "hidden")
+    except OSError:
+        return Sink(pid, fd, "closed")
+    try:
+        status = os.stat(path)  # noqa: PTH116 - hot
+    except OSError:
+        return Sink(pid, fd, "other", target)
+    inode = (status.st_dev, status.st_ino)
+    mode = status.st_mode
+    if stat.S_ISREG(mode):
+        deleted = target.endswith(" (deleted)") and not status.st_nlink
+        name = target.removesuffix(" (deleted)") if deleted else target
+        return Sink(pid, fd, "deleted" if deleted else "file", name, inode)
+    if stat.S_ISFIFO(mode):
+        return Sink(pid, fd, "pipe", target, inode)
+    if target == "/dev/null":
+        return Sink(pid, fd, "null", target)
+    if stat.S_ISCHR(mode) and target.startswith(("/dev/pts/", "/dev/tty", "/dev/console")):
+        return Sink(pid, fd, "terminal", target, inode)
+    return Sink(pid, fd, "socket" if stat.S_ISSOCK(mode) else "other", target)
+
+
+def _descriptors(pid: int) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/fd"))[:MAX_DESCRIPTORS]
+    except OSError:
+        return []
+
+
+def _fdinfo(pid: int, fd: int) -> dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            text = file.read(4096)
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in fields}
+
+
+def _access(pid: int, fd: int) -> int | None:
+    """os.O_RDONLY, os.O_WRONLY or os.O_RDWR; None when it cannot be seen."""
+    try:
+        return int(_fdinfo(pid, fd)["flags"], 8) & os.O_ACCMODE
+    except (KeyError, ValueError):
+        return None
+
+
+def _name(pid: int) -> str:
+    argv = procs.argv(pid)
+    return sanitize(argv[0].rpartition("/")[2])[:40].strip() if argv else "gone"
+
+
+def neighbours_of(pids: Iterable[int]) -> list[int]:
+    """Processes that may read the output of these: themselves, parents, and their sessions."""
+    near: dict[int, None] = {}
+    sessions = set()
+    for pid in pids:
+        hops = 0
+        while pid > 1 and pid not in near and hops < MAX_ANCESTORS:
+            fields = procs.stat_fields(pid)
+            if fields is None:
+                break
+            near[pid] = None
+            if hops == 0:
+                sessions.add(fields[3])
+            pid, hops = int(fields[1]), hops + 1
+    for pid in procs.all_pids():
+        if pid not in near and (fields := procs.stat_fields(pid)) and fields[3] in sessions:
+            near[pid] = None
+    return list(near)
+
+
+def appends(sink: Sink) -> bool:
+    """Whether it was opened to append: what the file holds may be of an earlier run."""
+    try:
+        return bool(int(_fdinfo(sink.pid, sink.fd)["flags"], 8) & os.O_APPEND)
+    except (KeyError, ValueError):
+        return True
+
+
+class Finder:
+    """Finds where outputs end up. Make one for each search: it remembers what it saw."""
+
+    def __init__(
+        self,
+        neighbours: Callable[[], Iterable[int]],
+        panes: Callable[[], dict[str, Pane]],
+    ) -> None:
+        """Both are asked only where they are needed.
+
+        Args:
+            neighbours: pids that may read a pipe or hold the other end of a terminal.
+            panes: panes by terminal.
+        """
+        self._neighbours = neighbours
+        self._panes = panes
+        self._open: dict[int, list[Sink]] = {}
+
+    def find(self, pid: int, fd: int = 1) -> Output:
+        """Where that descriptor's output ends up."""
+        return self._follow(look_at(pid, fd), MAX_HOPS)
+
+    def _follow(self, sink: Sink, hops: int) -> Output:
+        if sink.kind == "file":
+            return self._of_file(sink, f"file {_shown(sink.target)}")
+        if sink.kind == "deleted":
+            words = f"deleted file {_shown(sink.target)}, read while pid {sink.pid} holds it open"
+            return self._of_file(sink, words)
+        if sink.kind == "pipe":
+            return self._of_pipe(sink, hops)
+        if sink.kind == "terminal":
+            return self._of_terminal(sink, hops)
+        reasons = {
+            "null": "/dev/null: nothing is kept",
+            "socket": "a socket: cannot be read from outside",
+            "closed": f"closed by pid {sink.pid}",
+            "hidden": f"not known: pid {sink.pid} is another user's; root may look",
+        }
+        other = f"{_shown(sink.target)}: cannot be read as a file"
+        return Output(reasons.get(sink.kind, other))
+
+    def _of_file(self, sink: Sink, words: str) -> Output:
+        if not os.access(sink.path, os.R_OK):
+            return Output(f"{words}: no permission to read it")
+        return Output(words, file=sink)
+
+    def _of_pipe(self, sink: Sink, hops: int) -> Output:
+        reader = self._reader_of(sink)
+        if reader is None:
+            return Output("a pipe whose reader cannot be seen: cannot be read")
+        return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
+
+    def _of_terminal(self, sink: Sink, hops: int) -> Output:
+        pane = self._panes().get(sink.target)
+        if pane is not None:
+            return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
+        maker = self._maker_of(sink)
+        if maker is None:
+            return Output(f"terminal {sink.target} without tmux: cannot be read")
+        words = f"terminal {sink.target} of pid {maker} ({_name(maker)})"
+        return self._through(maker, words, hops)
+
+    def _through(self, pid: int, words: str, hops: int) -> Output:
+        """What `pid` does with what it reads: the files that it writes, else its own output."""
+        if hops <= 0:
+            return Output(f"{words}: cannot be read")
+        for sink in self._sinks(pid):
+            if sink.fd > 2 and sink.kind in ("file", "deleted"):
+                found = self._of_file(sink, f"{words}, which writes {_shown(sink.target)}")
+                if found.key is not None:
+                    return found
+        found = self._follow(look_at(pid, 1), hops - 1)
+        if found.key is None:
+            return Output(f"{words}: cannot be read")
+        return Output(f"{found.words}, through {words}", file=found.file, pane=found.pane)
+
+    def _sinks(self, pid: int) -> list[Sink]:
+        """What the process can write to."""
+        sinks = [sink for sink in self._all(pid) if _access(pid, sink.fd) != os.O_RDONLY]
+        return [sink for sink in sinks if sink.kind in ("file", "deleted", "pipe", "terminal")]
+
+    def _all(self, pid: int) -> list[Sink]:
+        if pid not in self._open:
+            self._open[pid] = [look_at(pid, fd) for fd in _descriptors(pid)]
+        return self._open[pid]
+
+    def _reader_of(self, pipe: Sink) -> int | None:
+        for pid in self._neighbours():
+            for sink in self._all(pid):
+                if sink.kind != "pipe" or sink.device_inode != pipe.device_inode:
+                    continue
+                if _access(pid, sink.fd) in (os.O_RDONLY, os.O_RDWR) and pid != pipe.pid:
+                    return pid
+        return None
+
+    def _maker_of(self, terminal: Sink) -> int | None:
+        """The process that holds the other end of a pseudo-terminal."""
+        number = terminal.target.rpartition("/")[2]
+        for pid in self._neighbours():
+            for sink in self._all(pid):
+                if sink.target.endswith("ptmx") and _terminal_of(sink) == number:
+                    return pid
+        return None
+
+
+def _terminal_of(master: Sink) -> str | None:
+    """The number of the pseudo-terminal that a descriptor is the master of."""
+    return _fdinfo(master.pid, master.fd).get("tty-index")
+
+
+def _shown(name: str) -> str:
+    """A name that is safe to print and no longer than a line."""
+    clean = sanitize(os.fsencode(name)).replace("\n", " ")
+    return clean if len(clean) <= 160 else f"{clean[:60]}…{clean[-96:]}"
+
+
+class FileTail:
+    """Reads a growing file from near its end. Close it."""
+
+    def __init__(self, sink: Sink, tail_bytes: int) -> None:
+        """Opens the file that a process holds open.
+
+        Raises:
+            OSError: it cannot be opened, or is no regular file.
+        """
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        self._fd = os.open(sink.path, flags)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode) or (
+            (status.st_dev, status.st_ino) != sink.device_inode
+        ):
+            os.close(self._fd)
+            raise OSError(f"{sink.target} is another file now")
+        self.tail_bytes = tail_bytes
+        """Of more than this only the end is read."""
+        self.position = max(0, status.st_size - tail_bytes)
+        self.cut = self.position > 0
+        """Whether the next bytes begin inside a line, because some before them were passed over."""
+        self.written_at = status.st_mtime
+        """Unix seconds of the last write that was seen."""
+
+    def read(self, max_bytes: int) -> bytes:
+        """What was written since; after a truncation, what is there now.
+
+        Where more was written than `tail_bytes`, only the end is read, and `cut` is set.
+        """
+        try:
+            status = os.fstat(self._fd)
+            size = status.st_size
+            if size < self.position:
+                self.position, self.cut = 0, True
+            if size - self.position > self.tail_bytes:
+                self.position, self.cut = size - self.tail_bytes, True
+            if size == self.position:
+                return b""
+            data = os.pread(self._fd, min(max_bytes, size - self.position), self.position)
+        except OSError:
+            return b""
+        self.written_at = status.st_mtime
+        self.position += len(data)
+        return data.lstrip(b"\0")  # left by a truncation under a writer that did not notice
+
+    def last(self, count_bytes: int) -> bytes:
+        """The last bytes before the reading position, beginning with a whole line if it can."""
+        start = max(0, self.position - count_bytes)
+        try:
+            data = os.pread(self._fd, self.position - start, start)
+        except OSError:
+            return b""
+        return data if start == 0 else data[data.find(b"\n") + 1 :]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,47 @@
+"""What CUDA_VISIBLE_DEVICES of a foreign process says: which device is `cuda:i` to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop_runner.model import GpuSample
+
+
+def ordered_devices(
+    visible: str | None, gpus: Sequence[GpuSample], *, pci_order: bool
+) -> list[GpuSample] | None:
+    """The devices that the process may use, in its own order; None where that is not certain.
+
+    Numbers count in CUDA's order, which is the machine's only where all devices are of one model:
+    else the fastest comes first. CUDA ends the list at the first entry that it does not know.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES of the process; None when it is unset.
+        gpus: all devices of the machine.
+        pci_order: whether its CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """
+    whole = [gpu for gpu in gpus if gpu.parent_uuid is None]
+    alike = pci_order or len({gpu.name for gpu in whole}) <= 1
+    if visible is None:
+        return whole if alike else None
+    found: list[GpuSample] = []
+    by_index = {gpu.index: gpu for gpu in whole}
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.isascii() and entry.isdigit():
+            if not alike:
+                return None
+            gpu = by_index.get(int(entry))
+        else:
+            named = [g for g in gpus if entry and g.uuid and g.uuid.startswith(entry)]
+            gpu = named[0] if len(named) == 1 else None
+        if gpu is None or gpu in found:
+            break
+        found.append(gpu)
+    return found
+
+
+def cuda_index(order: Sequence[GpuSample] | None, gpu: GpuSample) -> int | None:
+    """The i of `cuda:i` for `gpu` by what `ordered_devices` says; None where it is not certain."""
+    own = (gpu.uuid, gpu.index)
+    names = [(one.uuid, one.index) for one in order or ()]
+    return names.index(own) if own in names else None

@@ -67,6 +67,7 @@ def test_strays_and_strangers_are_alerts_with_evidence(stub, stranger, launch_sc
     assert (other["ranks"], other["gpus"]) == ([1], [1])
     assert other["message"].startswith(f"pid {stranger} (")
     assert "not of this job, holds 9.0 GiB on GPU 1 (rank 1)" in other["message"]
-    told = [event["message"] for event in job.events("alert")]
-    assert told == [stray["message"], other["message"]]
+    wait_until(lambda: len(job.events("alert")) == 2, what="both events")
+    told = {event["message"] for event in job.events("alert")}
+    assert told == {stray["message"], other["message"]}
     job.cli("kill", job.name)

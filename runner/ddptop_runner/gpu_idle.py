@@ -75,9 +75,9 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
             who = "a process that the driver does not name"
         holders.append(f"{who} {_holds(unseen)}")
     if gpu.processes is None:
-        doubt = "the driver lists no processes, so it is judged by the memory in use"
+        doubt = "the driver lists no processes: judged by the memory in use"
         if gpu.mem_used_bytes is None:
-            doubt = "the driver tells neither its processes nor the memory in use"
+            doubt = "the driver tells neither processes nor memory in use: taken for free, which is not known"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0

@@ -125,7 +125,7 @@ def test_what_leaves_in_doubt_whether_a_device_is_free():
     assert use_of(DEVICE, gpu()).doubt is None
     assert "judged by the memory" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
     silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
-    assert "neither its processes nor the memory" in (silent.doubt or "")
+    assert "neither processes nor memory" in (silent.doubt or "")
     assert not silent.busy
 
 

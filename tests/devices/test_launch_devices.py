@@ -1,0 +1,161 @@
+"""Which devices a launch gets: the real NVML binding on the stand-in driver, read once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.nvml_stub import StubDriver, StubGpu, StubProcess
+from tests.nvml_stub.driver import GIB, NOT_SUPPORTED
+from tests.runner.builders import make_spec, put_job
+
+from ddptop_runner import device_once
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import UsageError
+from ddptop_runner.launch_devices import again, choose, free_now
+from ddptop_runner.spec import Device
+
+
+@pytest.fixture
+def stub(make_stub, monkeypatch, ddptop_home) -> StubDriver:
+    """Four idle devices, the last one the coolest."""
+    stub = make_stub(
+        [StubGpu(i, mem_used=0, util=0, temperature=60 - 5 * (i == 3)) for i in range(4)]
+    )
+    for name, value in stub.env(log=False).items():
+        monkeypatch.setenv(name, value)
+    # this process has read its LD_LIBRARY_PATH at its start; the sampler is a process of its own
+    monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
+    return stub
+
+
+@pytest.fixture
+def trainer() -> Iterator[int]:
+    """The pid of a process called train.py."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)", "train.py"]
+    process = subprocess.Popen(command)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def indices(choice) -> list[int]:
+    return [device.index for device in choice.devices]
+
+
+def test_the_idlest_of_the_allowed(stub, trainer):
+    stub.set(1, util=40)
+    stub.set(2, mem_used=70 * GIB, processes=[StubProcess(trainer, 70 * GIB)])
+    choice = choose("auto:2", {}, None)
+    assert (indices(choice), choice.count, choice.by_uuid) == ([0, 3], 2, False)
+    assert choice.environment["CUDA_VISIBLE_DEVICES"] == "0,3"
+    (note,) = choice.notes
+    user = "root" if os.geteuid() == 0 else ""
+    assert note.startswith(f"GPU 0: free; GPU 3: free; not GPU 2: {user}")
+    assert f"train.py (pid {trainer}) holds 70.0 GiB" in note
+    assert "GPU 1 would be free as well" in note
+    assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
+    assert free_now({}) == 3
+    assert free_now({"CUDA_VISIBLE_DEVICES": "2"}) == 0
+
+
+def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
+    stub.set(1, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
+    with pytest.raises(UsageError) as refused:
+        choose(None, {}, None)
+    assert "GPU 1 is busy (GPU 1: " in str(refused.value)
+    assert "give --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
+    with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest, --wait-gpus"):
+        choose("1", {}, None)
+    with pytest.raises(UsageError, match=r"auto:4: 3 of 4 are free.*give auto:3, --wait-gpus"):
+        choose("auto:4", {}, None)
+    forced = choose("0-1", {}, None, force=True)
+    assert indices(forced) == [0, 1]
+    assert forced.notes[0].startswith("goes on as --force says: GPU 1: ")
+    assert indices(choose("auto:4", {}, None, force=True)) == [0, 1, 2, 3]
+    waiting = choose("1,0", {}, None, wait=True)
+    assert (waiting.devices, waiting.waits, waiting.count) == (None, True, 2)
+    assert [device.index for device in waiting.queue.candidates] == [1, 0]
+    assert waiting.environment == {}
+    assert waiting.notes[0].startswith("waits for GPUs 0, 1: GPU 1: ")
+    at_once = choose("2", {}, None, wait=True)
+    assert (indices(at_once), at_once.waits, at_once.queue.count) == ([2], False, 1)
+
+
+def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
+    choice = choose("auto:2", {}, None)
+    assert indices(choice) == [0, 3]
+    put_job("quick", None, devices=[Device(index=3, uuid=stub.gpu(3).uuid)], created_at=utc_now())
+    assert indices(choice.remake()) == [0, 1]
+    fixed = choose("0,1", {}, None)
+    put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
+    with pytest.raises(UsageError, match="GPU 1: job quicker has it"):
+        fixed.remake()
+
+
+def test_processes_that_the_driver_does_not_list(stub):
+    names = ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2"]
+    names.append("nvmlDeviceGetComputeRunningProcesses_v3")
+    for index in range(4):
+        stub.unsupported(index, *names, status=NOT_SUPPORTED)
+    stub.set(0, mem_used=30 * GIB)
+    with pytest.raises(UsageError, match="that the driver does not name holds"):
+        choose("0", {}, None)
+    (note,) = choose("1-2", {}, None).notes
+    assert note == ("GPUs 1, 2: the driver lists no processes: judged by the memory in use")
+
+
+def test_memory_of_processes_that_cannot_be_seen(stub):
+    stub.set(0, mem_used=30 * GIB)
+    with pytest.raises(UsageError, match="that cannot be seen here holds 30"):
+        choose("0", {}, None)
+    stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
+    with pytest.raises(UsageError, match=r"cannot be seen here \(pid 4194311\) holds 30.0 GiB"):
+        choose("0", {}, None)
+
+
+def test_beside_a_lost_device_the_others_go_by_uuid(stub):
+    stub.lose(1)
+    choice = choose(None, {}, None)
+    assert indices(choice) == [0, 2, 3]
+    assert choice.notes == ("GPU 1 is lost and left out",)
+    assert choice.environment["CUDA_VISIBLE_DEVICES"].startswith(f"{stub.gpu(0).uuid},")
+    queued = choose("0", {}, None, wait=True)
+    assert queued.queue.by_uuid
+
+
+def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
+    devices = [Device(index=i, uuid=stub.gpu(i).uuid) for i in (2, 0)]
+    spec = make_spec(devices=devices)
+    assert again(spec).devices == devices
+    stub.set(0, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
+    with pytest.raises(UsageError, match="GPU 0 is busy"):
+        again(spec)
+    assert again(spec, force=True).devices == devices
+    assert again(spec, wait=True).waits
+    stub.lose(2)
+    with pytest.raises(UsageError, match="GPU 2: it is lost"):
+        again(spec, force=True)
+    gone = make_spec(devices=[Device(index=0, uuid="GPU-other")])
+    with pytest.raises(UsageError, match="GPU 0: it is not there"):
+        again(gone)
+    on_cpus = make_spec(devices=None)
+    assert again(on_cpus).devices is None
+    with pytest.raises(UsageError, match="no GPU to wait for"):
+        again(on_cpus, wait=True)
+
+
+def test_mig_instances_on_the_stand_in(stub):
+    stub.gpus.append(StubGpu(1, uuid="MIG-1111-aaaa", parent=stub.gpu(1).uuid, mem_used=0))
+    stub.write()
+    for asked, env in (("MIG-1111-aaaa", {}), (None, {"CUDA_VISIBLE_DEVICES": "MIG-1111-aaaa"})):
+        choice = choose(asked, env, 1)
+        assert [device.uuid for device in choice.devices] == ["MIG-1111-aaaa"]
+        assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
+    with pytest.raises(UsageError, match="one MIG instance, and 2 ranks"):
+        choose("MIG-1111-aaaa", {}, 2)
+    with pytest.raises(UsageError, match="no device here has the UUID MIG-2222"):
+        choose("MIG-2222", {}, 1)

@@ -14,11 +14,15 @@ import pytest
 from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, build_library
 
 READER = """
-import sys
+import os, sys
+from ddptop_runner import procs
 from ddptop_runner.devices import open_backend
+from ddptop_runner.devices.owners import INIT_PID_NAMESPACE
 from ddptop_runner.model import encode
+namespace = INIT_PID_NAMESPACE + ("IN_CONTAINER" in os.environ)
+procs.pid_namespace = lambda: namespace
 uuids = sys.argv[1].split(",") if len(sys.argv) > 1 else None
-backend = open_backend(uuids)
+backend = open_backend(uuids, links_every=int(os.environ.get("LINKS_EVERY", 0)))
 for line in sys.stdin:
     gpus = backend.sample(float(line))
     answer = {"source": backend.source, "driver": backend.driver, "note": backend.note}
@@ -74,8 +78,8 @@ def make_stub(tmp_path: Path) -> Callable[..., StubDriver]:
 def make_reader() -> Iterator[Callable[..., Reader]]:
     readers: list[Reader] = []
 
-    def make(stub: StubDriver, *arguments: str) -> Reader:
-        readers.append(Reader(stub.env(), *arguments))
+    def make(stub: StubDriver, *arguments: str, **variables: str) -> Reader:
+        readers.append(Reader({**stub.env(), **variables}, *arguments))
         return readers[-1]
 
     yield make

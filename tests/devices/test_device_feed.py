@@ -105,6 +105,47 @@ async def test_a_driver_that_never_answers_is_reported(stub, monkeypatch):
     await feed.stop()
 
 
+async def test_a_call_that_never_returns_makes_figures_unknown_and_ends_with_the_feed(
+    stub, monkeypatch
+):
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest)
+    stub.hang("nvmlDeviceGetPowerUsage", 1)
+    await until(lambda: feed.note)
+    assert "has not answered for" in feed.note
+    assert feed.latest.gpus[0].util_percent is None  # the first is as unknown as the second
+    assert feed.latest.gpus[0].unknown["util_percent"] == "the driver does not answer"
+    assert feed.latest.queries_per_s is None
+    pid = feed.pid
+    await feed.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_crash_of_the_driver_ends_the_sampler_only(stub, monkeypatch):
+    monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 0.05)
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
+    feed = DeviceFeed(interval_s=0.1)
+    await feed.start()
+    await until(lambda: feed.latest)
+    stub.crash("nvmlDeviceGetPowerUsage")
+    await until(lambda: feed.note and "signal 11" in feed.note)
+    assert feed.latest.gpus[1].util_percent is None and feed.latest.gpus[1].uuid
+    stub.set_driver(errors={})
+    await until(lambda: feed.note is None)
+    assert feed.latest.gpus[1].util_percent == 97
+    await feed.stop()
+
+
+async def test_a_feed_with_links(stub):
+    feed = DeviceFeed(interval_s=0.1, links=True)
+    await feed.start()
+    await until(lambda: feed.latest and feed.latest.gpus[1].pcie_rx_bytes_per_s)
+    await feed.stop()
+
+
 async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch, tmp_path):
     (tmp_path / "select.py").write_text("raise RuntimeError('not this one')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

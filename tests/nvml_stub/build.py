@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
@@ -17,9 +18,13 @@ class NoCompilerError(Exception):
     """This machine has no C compiler, or none that works."""
 
 
-def build_library() -> Path:
-    """The compiled library; its folder goes into LD_LIBRARY_PATH."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+def build_library(missing: Sequence[str] = ()) -> Path:
+    """The compiled library; its folder goes into LD_LIBRARY_PATH.
+
+    It lacks the functions in `missing`, as an older driver does.
+    """
+    versions = f"{{ local: {'; '.join(sorted(missing))}; }};" if missing else ""
+    digest = hashlib.sha256(SOURCE.read_bytes() + versions.encode()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"ddptop-nvml-stub-{os.getuid()}" / digest
     library = folder / LIBRARY
     if library.exists():
@@ -31,6 +36,10 @@ def build_library() -> Path:
     fd, temporary = tempfile.mkstemp(dir=folder)
     os.close(fd)
     command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{LIBRARY}"]
+    if versions:
+        script = folder / "versions"
+        script.write_text(versions, encoding="ascii")
+        command.append(f"-Wl,--version-script={script}")
     done = subprocess.run(
         [*command, "-o", temporary, str(SOURCE)], capture_output=True, text=True, check=False
     )

@@ -167,9 +167,15 @@ class StubDriver:
     """
 
     def __init__(
-        self, folder: Path, gpus: int | Iterable[StubGpu] = 2, *, driver: str = "570.124.06"
+        self,
+        folder: Path,
+        gpus: int | Iterable[StubGpu] = 2,
+        *,
+        driver: str = "570.124.06",
+        missing: Sequence[str] = (),
     ) -> None:
-        self.library = build_library()
+        """`missing` are functions that the driver's library does not have."""
+        self.library = build_library(missing)
         self.folder = folder
         self.state_file = folder / "nvml-state"
         self.log_file = folder / "nvml-calls"

@@ -25,18 +25,11 @@ import pynvml
 
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import tally
+from ddptop_runner.devices.nvml_figures import LINK_FIGURES, RARE, SLOW
 from ddptop_runner.devices.nvml_find import find, instances, is_there, look_again
 from ddptop_runner.devices.nvml_links import read_links
 from ddptop_runner.devices.nvml_processes import process_queries, read_processes
-from ddptop_runner.devices.nvml_queries import (
-    LINK_FIGURES,
-    RARE,
-    SLOW,
-    Gpu,
-    LostError,
-    read,
-    read_fast,
-)
+from ddptop_runner.devices.nvml_queries import Gpu, LostError, read, read_fast
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import init_failure
 from ddptop_runner.devices.xid import XidWatch
@@ -219,11 +212,11 @@ class NvmlBackend:
             for gpu in self._gpus:
                 if gpu.parent_uuid and gpu.handle is not None and not is_there(gpu.uuid or ""):
                     gpu.lose(words.INSTANCE_GONE)
-        for device in [gpu for gpu in self._gpus if gpu.mig_mode and gpu.parent_uuid is None]:
-            before, now = device.mig_instances, instances(device)
-            if self._uuids is not None or device.mig_instances == before:
-                continue
+        for device in [gpu for gpu in self._gpus if gpu.mig_mode and gpu.handle is not None]:
+            now = instances(device)
             known = {gpu.uuid: gpu for gpu in self._gpus if gpu.parent_uuid == device.uuid}
+            if self._uuids is not None or list(known) == device.mig_instances:
+                continue
             rest = [gpu for gpu in self._gpus if gpu.uuid not in known]
             place = rest.index(device) + 1
             self._gpus = [*rest[:place], *(known.get(gpu.uuid, gpu) for gpu in now), *rest[place:]]

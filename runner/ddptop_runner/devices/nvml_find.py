@@ -110,7 +110,6 @@ def instances(gpu: Gpu) -> list[Gpu]:
     Raises nothing: an instance that does not answer is left out.
     """
     if not gpu.mig_mode or gpu.handle is None:
-        gpu.mig_instances = []
         return []
     try:
         most = ask(gpu, (("nvmlDeviceGetMaxMigDeviceCount",),))

@@ -6,7 +6,8 @@ import pynvml
 
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import field_values
-from ddptop_runner.devices.nvml_queries import Figure, Gpu, Query, ask, read
+from ddptop_runner.devices.nvml_figures import Figure, Query
+from ddptop_runner.devices.nvml_queries import Gpu, ask, read
 from ddptop_runner.devices.words import Why
 
 _KIB = 1024

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import compute_processes, process_samples
-from ddptop_runner.devices.nvml_queries import Gpu, Query, ask
+from ddptop_runner.devices.nvml_figures import Query
+from ddptop_runner.devices.nvml_queries import Gpu, ask
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import Why
 from ddptop_runner.model import GpuProcess

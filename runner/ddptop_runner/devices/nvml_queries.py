@@ -15,54 +15,23 @@ import pynvml
 from ddptop_runner import procs
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import tally
-from ddptop_runner.devices.words import Why, throttle_words, why_not
+from ddptop_runner.devices.nvml_figures import (
+    FAST,
+    FIGURES,
+    FIXED,
+    FIXED_OF_ALL,
+    KEPT,
+    MIG,
+    TOLD_OF_MIG,
+    Figure,
+    Query,
+)
+from ddptop_runner.devices.words import Why, why_not
 from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.model import GpuSample
 
 _SILENT_TICKS = 2
 """A device that answers none of its fast queries this many times running counts as lost."""
-
-Query = tuple[Any, ...]
-"""Name of a pynvml function, and its arguments after the handle."""
-
-FIGURES = (
-    "uuid",
-    "name",
-    "pci_bus_id",
-    "util_percent",
-    "mem_util_percent",
-    "mem_used_bytes",
-    "mem_total_bytes",
-    "mem_reserved_bytes",
-    "temperature_c",
-    "temperature_slowdown_c",
-    "power_w",
-    "power_limit_w",
-    "energy_j",
-    "sm_clock_mhz",
-    "sm_clock_max_mhz",
-    "mem_clock_mhz",
-    "fan_percent",
-    "pstate",
-    "throttle_reasons",
-    "ecc_uncorrected",
-    "remapped_rows",
-    "remap_pending",
-    "remap_failed",
-    "xid",
-    "xid_meanings",
-    "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "nvlink_tx_bytes_per_s",
-    "processes",
-)
-"""Fields of GpuSample that have a reason in `unknown` where they are None."""
-
-LINK_FIGURES = tuple(name for name in FIGURES if name.endswith("_per_s"))
-_IDENTITY = ("uuid", "name", "pci_bus_id", "mem_total_bytes")
-_FIXED = (*_IDENTITY, "temperature_slowdown_c", "sm_clock_max_mhz")
-"""What stays known of a device that is lost."""
 
 _NEVER = {  # a query that ends so will end so each time: it is not asked again
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -72,9 +41,6 @@ _NEVER = {  # a query that ends so will end so each time: it is not asked again
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 }
 _STALE = pynvml.NVML_ERROR_UNINITIALIZED
-_PSTATES = range(16)
-_NO_NUMBER = 0xFFFFFFFF
-"""NVML_VALUE_NOT_AVAILABLE of an unsigned number."""
 
 
 class LostError(Exception):
@@ -117,7 +83,7 @@ class Gpu:
     def lose(self, trouble: str) -> None:
         """Forget the handle, and the figures that are no longer known."""
         self.handle, self.trouble = None, trouble
-        self.figures = {name: self.figures.get(name) for name in _FIXED}
+        self.figures = {name: self.figures.get(name) for name in KEPT}
         self.unknown.clear()
         self.unsupported.clear()
         self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
@@ -222,16 +188,6 @@ def _plainer(first: Why | None, second: Why) -> Why:
     return first
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """One question to a device."""
-
-    fields: tuple[str, ...]
-    queries: tuple[Query, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    """The fields' values in the answer, each of which may be a `Why`."""
-
-
 def read(gpu: Gpu, figures: Collection[Figure]) -> bool:
     """Ask and keep what the device answers; whether it answered anything that it supports."""
     answered = asked = False
@@ -269,133 +225,6 @@ def identify(gpu: Gpu) -> None:
         mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
         gpu.mig_mode = not isinstance(mode, Why) and mode[0] == 1
     else:
-        not_told = [name for name in FIGURES if name not in _TOLD_OF_MIG]
+        not_told = [name for name in FIGURES if name not in TOLD_OF_MIG]
         gpu.put(not_told, [words.MIG_INSTANCE] * len(not_told))
         gpu.why_no_xids = words.MIG_INSTANCE
-
-
-def _number(value: int) -> Any:
-    return words.NOT_SUPPORTED if value == _NO_NUMBER else int(value)
-
-
-def _float(value: int) -> tuple[Any, ...]:
-    number = _number(value)
-    return (number if isinstance(number, Why) else float(number),)
-
-
-def _thousandth(value: int) -> tuple[Any, ...]:
-    number = _number(value)
-    return (number if isinstance(number, Why) else number / 1000,)
-
-
-def _percent(value: int) -> Any:
-    return float(value) if 0 <= value <= 100 else words.OUT_OF_RANGE
-
-
-def _memory(memory: Any) -> tuple[Any, ...]:
-    if not memory.total:
-        return (words.HOST_MEMORY,) * 3
-    reserved = getattr(memory, "reserved", words.IN_TOTAL)
-    return int(memory.used), int(memory.total), reserved
-
-
-def _remapped(answer: Any) -> tuple[Any, ...]:
-    correctable, uncorrectable, pending, failed = answer
-    return int(correctable) + int(uncorrectable), bool(pending), bool(failed)
-
-
-def _bus_id(info: Any) -> tuple[Any, ...]:
-    text = info.busId
-    return (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text),)
-
-
-_MEMORY = Figure(
-    ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes"),
-    (("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2), ("nvmlDeviceGetMemoryInfo",)),
-    _memory,
-)
-FAST = (
-    Figure(
-        ("util_percent", "mem_util_percent"),
-        (("nvmlDeviceGetUtilizationRates",),),
-        lambda rates: (_percent(rates.gpu), _percent(rates.memory)),
-    ),
-    _MEMORY,
-    Figure(("power_w",), (("nvmlDeviceGetPowerUsage",),), _thousandth),
-)
-MIG = (_MEMORY,)
-_TOLD_OF_MIG = ("uuid", "name", *_MEMORY.fields, "processes")
-
-SLOW = (
-    Figure(
-        ("temperature_c",),
-        (
-            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
-            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
-        ),
-        _float,
-    ),
-    Figure(
-        ("sm_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
-        lambda mhz: (_number(mhz),),
-    ),
-    Figure(
-        ("mem_clock_mhz",),
-        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
-        lambda mhz: (_number(mhz),),
-    ),
-    Figure(
-        ("throttle_reasons",),
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-        ),
-        lambda mask: (throttle_words(mask),),
-    ),
-    Figure(
-        ("pstate",),
-        (("nvmlDeviceGetPerformanceState",),),
-        lambda state: (state if state in _PSTATES else words.OUT_OF_RANGE,),
-    ),
-    Figure(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _float),
-)
-RARE = (
-    Figure(
-        ("power_limit_w",),
-        (("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",)),
-        _thousandth,
-    ),
-    Figure(
-        ("ecc_uncorrected",),
-        (
-            (
-                "nvmlDeviceGetTotalEccErrors",
-                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                pynvml.NVML_VOLATILE_ECC,
-            ),
-        ),
-        lambda errors: (int(errors),),
-    ),
-    Figure(
-        ("remapped_rows", "remap_pending", "remap_failed"),
-        (("nvmlDeviceGetRemappedRows",),),
-        _remapped,
-    ),
-    Figure(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
-)
-FIXED_OF_ALL = (Figure(("name",), (("nvmlDeviceGetName",),), lambda name: (name,)),)
-FIXED = (
-    *FIXED_OF_ALL,
-    Figure(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
-    Figure(
-        ("temperature_slowdown_c",),
-        (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
-        _float,
-    ),
-    Figure(
-        ("sm_clock_max_mhz",),
-        (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
-        lambda mhz: (_number(mhz),),
-    ),
-)

@@ -162,7 +162,7 @@ class JobOutput:
                 known_panes = self._panes(job)
             return known_panes
 
-        finder = Finder(neighbours, panes_now)
+        finder = Finder(neighbours, panes_now, job.launcher_pids)
         self._of = {
             (rank, fd): finder.find(pid, fd) for rank, pid in _writers(job) for fd in (1, 2)
         }

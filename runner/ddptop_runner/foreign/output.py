@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,12 @@ MAX_HOPS = 4
 MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
 """Descriptors of one process that are looked at."""
+
+_FORWARDERS = frozenset(
+    "tee cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf script pv rotatelogs cronolog"
+    " multilog svlogd mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun".split()
+)
+"""Programs that write what they read: to a file of theirs, or to their own output."""
 
 SinkKind = Literal[
     "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
@@ -158,15 +164,18 @@ class Finder:
         self,
         neighbours: Callable[[], Iterable[int]],
         panes: Callable[[], dict[str, Pane]],
+        launchers: Collection[int] = (),
     ) -> None:
-        """Both are asked only where they are needed.
+        """The callables are asked only where they are needed.
 
         Args:
             neighbours: pids that may read a pipe or hold the other end of a terminal.
             panes: panes by terminal.
+            launchers: pids that hand on what their ranks write.
         """
         self._neighbours = neighbours
         self._panes = panes
+        self._launchers = launchers
         self._open: dict[int, list[Sink]] = {}
 
     def find(self, pid: int, fd: int = 1) -> Output:
@@ -215,7 +224,7 @@ class Finder:
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
         """What `pid` does with what it reads: the files that it writes, else its own output."""
-        if hops <= 0:
+        if hops <= 0 or not (pid in self._launchers or _name(pid) in _FORWARDERS):
             return Output(f"{words}: cannot be read")
         for sink in self._sinks(pid):
             if sink.fd > 2 and sink.kind in ("file", "deleted"):

@@ -2,18 +2,40 @@
 
 `plan` decides and says in one sentence what will be done; `send` does just that. Each process is
 named by pid and start time, and that is checked right before each signal.
+
+Stopping begins as Ctrl-C does, with SIGINT to the launcher and to those processes of the job that
+are in its process group: torchrun's ranks have groups of their own and are ended by it, the ranks
+of deepspeed and Lightning hear it only so. A launcher that is killed leaves ranks behind, so the
+later signals go to every process that was recorded. Processes of the group that are not the job's
+(a shell script, `tee`) get none.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.errors import UsageError
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import ProcessId
 
 Action = Literal["stop", "kill"]
 STOP_GRACE_S = 15.0
+"""From SIGINT to SIGTERM: mp.spawn was seen to take 11 s to end."""
+TERM_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL."""
+KILL_GRACE_S = 5.0
+"""How long the kernel may take to end what was killed."""
+POLL_S = 0.1
+RECORD_EVERY_S = 1.0
+"""Children that are started meanwhile are recorded so often."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -25,7 +47,7 @@ class SignalPlan:
     sentence: str
     """What will be done, for the person who is to confirm it."""
     launchers: tuple[ProcessId, ...]
-    """Get SIGINT first when stopping, with their process groups."""
+    """Get SIGINT first when stopping: the launcher, and those of the job in its group."""
     processes: tuple[ProcessId, ...]
     """Every process of the job, launchers included."""
     grace_s: float = STOP_GRACE_S
@@ -53,7 +75,106 @@ def plan(
         UsageError: when ddptop runs read-only, when the job has ended, or when its processes are
             another user's.
     """
-    raise NotImplementedError
+    _refuse_readonly(readonly, view.job)
+    job = view.foreign
+    if not view.is_live:
+        raise UsageError(f"{view.job} has ended; nothing is left to signal")
+    if os.geteuid() not in (0, job.uid):
+        raise UsageError(
+            f"{view.job} belongs to {job.user}, and only {job.user} or root may signal it"
+        )
+    if job.launcher == "ddptop" and action == "stop":
+        raise UsageError(
+            f"{view.job} is guarded by another ddptop, which would start its ranks again",
+            "stop it with that one (DDPTOP_HOME tells which)",
+        )
+    recorded = _recorded(view)
+    if not recorded:
+        raise UsageError(f"no process of {view.job} is left to signal")
+    group = _group_of(job.root_pid)
+    launchers = [
+        process
+        for pid, process in recorded.items()
+        if pid == job.root_pid or (group is not None and _group_of(pid) == group)
+    ]
+    # a launcher that is gone has left ranks without a group to hear it
+    launchers = launchers or list(recorded.values())
+    name = f"{job.launcher} {job.root_pid}"
+    return SignalPlan(
+        job=view.job,
+        action=action,
+        sentence=_sentence(action, name, len(launchers), len(recorded), grace_s),
+        launchers=tuple(launchers),
+        processes=tuple(recorded.values()),
+        grace_s=grace_s,
+    )
+
+
+def _sentence(action: Action, name: str, first: int, all_: int, grace_s: float) -> str:
+    everyone = "it" if all_ == 1 else f"all {all_} processes of the job"
+    if action == "kill":
+        return f"SIGKILL to {name}" if all_ == 1 else f"SIGKILL to {everyone} ({name})"
+    others = first - 1
+    also = ""
+    if others:
+        also = f" and the {'other process' if others == 1 else f'{others} others'} of its group"
+    left = "" if all_ == 1 else f" to what is left of its {all_} processes"
+    return (
+        f"SIGINT to {name}{also}; {grace_s:.0f} s later SIGTERM{left}; "
+        f"{TERM_GRACE_S:.0f} s later SIGKILL"
+    )
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _recorded(view: ForeignView) -> dict[int, ProcessId]:
+    """The job's processes and their descendants by pid, but never this one or its ancestors."""
+    job = view.foreign
+    starts = {rank.pid: rank.start_ticks for rank in job.ranks}
+    starts[job.root_pid] = job.root_start_ticks
+    age_s = max(0.0, time.time() - view.read_at.timestamp())
+    seen_s = boottime_s() - age_s
+    found: dict[int, ProcessId] = {}
+    for pid in job.pids:
+        process = procs.identify(pid)
+        ticks = process.start_ticks
+        known = starts.get(pid)
+        # of helpers no start is recorded: what began after the look is not the same process
+        same = ticks == known if known is not None else _began(ticks) <= seen_s + 0.02
+        if ticks is not None and same and procs.is_alive(process):
+            found[pid] = process
+    return _with_descendants(found)
+
+
+def _began(ticks: int | None) -> float:
+    return float("inf") if ticks is None else ticks / _TICKS_PER_S
+
+
+def _with_descendants(found: dict[int, ProcessId]) -> dict[int, ProcessId]:
+    ours = _own_line()
+    for pid in list(found):
+        for child in procs.descendants_of(pid):
+            if child not in found:
+                process = procs.identify(child)
+                if procs.is_alive(process):
+                    found[child] = process
+    return {pid: process for pid, process in found.items() if pid not in ours}
+
+
+def _own_line() -> set[int]:
+    """This process and its ancestors."""
+    line = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        fields = procs.stat_fields(pid)
+        pid = int(fields[1]) if fields else 0
+    return line
 
 
 def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
@@ -64,4 +185,74 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
     Raises:
         UsageError: when ddptop runs read-only.
     """
-    raise NotImplementedError
+    _refuse_readonly(readonly, confirmed.job)
+    return _Ending(confirmed).run()
+
+
+def _refuse_readonly(readonly: bool, job: str) -> None:
+    if readonly:
+        raise UsageError(
+            f"ddptop runs with --readonly: it sends no signal to {job}", "start it without"
+        )
+
+
+class _Ending:
+    """One plan being carried out."""
+
+    def __init__(self, confirmed: SignalPlan) -> None:
+        self._plan = confirmed
+        self._recorded = {process.pid: process for process in confirmed.processes}
+        self._recorded_s = time.monotonic()
+        self._started_s = time.monotonic()
+
+    def run(self) -> SignalOutcome:
+        if self._plan.action == "stop":
+            procs.signal_all(self._plan.launchers, signal.SIGINT)
+            procs.signal_all(self._plan.processes, signal.SIGCONT)
+            if self._gone_within(self._plan.grace_s):
+                return self._done("SIGINT")
+            procs.signal_all(self._alive(), signal.SIGTERM)
+            if self._gone_within(TERM_GRACE_S):
+                return self._done("SIGTERM")
+        # killing a launcher makes orphans; those that appear meanwhile are found by recording
+        if self._gone_within(KILL_GRACE_S, lambda: procs.signal_all(self._alive(), signal.SIGKILL)):
+            return self._done("SIGKILL")
+        left = sorted(process.pid for process in self._alive())
+        names = ", ".join(map(str, left))
+        verb = "are" if len(left) > 1 else "is"
+        return SignalOutcome(
+            f"{self._plan.job}: pid {names} {verb} still there after SIGKILL, in uninterruptible "
+            "sleep or another user's",
+            tuple(left),
+        )
+
+    def _done(self, name: str) -> SignalOutcome:
+        took_s = time.monotonic() - self._started_s
+        return SignalOutcome(
+            f"{self._plan.job} is gone, {took_s:.1f} s after the first signal; {name} was enough"
+        )
+
+    def _alive(self) -> list[ProcessId]:
+        return [process for process in self._recorded.values() if procs.is_alive(process)]
+
+    def _gone_within(self, limit_s: float, again: Callable[[], object] | None = None) -> bool:
+        """Wait for the end of all; `again` is called first and with each new recording."""
+        deadline_s = time.monotonic() + limit_s
+        if again is not None:
+            self._record()
+            again()
+        while alive := self._alive():
+            now_s = time.monotonic()
+            if now_s > deadline_s:
+                return False
+            if now_s > self._recorded_s + RECORD_EVERY_S:
+                self._record(alive)
+                if again is not None:
+                    again()
+            time.sleep(POLL_S)
+        return True
+
+    def _record(self, alive: Iterable[ProcessId] | None = None) -> None:
+        self._recorded_s = time.monotonic()
+        living = {process.pid: process for process in (alive or self._alive())}
+        self._recorded.update(_with_descendants(living))

@@ -1,13 +1,37 @@
-"""Where the ranks of a foreign job stand, on request, through py-spy."""
+"""Where the ranks of a foreign job stand, on request, through py-spy.
+
+py-spy reads the memory of the process from outside. `--nonblocking` keeps it from pausing the
+process meanwhile: a training is never held up, at the price of a rare dump that does not fit
+together, which is tried again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from ddptop_runner import procs
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.foreign.types import ForeignRank
 
 DUMP_TIMEOUT_S = 10.0
+AT_ONCE = 4
+"""So many ranks are asked at the same time."""
+TRIES = 3
+MISSING = "py-spy is not installed here; `pip install py-spy` beside ddptop (or ddptop[stacks])"
+MAX_CHARS = 200_000
+
+
+def find_py_spy() -> str | None:
+    """Beside this Python, else on PATH."""
+    beside = Path(sys.executable).parent / "py-spy"
+    return os.fspath(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def take(ranks: Sequence[ForeignRank], timeout_s: float = DUMP_TIMEOUT_S) -> list[RankStacks]:
@@ -16,4 +40,82 @@ def take(ranks: Sequence[ForeignRank], timeout_s: float = DUMP_TIMEOUT_S) -> lis
     Blocks up to `timeout_s` for all ranks together: call it outside of any loop that draws. No
     process is paused.
     """
-    raise NotImplementedError
+    py_spy = find_py_spy()
+    if py_spy is None:
+        return [RankStacks(rank=rank.rank, pid=rank.pid, note=MISSING) for rank in ranks]
+    deadline_s = time.monotonic() + timeout_s
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        return list(pool.map(lambda rank: _of_rank(py_spy, rank, deadline_s), ranks))
+
+
+def _of_rank(py_spy: str, rank: ForeignRank, deadline_s: float) -> RankStacks:
+    text, note = _dump(py_spy, rank, deadline_s)
+    return RankStacks(rank=rank.rank, pid=rank.pid, text=text, note=note)
+
+
+def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None, str | None]:
+    """(text, None) or (None, why not)."""
+    note = "not asked"
+    for _ in range(TRIES):
+        if procs.start_ticks(rank.pid) != rank.start_ticks:
+            return None, f"pid {rank.pid} is gone"
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return None, "py-spy took too long; try one rank alone"
+        try:
+            answer = subprocess.run(
+                [py_spy, "dump", "--nonblocking", "--pid", str(rank.pid)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=left_s,
+                check=False,
+                env={**os.environ, "RUST_BACKTRACE": "0", "NO_COLOR": "1"},
+            )
+        except subprocess.TimeoutExpired:
+            return None, "py-spy took too long; try one rank alone"
+        except OSError as error:
+            return None, f"{py_spy} does not run ({error.strerror})"
+        text = answer.stdout.decode("utf-8", "replace")[:MAX_CHARS].strip()
+        if answer.returncode == 0 and text:
+            return text, None
+        note, final = explain(answer.stderr.decode("utf-8", "replace"))
+        if final:
+            break
+    return None, note
+
+
+def explain(error: str, ptrace_scope: Callable[[], str | None] | None = None) -> tuple[str, bool]:
+    """(py-spy's complaint in words that name the remedy, whether another try is useless)."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    first = lines[0] if lines else "it gave no reason"
+    lower = error.lower()
+    if "permission denied" in lower or "operation not permitted" in lower or "eperm" in lower:
+        return _not_permitted((ptrace_scope or _ptrace_scope)()), True
+    if "failed to find python version" in lower or "doesn't appear to be a python" in lower:
+        reason = "it runs no Python that py-spy knows; `gdb -p PID` shows stacks of C++"
+        return reason, True
+    if "no such process" in lower or "no such file" in lower:
+        return "the process is gone", True
+    return f"py-spy failed: {first.removeprefix('Error: ')[:200]}", False
+
+
+def _ptrace_scope() -> str | None:
+    try:
+        path = Path("/proc/sys/kernel/yama/ptrace_scope")
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def _not_permitted(scope: str | None) -> str:
+    if scope == "3":
+        return "the kernel forbids reading other processes until it is rebooted (ptrace_scope 3)"
+    if scope in ("1", "2"):
+        return (
+            f"the kernel lets only root read other processes (ptrace_scope {scope}): use sudo, or "
+            "`sudo sysctl kernel.yama.ptrace_scope=0` until the next boot"
+        )
+    return (
+        "no permission to read the process: another user's needs sudo, and a container needs "
+        "--cap-add=SYS_PTRACE"
+    )

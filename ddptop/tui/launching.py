@@ -30,6 +30,15 @@ class LaunchForm:
     nproc: str = ""
     name: str = ""
     max_restarts: str = DEFAULT_MAX_RESTARTS
+    force: bool = False
+    """Use GPUs that are busy."""
+    wait: bool = False
+    """Queue the job until its GPUs are free."""
+
+
+def is_busy_refusal(line: str) -> bool:
+    """Whether a launch was refused only because GPUs are busy."""
+    return "--force" in line and "--wait-gpus" in line
 
 
 def problem(form: LaunchForm) -> str | None:
@@ -57,6 +66,8 @@ def launch_argv(form: LaunchForm) -> list[str]:
     argv = ["launch"]
     if form.gpus is not None:
         argv += ["--gpus", units.ranks(list(form.gpus)) or "none"]
+    if form.force or form.wait:
+        argv.append("--force" if form.force else "--wait-gpus")
     if form.nproc.strip():
         argv += ["--nproc", form.nproc.strip()]
     if form.name.strip():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpu_names import names_of
 from ddptop_runner.gpu_request import GpuRequest
@@ -45,6 +46,8 @@ def in_mig_mode(present: Present) -> dict[int, list[str]]:
             elif gpu.mig_instances:
                 known = found.setdefault(gpu.index, [])
                 known += [uuid for uuid in gpu.mig_instances if uuid not in known]
+            elif gpu.note is not None and NO_INSTANCES in gpu.note:
+                found.setdefault(gpu.index, [])
     return {index: sorted(set(uuids)) for index, uuids in found.items()}
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpu_request import GpuRequest, parse_gpus
 from ddptop_runner.gpu_select import (
@@ -302,6 +303,13 @@ def test_an_instance_is_chosen_by_its_uuid(text, cvd):
 def test_an_instance_outside_of_what_is_allowed(cvd):
     with pytest.raises(UsageError, match="MIG-ee55 is outside: CUDA_VISIBLE_DEVICES is"):
         resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
+
+
+def test_a_device_in_mig_mode_without_instances_is_no_use():
+    machine = [MACHINE[0], GpuSample(index=1, uuid="GPU-aa11", note=NO_INSTANCES)]
+    assert indices(resolve(None, machine, None)) == [0]
+    with pytest.raises(UsageError, match="GPU 1 is in MIG mode and cannot be used as a whole"):
+        resolve(parse_gpus("1"), machine, None)
 
 
 def test_an_instance_is_for_one_rank_also_by_name():

@@ -12,13 +12,16 @@ import pytest
 from ddptop.cli import cli
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
+from ddptop.tui.messages import JobLaunched
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.snapshot import Devices
-from ddptop.tui.widgets.gpu_choice import GpuChoice
+from ddptop.tui.widgets.gpu_choice import GpuChoice, holder_words
+from ddptop.tui.widgets.table import Table
 from textual.app import App
+from textual.widgets import Checkbox, Static
 
 from ddptop_runner.errors import DdptopError
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model import GpuProcess, GpuSample
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),
@@ -31,6 +34,8 @@ FORMS = [
         name="x_1",
     ),
     LaunchForm(script="-odd.py", arguments="-- --gpus 1", gpus=(7,)),
+    LaunchForm(script="train.py", gpus=(1,), force=True),
+    LaunchForm(script="train.py", gpus=(1,), wait=True),
 ]
 
 
@@ -57,12 +62,13 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
     assert options["nproc"] == (int(form.nproc) if form.nproc else None)
     assert options["max_restarts"] == int(form.max_restarts or 3)
     assert not options["detach"]
+    assert (options["force"], options["wait_gpus"]) == (form.force, form.wait)
     if form.gpus is None:
         assert options["gpus"] is None
     elif not form.gpus:
         assert options["gpus"] == "none"
     else:
-        from ddptop_runner.gpu_select import parse_gpus
+        from ddptop_runner.gpu_request import parse_gpus
 
         assert parse_gpus(options["gpus"]).indices == form.gpus
 
@@ -168,3 +174,61 @@ async def test_devices_are_offered_once_it_is_known_who_holds_them() -> None:
         screen.show_devices(Devices(gpus=known))
         await pilot.pause()
         assert screen.form().gpus == (0, 1)
+
+
+def held(index: int, **fields: Any) -> GpuSample:
+    process = GpuProcess(pid=7, user="alice", command="train", mem_used_bytes=2**33)
+    return GpuSample(index=index, mem_used_bytes=2**33, processes=[process], **fields)
+
+
+async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        instance = GpuSample(index=3, uuid="MIG-1", parent_uuid="GPU-3", processes=[])
+        divided = GpuSample(index=3, uuid="GPU-3", mig_instances=["MIG-1"], processes=[])
+        unseen = GpuSample(
+            index=4, mem_used_bytes=2**34, mem_total_bytes=2**35, processes=[], util_percent=0
+        )
+        small = GpuProcess(pid=8, user="root", command="Xorg", mem_used_bytes=2**26)
+        idle = GpuSample(index=1, mem_used_bytes=2**26, processes=[small], util_percent=0)
+        gpus = (GpuSample(index=0, mem_used_bytes=0, processes=[]), idle, held(2), divided)
+        screen.show_devices(Devices(gpus=(*gpus, instance, unseen)))
+        await pilot.pause()
+        assert screen.form().gpus == (0, 1)
+        assert holder_words(held(2)) == "alice: train"
+        assert holder_words(idle) == "free"
+        assert holder_words(divided).startswith("in MIG mode")
+        assert "cannot be seen here" in holder_words(unseen)
+        choice = screen.query_one(GpuChoice)
+        for key, chosen in (("3", (0, 1)), ("2", (0, 1, 2))):
+            choice.on_table_chosen(Table.Chosen(choice, key))
+            assert screen.form().gpus == chosen
+
+
+async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        screen.show_devices(Devices(gpus=(held(2),)))
+        row = screen.query_one("#busy")
+        screen.on_job_launched(JobLaunched(None, "there is no script x"))
+        assert not row.display
+        refused = "GPU 2 is busy (...); --wait-gpus to wait for them, or --force to go on anyway"
+        screen.on_job_launched(JobLaunched(None, refused))
+        await pilot.pause()
+        assert row.display
+        assert app.focused is screen.query_one("#force")
+        await pilot.press("space")
+        assert (screen.form().force, screen.form().wait) == (True, False)
+        screen.query_one("#wait", Checkbox).value = True
+        await pilot.pause()
+        assert (screen.form().force, screen.form().wait) == (False, True)
+        assert "--wait-gpus" in str(screen.query_one("#command", Static).content)
+        choice = screen.query_one(GpuChoice)
+        choice.post_message(GpuChoice.Changed())
+        await pilot.pause()
+        assert (screen.form().force, screen.form().wait) == (False, False)
+        assert not row.display

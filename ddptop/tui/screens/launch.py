@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.tui import launching
 from ddptop.tui.launching import LaunchForm
@@ -74,6 +74,8 @@ class LaunchScreen(ModalScreen[str | None]):
     LaunchScreen #error {
         color: $error; text-style: bold; height: auto; min-height: 1; padding: 0 1;
     }
+    LaunchScreen #busy { height: 1; padding: 0 1; display: none; }
+    LaunchScreen #busy Checkbox { width: auto; margin-right: 3; }
     LaunchScreen.-short .row { margin-top: 0; }
     LaunchScreen.-short #command, LaunchScreen.-short #gpus { margin-top: 0; }
     LaunchScreen #buttons { height: 1; align-horizontal: right; }
@@ -124,6 +126,9 @@ class LaunchScreen(ModalScreen[str | None]):
                     yield Input(id="name", placeholder="from the script")
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
+            with Horizontal(id="busy"):
+                yield Checkbox("use busy GPUs anyway", id="force", compact=True)
+                yield Checkbox("wait until they are free", id="wait", compact=True)
             with Horizontal(id="buttons"):
                 yield Button("Cancel  (esc)", id="cancel", compact=True)
                 yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)
@@ -168,6 +173,8 @@ class LaunchScreen(ModalScreen[str | None]):
             nproc=value["nproc"],
             name=value["name"],
             max_restarts=value["max-restarts"],
+            force=self.query_one("#force", Checkbox).value,
+            wait=self.query_one("#wait", Checkbox).value,
         )
 
     @on(Input.Changed)
@@ -175,6 +182,20 @@ class LaunchScreen(ModalScreen[str | None]):
     def _show_command(self) -> None:
         self.query_one("#command", Static).update(f"$ {launching.command_line(self.form())}")
         self.query_one("#error", Static).update("")
+
+    @on(Checkbox.Changed)
+    def _only_one_way(self, message: Checkbox.Changed) -> None:
+        if message.value:
+            other = "#wait" if message.checkbox.id == "force" else "#force"
+            self.query_one(other, Checkbox).value = False
+        self._show_command()
+
+    @on(GpuChoice.Changed)
+    def _ask_anew(self) -> None:
+        """What was agreed to for other devices does not hold for these."""
+        for checkbox in self.query(Checkbox):
+            checkbox.value = False
+        self.query_one("#busy").display = False
 
     @on(Button.Pressed, "#cancel")
     def action_cancel(self) -> None:
@@ -211,7 +232,11 @@ class LaunchScreen(ModalScreen[str | None]):
         """Show the job, or why there is none."""
         self._busy = False
         if message.job is None:
-            self.query_one("#error", Static).update(message.error or "it failed without a word")
+            error = message.error or "it failed without a word"
+            self.query_one("#error", Static).update(error)
+            if launching.is_busy_refusal(error):
+                self.query_one("#busy").display = True
+                self.query_one("#force").focus()
         else:
             self.dismiss(message.job)
 

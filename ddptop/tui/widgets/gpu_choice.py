@@ -12,7 +12,10 @@ from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Span, line
 from ddptop.tui.render.units import ranks, size_of
 from ddptop.tui.widgets.table import Table
+from ddptop_runner.gpu_idle import DeviceUse, use_of
+from ddptop_runner.gpu_select import in_mig_mode, is_instance
 from ddptop_runner.model import GpuSample
+from ddptop_runner.spec import Device
 
 COLUMNS = (
     Column("use", "use", 3),
@@ -27,10 +30,28 @@ def holder_words(gpu: GpuSample) -> str:
     """Who holds a device, in words."""
     if gpu.lost:
         return "lost: the driver does not answer"
-    if gpu.processes is None:
-        return "n/a"
-    names = {p.job or f"{p.user or 'someone'}: {p.command or '?'}" for p in gpu.processes}
-    return ", ".join(sorted(names)) or "free"
+    if is_divided(gpu):
+        return "in MIG mode: ddptop launch --gpus MIG-..."
+    use = _use(gpu)
+    if not use.busy:
+        return "free" if gpu.processes is not None else "n/a"
+    names = {p.job or f"{p.user or 'someone'}: {p.command or '?'}" for p in gpu.processes or ()}
+    return ", ".join(sorted(names)) or use.holders[0]
+
+
+def is_divided(gpu: GpuSample) -> bool:
+    """Whether it is in MIG mode, so that only an instance of it can be used."""
+    return bool(in_mig_mode([gpu]))
+
+
+def is_free(gpu: GpuSample) -> bool:
+    """Whether it can be used and nobody is known to hold it."""
+    known = gpu.processes is not None
+    return known and not gpu.lost and not is_divided(gpu) and not _use(gpu).busy
+
+
+def _use(gpu: GpuSample) -> DeviceUse:
+    return use_of(Device(index=gpu.index, uuid=gpu.uuid), gpu)
 
 
 class GpuChoice(Table):
@@ -53,13 +74,15 @@ class GpuChoice(Table):
 
     def offer(self, gpus: Sequence[GpuSample]) -> None:
         """List devices; those that nobody holds are chosen."""
-        self._gpus = gpus
-        self._chosen = {gpu.index for gpu in gpus if gpu.processes == [] and not gpu.lost}
+        self._gpus = [gpu for gpu in gpus if not is_instance(gpu)]
+        self._chosen = {gpu.index for gpu in self._gpus if is_free(gpu)}
         self._show()
 
     def on_table_chosen(self, message: Table.Chosen) -> None:
         """Choose, or leave out."""
         message.stop()
+        if any(is_divided(gpu) for gpu in self._gpus if gpu.index == int(message.key)):
+            return
         self._chosen ^= {int(message.key)}
         self._show()
         self.post_message(self.Changed())
@@ -71,7 +94,7 @@ class GpuChoice(Table):
 
     def _row(self, gpu: GpuSample) -> dict[str, Span]:
         used = gpu.index in self._chosen
-        free = gpu.processes == [] and not gpu.lost
+        free = is_free(gpu)
         return {
             "use": (" ✓", "ok") if used else (" ·", "dim"),
             "index": (str(gpu.index), "strong"),

@@ -64,6 +64,8 @@ _LAUNCHER_PROGRAMS: dict[str, Launcher] = {
     "slurmstepd": "srun",
 }
 _HELPER_CODE = ("multiprocessing.resource_tracker", "multiprocessing.semaphore_tracker")
+_TEST_WORKER = "exec(eval(sys.stdin.readline()))"
+"""What execnet starts for pytest-xdist."""
 _FORK_SERVER = "multiprocessing.forkserver"
 _SPAWN_MAIN = "multiprocessing.spawn"
 _TOOLS = _words(
@@ -224,6 +226,8 @@ def is_tool(process: ProcessFacts) -> bool:
         return base_name(process.argv[0]) in _TOOLS
     if target.kind == "module":
         return target.name.split(".")[0] in _TOOL_MODULES
+    if target.kind == "code":
+        return _TEST_WORKER in target.name
     if target.kind == "script":
         if any(folder in target.name for folder in _TOOL_FOLDERS):
             return True

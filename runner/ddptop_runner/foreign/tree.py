@@ -70,21 +70,24 @@ class Tree:
         self.own = own
         self._device_pids = device_pids
         self._members: set[int] = set()
-        self._ranks: set[int] = set()
+        self._above: set[int] = set()
+        """Members below whom no other job can stand."""
 
     def take(self, drafts: Iterable[JobDraft]) -> None:
         """Remember the members of these jobs, so that no other job gets them."""
         for draft in drafts:
             inner = {rank.process.pid for rank in draft.ranks}
             inner.update(process.pid for process in draft.extras)
-            self._ranks |= inner
             self._members |= inner | {process.pid for process in draft.launchers}
+            if draft.launcher == "mp.spawn":  # its managers and pools are no trainings
+                inner.update(process.pid for process in draft.launchers)
+            self._above |= inner
 
     def is_taken(self, process: ProcessFacts) -> bool:
         """Whether it belongs to a job already, or stands below a rank of one."""
         if process.pid in self._members:
             return True
-        return any(above.pid in self._ranks for above in self.ancestors(process))
+        return any(above.pid in self._above for above in self.ancestors(process))
 
     @property
     def members(self) -> frozenset[int]:

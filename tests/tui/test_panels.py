@@ -90,6 +90,14 @@ class TestHeader:
         assert bar.endswith("24.7 %")
         assert facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded"
 
+    @pytest.mark.parametrize("cells", [80, 120])
+    def test_a_queued_job_has_no_steps_to_tell_of(self, cells: int) -> None:
+        alert = Alert(id="queued", severity="info", message="waits for GPU 0", since=ago(90))
+        top, middle, facts = header(view_of(state="queued", attempt=0, alerts=[alert]), cells)
+        assert top == " ○ queued   waited 1m 30s"
+        assert middle == " not started: it waits until its GPUs are free"
+        assert facts.startswith(" attempt 0")
+
     def test_a_narrow_header_moves_the_elapsed_time_down(self) -> None:
         view = view_of(step=12339, total_steps=50_000, eta_s=12470.0, ranks=[rank(0, loss=2.0)])
         top, _, facts = header(view, 80)

@@ -82,6 +82,8 @@ def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
             log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
             text = f"it never came up{log}"
         return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
+    if view.state == "queued":
+        return _queued_lines(view, snapshot, now, cells)
     live = view.is_live
     gap = "   " if cells >= 100 else "  "
     step = units.count(snapshot.step)
@@ -102,6 +104,18 @@ def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
         fit(fill(first, cells, gap), cells),
         progress_line(snapshot.step, snapshot.total_steps, live, cells),
         fit(fill(_indented([*second, *_facts(view, snapshot)]), cells, gap), cells),
+    ]
+
+
+def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
+    """Of a job without a step to tell of: since when it waits; for what, an alert says."""
+    since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
+    waited = field("waited", units.duration((now - since).total_seconds()))
+    facts = _indented(_facts(view, snapshot))
+    return [
+        fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
+        line(" ", ("not started: it waits until its GPUs are free", "dim")),
+        fit(fill(facts, cells, "   " if cells >= 100 else "  "), cells),
     ]
 
 

@@ -64,14 +64,14 @@ def find(
             they are only what it happens to see: then one that it leaves alone is no finding.
     """
     placement = Placement(ranks, gpus, job)
-    found: list[Finding] = []
-    if placement.seen:
-        found += _stray_contexts(placement)
-        found += _data_parallel(placement)
-        found += _unused(placement) if given else []
-        found += _nothing_on_a_device(placement)
-        found += _idle_device(placement)
-    found += device_findings.find(placement)
+    found = [
+        *_stray_contexts(placement),
+        *_data_parallel(placement),
+        *(_unused(placement) if given else ()),
+        *_nothing_on_a_device(placement),
+        *_idle_device(placement),
+        *device_findings.find(placement),
+    ]
     order = ("error", "warning", "info")
     return sorted(found, key=lambda finding: order.index(finding.severity))
 

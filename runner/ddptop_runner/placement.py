@@ -52,7 +52,7 @@ class Placement:
         self.ranks = [rank for rank in ranks if rank.state not in _ENDED]
         self.complete = len(self.ranks) == len(ranks) and all(rank.pid for rank in ranks)
         """Whether every rank has been started and none has ended."""
-        self.devices = [_device(gpu, job, self.ranks) for gpu in gpus]
+        self.devices = [_device(gpu, job) for gpu in gpus]
         self.seen = any(device.memory for device in self.devices)
         """Whether the driver's pids are the ranks': else (another namespace, or nothing on a
         device yet) its processes prove nothing about the job."""
@@ -96,13 +96,12 @@ class Placement:
         return named[0] if len(named) == 1 else None
 
 
-def _device(gpu: GpuSample, job: str, ranks: Sequence[RankSample]) -> Device:
+def _device(gpu: GpuSample, job: str) -> Device:
     memory: dict[int, int | None] = {}
-    living = {rank.rank for rank in ranks}
     processes = gpu.processes or []
     of_job = [process for process in processes if process.job == job]
     for process in of_job:
-        if process.rank is None or process.rank not in living:
+        if process.rank is None:
             continue
         before = memory.get(process.rank, 0)
         used = process.mem_used_bytes

@@ -86,18 +86,19 @@ class _Power:
         self._since_progress: deque[float] = deque(maxlen=600)
         self._recent: deque[tuple[float, float]] = deque()
 
-    def forget_recent(self) -> None:
-        """Begin anew with what is not yet accounted for."""
+    def begins_to_progress(self) -> None:
+        """What was drawn until now was drawn for the start."""
         self._since_progress.clear()
-        self._recent.clear()
 
     def saw(self, now_s: float, power_w: float) -> None:
         """One more sample."""
         self._since_progress.append(power_w)
         self._recent.append((now_s, power_w))
-        if now_s - self._recent[0][0] >= MEAN_SPAN_S:
-            mean = sum(watts for _, watts in self._recent) / len(self._recent)
-            self.highest_w = max(mean, self.highest_w or 0.0)
+        if now_s - self._recent[0][0] < MEAN_SPAN_S:
+            return
+        mean = sum(watts for _, watts in self._recent) / len(self._recent)
+        self.highest_w = max(mean, self.highest_w or 0.0)
+        while now_s - self._recent[0][0] >= MEAN_SPAN_S:
             self._recent.popleft()
 
     def progressed(self, gap_s: float) -> None:
@@ -173,7 +174,6 @@ class StuckWatch:
     def _begin_anew(self, progress_s: float | None) -> None:
         """Nobody looked for a while, or the ranks are others: what was awaited does not count."""
         self._low_since_s = self._very_low_since_s = None
-        self._power.forget_recent()
         if progress_s is None:
             self._power.highest_w = None
         self._marks.clear()
@@ -201,6 +201,8 @@ class StuckWatch:
             gap_s = max(0.0, at_s - self._progress_s)
             self._longest_gap_s = max(self._longest_gap_s, min(gap_s, LONGEST_GAP_S))
             self._power.progressed(gap_s)
+        else:
+            self._power.begins_to_progress()
         self._progress_s = max(at_s, self._progress_s or at_s)
 
     def _judge(self, now_s: float, look: _Look | None, elsewhere: bool) -> list[Finding]:

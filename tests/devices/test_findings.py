@@ -245,6 +245,18 @@ HEALTHY_BESIDE_UNUSED = {
         change(RANKS, {3: {"state": "exited"}}),
         change(GPUS, {3: {"processes": []}}),
     ),
+    "one rank has ended and left its device idle": (
+        change(RANKS, {3: {"state": "exited"}}),
+        change(GPUS, {3: {"processes": [], "util_percent": 0.0}}),
+    ),
+    "all load their model, on the first devices so far": (
+        UNSTEPPED[:3],
+        [*IDLE[:3], make_gpu(3, util_percent=0.0)],
+    ),
+    "a lost device that lists nothing": (
+        RANKS[:3],
+        [*GPUS[:3], make_gpu(3, lost=True, util_percent=None)],
+    ),
     "one rank is a zombie": (
         change(RANKS, {3: {"state": "zombie"}}),
         change(GPUS, {3: {"processes": []}}),
@@ -279,7 +291,7 @@ HEALTHY_BESIDE_UNUSED = {
     "a job on CPUs": (change_all(RANKS, gpu=None), []),
     "a helper of the job uses the device": (
         RANKS[:3],
-        [*GPUS[:3], make_gpu(3, of_launcher())],
+        [*GPUS[:3], make_gpu(3, of_launcher(), util_percent=0.0)],
     ),
     "nothing is known": (
         [RankSample(rank=rank, local_rank=rank, host="h") for rank in range(4)],
@@ -351,6 +363,14 @@ HEALTHY_BESIDE_STANDING = {
 )
 def test_no_idle_device(case):
     assert_healthy(case)
+
+
+def test_utilization_of_somebody_else_is_not_the_others():
+    ranks = change_all(RANKS[:2], steps_per_s=4.0)
+    gpus = [make_gpu(0, of_rank(0), util_percent=0.0), make_gpu(1, of_rank(1), somebody())]
+    assert the((ranks, gpus), "other-process-1")
+    gpus = [make_gpu(0, of_rank(0), util_percent=0.0), make_gpu(1, of_rank(1), of_launcher())]
+    assert the((ranks, gpus), "idle-gpu").ranks == (0,)
 
 
 # -- the devices themselves ------------------------------------------------------------------------
@@ -455,6 +475,10 @@ def test_a_process_of_somebody_else():
 )
 def test_nobody_else(process):
     assert_healthy(beside(process))
+
+
+def test_before_a_rank_is_on_a_device_pids_prove_nothing():
+    assert_healthy((UNSTEPPED, [make_gpu(index, somebody()) for index in range(4)]))
 
 
 # -- at large --------------------------------------------------------------------------------------

@@ -163,6 +163,7 @@ TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]
         (([100, 101], []), [None, None]),  # both work on the first
         (([100, 4000], [101]), [200, 300]),  # somebody else is no rank
         (([100], []), [200, 300]),  # not there yet, and nobody else is
+        (([100], [100]), [200, None]),  # the other rank's device is not its own
         ((None, None), [200, 300]),
         (([100, 101], [100, 101]), [200, 300]),  # each on both, its own by the order
     ],

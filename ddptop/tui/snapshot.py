@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddptop.tui.render.series import ChartData
 from ddptop_runner.foreign.types import Unreadable
-from ddptop_runner.imbalance import RankDeviation
+from ddptop_runner.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, GpuSample
 from ddptop_runner.registry import AnyJob
 
@@ -54,6 +54,11 @@ class JobDetail:
     """Last log lines of the rank that failed first."""
     trouble: str | None = None
     """What could not be read, in words."""
+
+    @property
+    def far_off(self) -> frozenset[Figure]:
+        """Figures in which a rank is an outlier."""
+        return frozenset().union(*(rank.outliers for rank in self.deviations.values()))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 from ddptop.tui.render import devices, panels, rows, words
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.text import Line, plain, width
+from ddptop.tui.render.uneven import imbalance_note
 from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
@@ -232,11 +233,11 @@ class TestDevices:
 
     def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
         uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
-        assert plain(panels.imbalance_note(uneven, 80)) == (
+        assert plain(imbalance_note(uneven, (), 80)) == (
             "imbalance  step time +41 %  memory +34 %  util +2 %"
         )
-        assert plain(panels.imbalance_note(uneven, 30)) == "imbalance  step time +41 %"
-        assert panels.imbalance_note(Imbalance(), 80) == ()
+        assert plain(imbalance_note(uneven, (), 30)) == "imbalance  step time +41 %"
+        assert imbalance_note(Imbalance(), (), 80) == ()
 
     def test_cpu_ranks_are_compared_with_the_busiest(self) -> None:
         lines = panels.cpu_rank_lines(

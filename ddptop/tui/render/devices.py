@@ -167,7 +167,13 @@ def stranger(process: GpuProcess) -> str:
     """`bob: python eval.py`; where that is not known, the pid."""
     if process.user is None and process.command is None:
         return f"pid {process.pid}"
-    return f"{process.user or 'n/a'}: {clip(process.command or '?', 16)}"
+    return f"{process.user or 'n/a'}: {clip(program(process.command), 20)}"
+
+
+def program(command: str | None) -> str:
+    """A command without the folder of its program: `/opt/env/bin/python a.py` as `python a.py`."""
+    first, space, rest = (command or "?").partition(" ")
+    return first.rpartition("/")[2] + space + rest
 
 
 def rank_holder(view: AnyJob) -> Holder:

@@ -21,7 +21,7 @@ from ddptop.tui.render.text import (
     wrap,
 )
 from ddptop.tui.snapshot import Machine
-from ddptop_runner.model import Alert, Cause, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.model import Alert, Cause, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob, JobView
 
 HOT_C = 85.0
@@ -29,9 +29,6 @@ HOT_C = 85.0
 
 FULL_SHARE = 0.95
 """From here on a memory bar is drawn as a warning."""
-
-UNEVEN = 0.2
-"""From here on an imbalance is drawn as a warning."""
 
 
 def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
@@ -65,9 +62,14 @@ def restarts_text(snapshot: NodeSnapshot) -> str:
     return f"{snapshot.restarts_used} used, {snapshot.restarts_left} left"
 
 
-def title_line(name: str, right: Line, cells: int, about: str = "") -> Line:
+def title_line(
+    name: str, right: Line, cells: int, about: str = "", *, readonly: bool = False
+) -> Line:
     """The top row: program, job and what is to be said about it, and where one is."""
-    left = line((" ddptop", "title"), ("  ", ""), (name, "strong"))
+    left = line((" ddptop", "title"), ("  ", ""))
+    if readonly:
+        left = (*left, ("read-only", "warn"), ("  ", ""))
+    left = (*left, (name, "strong"))
     if about:
         left = (*left, (f"   {about}", "dim"))
     return fit(spread(left, (*right, (" ", "")), cells), cells)
@@ -209,27 +211,6 @@ def cause_lines(
 
 _CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
 """An empty line, or one of a traceback that only points at the line above."""
-
-
-def imbalance_note(imbalance: Imbalance, cells: int) -> Line:
-    """`imbalance  memory +34 %  util +2 %`, the worst first, as many as fit."""
-    found = [
-        (value, label)
-        for label, value in (
-            ("step time", imbalance.step_time),
-            ("memory", imbalance.memory),
-            ("util", imbalance.utilization),
-            ("power", imbalance.power),
-        )
-        if value is not None
-    ]
-    found.sort(key=lambda item: -item[0])
-    parts: list[Line] = [
-        ((f"{label} {units.deviation(value)}", "warn" if value >= UNEVEN else "dim"),)
-        for value, label in found
-    ]
-    shown = fill(parts, cells - 11, "  ")
-    return line(("imbalance  ", "dim"), *shown) if shown else ()
 
 
 def short_name(name: str | None) -> str:

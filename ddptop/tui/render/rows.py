@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import units, words
-from ddptop.tui.render.panels import UNEVEN, elapsed_s, median_loss
+from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.text import Span
+from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, NodeSnapshot, RankSample
@@ -73,7 +74,7 @@ def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, 
         if foreign or not live
         else (units.duration(snapshot.eta_s), _unknown(snapshot.eta_s)),
         "loss": (units.loss(value, state), "bad" if state in ("nan", "inf") else _unknown(value)),
-        "uneven": _uneven(snapshot) if live else ("", ""),
+        "uneven": worst_figure(snapshot) if live else ("", ""),
         "elapsed": (units.duration(elapsed_s(view, now)), ""),
         "alerts": _alerts(view),
         "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
@@ -82,11 +83,15 @@ def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, 
 
 
 def by_text(view: AnyJob, me: str | None) -> Span:
-    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's."""
+    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
+
+    A job of ddptop's that another user or state folder has is `other ddptop`.
+    """
     if not isinstance(view, ForeignView):
         return view.launcher, "dim"
     user = view.foreign.user
-    return (view.launcher if user == me else f"{user}: {view.launcher}"), ""
+    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
+    return (who if user == me else f"{user}: {who}"), ""
 
 
 def held_gpus(snapshot: NodeSnapshot) -> str:
@@ -97,25 +102,6 @@ def held_gpus(snapshot: NodeSnapshot) -> str:
 
 def _share(step: int, total: int | None) -> float | None:
     return 100 * step / total if total else None
-
-
-def _uneven(snapshot: NodeSnapshot) -> Span:
-    """The worst imbalance and of what."""
-    of = snapshot.imbalance
-    known = [
-        (value, word)
-        for value, word in (
-            (of.memory, "mem"),
-            (of.utilization, "util"),
-            (of.power, "watt"),
-            (of.step_time, "step"),
-        )
-        if value is not None
-    ]
-    if not known:
-        return units.NOT_KNOWN, "dim"
-    value, word = max(known)
-    return f"{word} {units.deviation(value)}", "warn" if value >= UNEVEN else "dim"
 
 
 def _alerts(view: AnyJob) -> Span:

@@ -147,11 +147,16 @@ def plural(number: int, noun: str) -> str:
 
 def cost(
     viewer_percent: float | None, sampler_percent: float | None, queries_per_s: float | None
-) -> str:
-    """What watching costs: `own cost 3 % CPU, sampler 2 %, 24 queries/s`; empty when not known."""
+) -> tuple[str, str]:
+    """What watching costs, at length and briefly; empty when it is not known.
+
+    `own cost 3.1 % CPU, sampler 0.9 %, 24 queries/s`, and `own cost 4.0 % CPU` of both together.
+    """
     if viewer_percent is None:
-        return ""
-    text = f"own cost {viewer_percent:.0f} % CPU"
+        return "", ""
+    text = f"own cost {viewer_percent:.1f} % CPU"
     if sampler_percent is not None:
-        text += f", sampler {sampler_percent:.0f} %"
-    return text if queries_per_s is None else f"{text}, {queries_per_s:.0f} queries/s"
+        text += f", sampler {sampler_percent:.1f} %"
+    if queries_per_s is not None:
+        text += f", {queries_per_s:.0f} queries/s"
+    return text, f"own cost {viewer_percent + (sampler_percent or 0.0):.1f} % CPU"

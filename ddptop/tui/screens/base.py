@@ -32,13 +32,12 @@ class MonitorScreen(Screen[None]):
         """Whether this viewer refuses to do anything to a job."""
 
     def place(self, snapshot: Snapshot) -> Line:
-        """For the title: what this viewer may not do, where it looks, and when."""
+        """For the title: where this viewer looks, and when."""
         local = snapshot.taken_at.astimezone()
-        where = line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
-        return line(("read-only", "warn"), "   ", *where) if self.readonly else where
+        return line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
 
-    def cost(self, snapshot: Snapshot) -> str:
-        """For the keys' row: what watching costs."""
+    def cost(self, snapshot: Snapshot) -> tuple[str, str]:
+        """For the keys' row: what watching costs, at length and briefly."""
         devices = snapshot.devices
         return cost(snapshot.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
 

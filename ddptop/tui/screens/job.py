@@ -85,7 +85,7 @@ class JobScreen(JobCommands):
         self._window = len(WINDOWS_S) - 1
         self._failed_rank_shown = False
         self._top_height: int | None = None
-        self._title = TitleBar(job)
+        self._title = TitleBar(job, readonly=readonly)
         self._header = JobHeader()
         self._alerts = AlertsPanel()
         self._cause = CausePanel()
@@ -163,7 +163,7 @@ class JobScreen(JobCommands):
             view.is_live,
             foreign=self.foreign,
             readonly=self.readonly,
-            cost=self.cost(snapshot) if self.foreign else "",
+            cost=self.cost(snapshot) if self.foreign else ("", ""),
         )
         self._show_devices(detail, snapshot)
         self.ranks.show(detail, now)
@@ -181,9 +181,11 @@ class JobScreen(JobCommands):
             panel.show_machine(snapshot.machine, None)
         elif state.gpus:
             holder = rank_holder(detail.view)
-            panel.show_devices(state.gpus, holder, state.imbalance, state.device_note)
+            panel.show_devices(
+                state.gpus, holder, state.imbalance, detail.far_off, reason=state.device_note
+            )
         else:
-            panel.show_ranks(state.ranks, state.imbalance)
+            panel.show_ranks(state.ranks, state.imbalance, detail.far_off)
         self._show_device()
 
     @on(DevicePanel.Moved)

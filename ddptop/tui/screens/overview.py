@@ -44,9 +44,10 @@ class OverviewScreen(MonitorScreen):
 
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
-        self._title = TitleBar()
+        self._title = TitleBar(readonly=readonly)
         self._devices = DevicePanel(id="devices")
         self._device = DeviceDetails()
+        self._jobs_height: int | str = "1fr"
         self._keys = KeyBar(OVERVIEW)
         self._chart = LossChart()
         self.jobs = JobsTable(me=my_name())
@@ -90,7 +91,18 @@ class OverviewScreen(MonitorScreen):
         rows = panel.rows_wanted()
         if panel.styles.height is None or panel.styles.height.value != rows:
             panel.styles.height = rows
+        self._fit_jobs(rows)
         self._show_device()
+
+    def _fit_jobs(self, device_rows: int) -> None:
+        """Above the losses of one the jobs get the rows they need, up to half of what is left."""
+        wanted: int | str = "1fr"
+        if self.has_class("-tall") and self.has_class("-chosen"):
+            left = self.size.height - min(device_rows, self.size.height // 2) - 2
+            wanted = max(6, min(self.jobs.rows_wanted(), left // 2))
+        if wanted != self._jobs_height:
+            self._jobs_height = wanted
+            self.jobs.styles.height = wanted
 
     @on(DevicePanel.Moved)
     def _show_device(self) -> None:
@@ -140,7 +152,7 @@ class OverviewScreen(MonitorScreen):
             None if view is None else view.is_live,
             foreign=isinstance(view, ForeignView),
             readonly=self.readonly,
-            cost=self.cost(self.snapshot) if self.snapshot is not None else "",
+            cost=self.cost(self.snapshot) if self.snapshot is not None else ("", ""),
         )
 
     @on(Table.Chosen, "#jobs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from textual import events
@@ -10,10 +10,12 @@ from textual.binding import Binding
 from textual.message import Message
 
 from ddptop.tui.render.devices import Holder, device_lines
-from ddptop.tui.render.panels import cpu_rank_lines, imbalance_note, machine_lines
+from ddptop.tui.render.panels import cpu_rank_lines, machine_lines
 from ddptop.tui.render.text import Line, line, rule, wrap
+from ddptop.tui.render.uneven import imbalance_note
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
+from ddptop_runner.imbalance import Figure
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
@@ -52,24 +54,40 @@ class DevicePanel(LinesView, can_focus=True):
         self._machine: Machine | None = None
         self._reason: str | None = None
         self._imbalance = Imbalance()
+        self._far_off: Collection[Figure] = ()
 
     def show_devices(
         self,
         gpus: Sequence[GpuSample],
         holder: Holder,
         imbalance: Imbalance = NOTHING_KNOWN,
+        far_off: Collection[Figure] = (),
+        *,
         reason: str | None = None,
     ) -> None:
-        """Show devices. `holder` says who holds one, `reason` why figures are incomplete."""
+        """Show devices.
+
+        Args:
+            gpus: the devices.
+            holder: says who holds one.
+            imbalance: of the job that has them.
+            far_off: figures in which a rank of it is an outlier.
+            reason: why figures are incomplete.
+        """
         self._gpus, self._holder, self._reason = gpus, holder, reason
-        self._imbalance = imbalance
+        self._imbalance, self._far_off = imbalance, far_off
         self._ranks, self._machine = (), None
         self.redraw()
 
-    def show_ranks(self, ranks: Sequence[RankSample], imbalance: Imbalance) -> None:
+    def show_ranks(
+        self,
+        ranks: Sequence[RankSample],
+        imbalance: Imbalance,
+        far_off: Collection[Figure] = (),
+    ) -> None:
         """Show CPU and resident memory of a job's ranks."""
         self._gpus, self._ranks, self._reason = (), ranks, None
-        self._imbalance = imbalance
+        self._imbalance, self._far_off = imbalance, far_off
         self._machine = None
         self.redraw()
 
@@ -118,7 +136,7 @@ class DevicePanel(LinesView, can_focus=True):
             self._move_to(self._top + event.y - HEAD_LINES)
 
     def _note(self, cells: int) -> Line:
-        return imbalance_note(self._imbalance, cells)
+        return imbalance_note(self._imbalance, self._far_off, cells)
 
     def rows_wanted(self) -> int:
         """Rows that show everything."""

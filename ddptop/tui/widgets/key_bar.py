@@ -28,7 +28,7 @@ class KeyBar(LinesView):
         self._actions = [action for action in actions if action.show]
         self._live: bool | None = None
         self._foreign = self._readonly = False
-        self._cost = ""
+        self._cost = ("", "")
 
     def show(
         self,
@@ -36,9 +36,16 @@ class KeyBar(LinesView):
         *,
         foreign: bool = False,
         readonly: bool = False,
-        cost: str = "",
+        cost: tuple[str, str] = ("", ""),
     ) -> None:
-        """Show the keys for a live job, an ended one, or none; and what watching costs."""
+        """Show the keys for a live job, an ended one, or none; and what watching costs.
+
+        Args:
+            live: whether the job lives; None without a job.
+            foreign: whether ddptop did not start it.
+            readonly: whether nothing may be done to it.
+            cost: the longer text that has room is shown.
+        """
         now = (live, foreign, readonly, cost)
         if now != (self._live, self._foreign, self._readonly, self._cost):
             self._live, self._foreign, self._readonly, self._cost = now
@@ -65,8 +72,9 @@ class KeyBar(LinesView):
         """The row."""
         keys = line(" ", *[span for _, label in self._labels(cells) for span in label])
         right = line(("?", "busy"), " Help ")
-        if self._cost and width(keys) + len(self._cost) + 14 <= cells:
-            right = line((f"{self._cost}   ", "dim"), *right)
+        room = cells - width(keys) - 14
+        if cost := next((text for text in self._cost if text and len(text) <= room), ""):
+            right = line((f"{cost}   ", "dim"), *right)
         return [spread(keys, right, cells)]
 
     async def on_click(self, event: events.Click) -> None:

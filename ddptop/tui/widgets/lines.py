@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -10,6 +11,26 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddptop.tui.render.text import STYLES, Line, fit
+
+
+def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
+    """The first cell that differs, and the one behind the last: what has to be sent again."""
+    start = sum(cell_len(text) for text, _ in common_spans(old, new))
+    if sum(cell_len(text) for text, _ in old) != sum(cell_len(text) for text, _ in new):
+        return min(start, width - 1), width
+    end = sum(cell_len(text) for text, _ in common_spans(old[::-1], new[::-1]))
+    start, end = min(start, width - 1), width - end
+    return (start, end) if start < end else (0, width)
+
+
+def common_spans(old: Line, new: Line) -> Line:
+    """The spans that both lines begin with."""
+    number = 0
+    for one, other in zip(old, new, strict=False):
+        if one != other:
+            break
+        number += 1
+    return new[:number]
 
 
 class LinesView(Widget):
@@ -64,9 +85,13 @@ class LinesView(Widget):
         for y in range(max(len(before), len(self._lines))):
             old = before[y] if y < len(before) else None
             new = self._lines[y] if y < len(self._lines) else None
-            if old != new or y in moved:
+            if y in moved or old is None or new is None:
                 self._strips.pop(y, None)
                 self.refresh(Region(0, y, width, 1))
+            elif old != new:
+                self._strips.pop(y, None)
+                start, end = changed_cells(old, new, width)
+                self.refresh(Region(start, y, end - start, 1))
 
     def on_resize(self, _: events.Resize) -> None:
         """A new size asks for new lines."""

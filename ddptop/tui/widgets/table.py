@@ -106,6 +106,10 @@ class Table(LinesView, can_focus=True):
         if self.cursor_key is not None:
             self.post_message(self.Chosen(self, self.cursor_key))
 
+    def rows_wanted(self) -> int:
+        """Rows that show everything."""
+        return HEAD_LINES + len(self._rows) + bool(self.foot(self.size.width))
+
     def foot(self, width: int) -> Line:
         """A line below the rows that is always visible; empty takes no room."""
         return ()

@@ -14,8 +14,9 @@ class TitleBar(LinesView):
     TitleBar { height: 1; background: $panel; }
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", *, readonly: bool = False) -> None:
         super().__init__()
+        self._readonly = readonly
         self._shown = name
         self._about = ""
         self._right: Line = ()
@@ -27,4 +28,4 @@ class TitleBar(LinesView):
 
     def build(self, width: int, height: int) -> list[Line]:
         """The row."""
-        return [title_line(self._shown, self._right, width, self._about)]
+        return [title_line(self._shown, self._right, width, self._about, readonly=self._readonly)]

@@ -165,7 +165,7 @@ def describe(plan: LaunchPlan) -> str:
     spec = plan.spec
     devices = "none (CPU)"
     if plan.choice.waits and spec.queue is not None:
-        devices = f"queued until {wanted_in_words(spec.queue)} are free"
+        devices = f"queued until free: {wanted_in_words(spec.queue)}"
     elif spec.devices:
         devices = ", ".join(
             f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)

@@ -16,7 +16,7 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if view.is_live:
         if force or wait_gpus:
             raise UsageError(
-                f"{view.job} is {view.state} and keeps its GPUs",
+                f"{view.job} is {view.state}",
                 "--force and --wait-gpus are for a job that has ended",
             )
         commands.restart_group(view)

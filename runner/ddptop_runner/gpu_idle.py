@@ -66,7 +66,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     held.sort(key=lambda process: -(memory[process.pid] or 0))
     holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
     seen = {process.job for process in held}
-    holders += [f"job {job} has it" for job in claimed_by if job not in seen]
+    holders += [f"taken by job {job}" for job in claimed_by if job not in seen]
     doubt = None
     unseen = _unseen_bytes(gpu, list(memory.values()))
     if unseen is not None:
@@ -186,19 +186,26 @@ def holders_in_words(use: DeviceUse) -> str:
 
 
 def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
-    """`GPU 0: alice's ...; GPU 2: ...` of those that are busy."""
-    busy = [use for use in uses if use.busy]
-    parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in busy[:most]]
-    if rest := len(busy) - len(parts):
-        parts.append(f"and {rest} more")
+    """`GPU 0: alice's ...; GPUs 2, 3: taken by job resnet` of those that are busy."""
+    parts = _by_holder([use for use in uses if use.busy])
+    if len(parts) > most:
+        parts = [*parts[:most], f"and {len(parts) - most} more"]
     return "; ".join(parts)
+
+
+def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
+    """A part for all devices of which the same is to be said."""
+    devices: dict[str, list[Device]] = {}
+    for use in uses:
+        devices.setdefault(holders_in_words(use), []).append(use.device)
+    return [f"{names_of(held)}: {words}" for words, held in devices.items()]
 
 
 def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> str:
     """Why these: `GPU 3: free; GPU 5: free; not GPU 0: alice's train.py ... holds 71.2 GiB`."""
     parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in chosen]
     others = [use for use in uses if use not in chosen]
-    parts += [f"not {name_of(use.device)}: {holders_in_words(use)}" for use in others if use.busy]
+    parts += [f"not {part}" for part in _by_holder([use for use in others if use.busy])]
     if idle := [use.device for use in others if not use.busy]:
         parts.append(f"{names_of(idle)} would be free as well")
     return "; ".join(parts)

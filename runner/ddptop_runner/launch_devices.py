@@ -166,7 +166,7 @@ class _Decision:
             )
         if queue is not None and busy:
             devices = None
-            notes.append(f"waits for {wanted_in_words(queue)}: {busy_in_words(uses)}")
+            notes.append(f"waits for {wanted_in_words(queue)}; {busy_in_words(uses)}")
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
         elif busy:
@@ -185,7 +185,8 @@ def refusal(
     busy = f"{names_of([use.device for use in chosen if use.busy])} {verb} busy"
     what = busy_in_words(chosen)
     if request is not None and request.kind == "auto":
-        busy = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} are free"
+        verb = "is" if len(free) == 1 else "are"
+        busy = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} {verb} free"
         what = busy_in_words(uses)
         remedy = f"give auto:{len(free)}, " if free else ""
     elif free and not any(use.device.is_mig for use in uses):

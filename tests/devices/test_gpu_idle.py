@@ -91,7 +91,7 @@ USES = {
         "alice's process (pid 7) holds memory, how much is not known and "
         "alice's process (pid 8) holds memory, how much is not known",
     ),
-    "a job that has not started yet": (gpu(), ("resnet",), "job resnet has it"),
+    "a job that has not started yet": (gpu(), ("resnet",), "taken by job resnet"),
     "a job's rank": (
         gpu(process(GIB, job="resnet", rank=2)),
         ("resnet",),
@@ -172,7 +172,10 @@ def test_a_choice_says_why():
         "GPUs 6, 7 would be free as well"
     )
     assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) holds 71.2 GiB"
-    assert busy_in_words([used(i, 1) for i in range(8)]).endswith("; and 4 more")
+    assert busy_in_words([used(i, i + 1) for i in range(8)]).endswith("; and 4 more")
+    assert busy_in_words([used(i, 2) for i in (0, 1, 2, 5)]) == (
+        "GPUs 0-2, 5: alice's a (pid 7) holds 2.0 GiB"
+    )
 
 
 def test_two_looks_in_a_row_must_find_a_device_free():

@@ -80,7 +80,7 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     assert (waiting.devices, waiting.waits, waiting.count) == (None, True, 2)
     assert [device.index for device in waiting.queue.candidates] == [1, 0]
     assert waiting.environment == {}
-    assert waiting.notes[0].startswith("waits for GPUs 0, 1: GPU 1: ")
+    assert waiting.notes[0].startswith("waits for GPUs 0, 1; GPU 1: ")
     at_once = choose("2", {}, None, wait=True)
     assert (indices(at_once), at_once.waits, at_once.queue.count) == ([2], False, 1)
 
@@ -92,7 +92,7 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     assert indices(choice.remake()) == [0, 1]
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
-    with pytest.raises(UsageError, match="GPU 1: job quicker has it"):
+    with pytest.raises(UsageError, match="GPU 1: taken by job quicker"):
         fixed.remake()
 
 

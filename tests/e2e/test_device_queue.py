@@ -36,7 +36,8 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> 
     return stub
 
 
-def occupy(stub: StubDriver, index: int, gib: int = 30) -> None:
+def occupy(stub: StubDriver, index: int) -> None:
+    gib = 30 + index
     stub.set(index, mem_used=gib * GIB, processes=[StubProcess(os.getpid(), gib * GIB)])
 
 
@@ -101,7 +102,7 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy (GPU 3: job first has it)" in answer.stderr
+    assert "GPU 3 is busy (GPU 3: taken by job first)" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr

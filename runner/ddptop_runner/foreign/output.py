@@ -24,10 +24,11 @@ MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
 """Descriptors of one process that are looked at."""
 
-_FORWARDERS = frozenset(
+_NAMES = (
     "tee cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf script pv rotatelogs cronolog"
-    " multilog svlogd mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun".split()
+    " multilog svlogd mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
 )
+_FORWARDERS = frozenset(_NAMES.split())
 """Programs that write what they read: to a file of theirs, or to their own output."""
 
 SinkKind = Literal[
@@ -207,9 +208,10 @@ class Finder:
         return Output(words, file=sink)
 
     def _of_pipe(self, sink: Sink, hops: int) -> Output:
-        reader = self._reader_of(sink)
-        if reader is None:
+        readers = self._readers_of(sink)
+        if not readers:
             return Output("a pipe whose reader cannot be seen: cannot be read")
+        reader = next((pid for pid in readers if self._hands_on(pid)), readers[0])
         return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
 
     def _of_terminal(self, sink: Sink, hops: int) -> Output:
@@ -224,7 +226,7 @@ class Finder:
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
         """What `pid` does with what it reads: the files that it writes, else its own output."""
-        if hops <= 0 or not (pid in self._launchers or _name(pid) in _FORWARDERS):
+        if hops <= 0 or not self._hands_on(pid):
             return Output(f"{words}: cannot be read")
         for sink in self._sinks(pid):
             if sink.fd > 2 and sink.kind in ("file", "deleted"):
@@ -246,14 +248,22 @@ class Finder:
             self._open[pid] = [look_at(pid, fd) for fd in _descriptors(pid)]
         return self._open[pid]
 
-    def _reader_of(self, pipe: Sink) -> int | None:
-        for pid in self._neighbours():
-            for sink in self._all(pid):
-                if sink.kind != "pipe" or sink.device_inode != pipe.device_inode:
-                    continue
-                if _access(pid, sink.fd) in (os.O_RDONLY, os.O_RDWR) and pid != pipe.pid:
-                    return pid
-        return None
+    def _hands_on(self, pid: int) -> bool:
+        return pid in self._launchers or _name(pid) in _FORWARDERS
+
+    def _readers_of(self, pipe: Sink) -> list[int]:
+        return [
+            pid
+            for pid in self._neighbours()
+            if pid != pipe.pid and any(self._reads(sink, pipe) for sink in self._all(pid))
+        ]
+
+    def _reads(self, sink: Sink, pipe: Sink) -> bool:
+        return (
+            sink.kind == "pipe"
+            and sink.device_inode == pipe.device_inode
+            and _access(sink.pid, sink.fd) in (os.O_RDONLY, os.O_RDWR)
+        )
 
     def _maker_of(self, terminal: Sink) -> int | None:
         """The process that holds the other end of a pseudo-terminal."""

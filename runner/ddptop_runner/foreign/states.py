@@ -114,6 +114,10 @@ class StateWatch:
         self._known = known
         return found
 
+    def known(self) -> int:
+        """How many processes are remembered."""
+        return len(self._known)
+
     def _remember(self, pid: int, started: int, now_s: float) -> _Memory:
         memory = self._known.get(pid)
         if memory is None or memory.start_ticks != started:

@@ -1,0 +1,232 @@
+"""Where real processes write to, and that it can be read there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.foreign.toys import lines_in, printer, running
+
+from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, look_at, neighbours_of
+from ddptop_runner.foreign.pane import Pane
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
+
+
+def find(pid: int, fd: int = 1, launchers: tuple[int, ...] = ()) -> Output:
+    finder = Finder(lambda: neighbours_of([*launchers, pid]), dict, launchers)
+    return finder.find(pid, fd)
+
+
+def read(output: Output, tail_bytes: int = 1 << 16) -> bytes:
+    assert output.file is not None
+    tail = FileTail(output.file, tail_bytes)
+    try:
+        return tail.read(1 << 20)
+    finally:
+        tail.close()
+
+
+def test_a_file(tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "train.log"
+    with path.open("wb") as file, running(*printer(), stdout=file) as process:
+        wait_until(lambda: lines_in(path) > 2)
+        output = find(process.pid)
+        assert output.words == f"file {path}"
+        assert read(output).startswith(b"step 0/1000 loss 2.5000\n")
+        assert output.file is not None
+        assert not appends(output.file)
+        assert find(process.pid, 2).words != output.words
+
+
+def test_a_file_that_is_appended_to_may_hold_an_earlier_run(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab") as file, running(*SLEEP, stdout=file) as process:
+        output = find(process.pid)
+        assert output.file is not None
+        assert appends(output.file)
+
+
+def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "train.log"
+    with path.open("wb") as file, running(*printer(), stdout=file) as process:
+        wait_until(lambda: lines_in(path) > 2)
+        path.unlink()
+        output = find(process.pid)
+        assert output.words == (f"deleted file {path}, read while pid {process.pid} holds it open")
+        assert b"step 1/1000" in read(output)
+
+
+def test_a_file_that_was_renamed_is_read_on(tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "train.log"
+    with path.open("wb") as file, running(*printer(), stdout=file) as process:
+        wait_until(lambda: lines_in(path) > 2)
+        output = find(process.pid)
+        path.rename(tmp_path / "train.log.1")
+        path.write_bytes(b"another file\n")
+        assert b"step 1/1000" in read(output)
+
+
+def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "out.log"
+    with (
+        running(*printer(), stdout=subprocess.PIPE) as process,
+        running("tee", str(path), stdin=process.stdout) as tee,
+    ):
+        wait_until(lambda: lines_in(path) > 2)
+        output = find(process.pid)
+        assert output.words == f"a pipe to pid {tee.pid} (tee), which writes {path}"
+        assert b"step 1/1000" in read(output)
+
+
+def test_a_pipe_through_a_filter_is_followed_to_its_file(tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "out.log"
+    with (
+        path.open("wb") as file,
+        running(*printer(), stdout=subprocess.PIPE) as process,
+        running("grep", "--line-buffered", "loss", stdin=process.stdout, stdout=file) as grep,
+    ):
+        wait_until(lambda: lines_in(path) > 2)
+        output = find(process.pid)
+        assert output.words == f"file {path}, through a pipe to pid {grep.pid} (grep)"
+        assert b"step 1/1000" in read(output)
+
+
+def test_a_pipe_to_a_program_that_may_keep_it_cannot_be_read(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "its-own.txt").open("wb") as file,  # says nothing of what it reads
+        running(*SLEEP, stdout=subprocess.PIPE) as process,
+        running(*SLEEP, stdin=process.stdout, stdout=file) as reader,
+    ):
+        assert process.stdout is not None
+        process.stdout.close()
+        output = find(process.pid, launchers=(os.getpid(),))
+        name = Path(sys.executable).name
+        assert output.words == f"a pipe to pid {reader.pid} ({name}): cannot be read"
+        assert output.key is None
+        # a launcher hands on what its ranks write
+        assert find(process.pid, launchers=(reader.pid,)).key is not None
+
+
+def test_a_pipe_without_a_reader() -> None:
+    reader, writer = os.pipe()
+    with running(*SLEEP, stdout=writer) as process:
+        os.close(reader)
+        os.close(writer)
+        output = find(process.pid)
+        assert output.words == "a pipe whose reader cannot be seen: cannot be read"
+
+
+def test_dev_null() -> None:
+    with running(*SLEEP, stdout=subprocess.DEVNULL) as process:
+        output = find(process.pid)
+        assert output.words == "/dev/null: nothing is kept"
+        assert output.key is None
+
+
+def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
+    master, slave = pty.openpty()
+    try:
+        with running(*SLEEP, stdout=slave) as process:
+            tty = os.ttyname(slave)
+            other = Finder(list, dict)
+            words = f"terminal {tty} without tmux: cannot be read"
+            assert other.find(process.pid).words == words
+            pane = Pane("/tmp/socket", "%3", "work:1.0", tty)
+            shown = Finder(list, lambda: {tty: pane}).find(process.pid)
+            assert shown.words == "tmux pane work:1.0 (captured)"
+            assert shown.pane == pane
+            # whoever made the terminal is named, and trusted only if it hands on what it reads
+            made = find(process.pid)
+            assert made.words.startswith(f"terminal {tty} of pid {os.getpid()} (")
+            assert made.words.endswith("): cannot be read")
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_descriptors_that_are_closed_or_of_nobody() -> None:
+    with running(*SLEEP) as process:
+        assert look_at(process.pid, 77).kind == "closed"
+    assert look_at(process.pid, 1).kind == "closed"
+    assert find(process.pid).key is None
+
+
+@pytest.fixture
+def growing(tmp_path: Path):
+    """A file that this process writes to, and a tail on it."""
+    path = tmp_path / "log"
+    with path.open("wb", buffering=0) as file:
+        tail = FileTail(look_at(os.getpid(), file.fileno()), 100)
+        yield path, file, tail
+        tail.close()
+
+
+def test_what_is_written_later_is_read_once(growing) -> None:
+    _, file, tail = growing
+    file.write(b"one\n")
+    assert tail.read(1000) == b"one\n"
+    assert tail.read(1000) == b""
+    file.write(b"two\nthree\n")
+    assert tail.read(4) == b"two\n"
+    assert tail.read(1000) == b"three\n"
+
+
+def test_only_the_end_of_a_large_file_is_read(growing) -> None:
+    path, file, tail = growing
+    file.write(b"x" * 1000 + b"\n12345\n")
+    assert tail.read(1000) == (b"x" * 1000 + b"\n12345\n")[-100:]
+    assert tail.cut
+    again = FileTail(look_at(os.getpid(), file.fileno()), 6)
+    assert again.read(1000) == b"12345\n"
+    again.close()
+    assert path.stat().st_size == 1007
+
+
+def test_a_truncated_file_is_read_from_its_start(growing) -> None:
+    _, file, tail = growing
+    file.write(b"an old line\n")
+    assert tail.read(1000)
+    file.truncate(0)
+    file.seek(0)
+    file.write(b"new\n")
+    assert tail.read(1000) == b"new\n"
+    assert tail.cut
+
+
+def test_a_file_truncated_under_a_writer_has_no_zeros(growing) -> None:
+    path, file, tail = growing
+    file.write(b"an old line\n")
+    assert tail.read(1000)
+    os.truncate(path, 0)
+    assert tail.read(1000) == b""
+    file.write(b"new\n")  # at the old place: a hole before it
+    assert tail.read(1000) == b"new\n"
+
+
+def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with first.open("wb") as file:
+        sink = look_at(os.getpid(), file.fileno())
+        with second.open("wb") as other:
+            os.dup2(other.fileno(), file.fileno())
+            with pytest.raises(OSError, match="another file"):
+                FileTail(sink, 100)
+
+
+def test_a_named_pipe_is_never_opened(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR)
+    try:
+        started = time.monotonic()
+        sink = look_at(os.getpid(), fd)
+        assert sink.kind == "pipe"
+        assert find(os.getpid(), fd).key is None
+        assert time.monotonic() - started < 2
+    finally:
+        os.close(fd)

@@ -1,0 +1,195 @@
+"""Text out of tmux panes, which are not disturbed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.foreign.toys import printer
+
+from ddptop_runner.foreign import pane as panes
+from ddptop_runner.foreign.pane import Pane, PaneReader, capture, list_panes, new_lines, sockets
+
+BEFORE = ["a", "b", "c", "bar 1"]
+
+
+@pytest.mark.parametrize(
+    ("after", "new"),
+    [
+        (["a", "b", "c", "bar 1"], []),
+        (["a", "b", "c", "bar 1", "d"], ["d"]),
+        (["b", "c", "bar 1", "d", "e"], ["d", "e"]),
+        (["a", "b", "c", "bar 2"], ["bar 2"]),
+        (["c", "bar 2", "d"], ["bar 2", "d"]),
+        (["x", "y"], ["x", "y"]),
+        ([], []),
+        (["a", "b"], []),
+    ],
+)
+def test_the_difference_between_two_captures(after: list[str], new: list[str]) -> None:
+    assert new_lines(BEFORE, after) == new
+
+
+def test_the_longest_common_part_counts() -> None:
+    assert new_lines(["A", "B", "A"], ["A", "B", "C"]) == ["C"]
+    assert new_lines(["x"] * 5, ["x"] * 7) == ["x"] * 2
+    assert new_lines([], ["a"]) == ["a"]
+
+
+def test_bars_above_each_other_are_redrawn_together() -> None:
+    before = ["start", "epoch 1/3", "step 10/90"]
+    assert new_lines(before, ["start", "epoch 1/3", "step 20/90"]) == ["step 20/90"]
+    assert new_lines(before, ["start", "epoch 2/3", "step 0/90"]) == ["epoch 2/3", "step 0/90"]
+
+
+def reader() -> PaneReader:
+    return PaneReader(Pane("/none", "%0", "none:0.0", "/dev/pts/0"))
+
+
+def test_the_last_line_is_handed_out_when_it_is_followed_or_rests() -> None:
+    one = reader()
+    assert one.take(["a", "b"]) == ["a"]
+    assert one.last == "b"
+    assert one.take(["a", "b", "c"]) == ["b"]
+    assert one.take(["a", "b", "c"]) == ["c"]  # it rests
+    assert one.take(["a", "b", "c"]) == []
+    assert one.take(["a", "b", "c", "d"]) == []  # c was handed out
+    assert one.take(["a", "b", "c", "e"]) == []  # d became e
+    assert one.last == "e"
+    assert one.take(["b", "c", "e", "f", "g"]) == ["e", "f"]
+
+
+def test_a_cleared_screen_begins_anew() -> None:
+    one = reader()
+    one.take(["a", "b"])
+    assert one.take([]) == []
+    assert one.last == ""
+    assert one.take(["x", "y"]) == ["x"]
+
+
+# -- a real tmux -----------------------------------------------------------------------------------
+
+
+class Server:
+    """A tmux server of the test's own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = os.fspath(path)
+
+    def run(self, *command: str) -> str:
+        return subprocess.run(
+            ["tmux", "-u", "-S", self.path, "-f", "/dev/null", *command],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env={**os.environ, "TMUX": ""},
+        ).stdout
+
+    def start(self, command: str) -> Pane:
+        self.run("new-session", "-d", "-s", "work", "-x", "60", "-y", "10", command)
+        (found,) = list_panes([self.path]).values()
+        return found
+
+    def state(self) -> str:
+        """All of a pane that looking at it could change."""
+        return self.run(
+            "list-panes",
+            "-a",
+            "-F",
+            "#{pane_id} #{pane_width}x#{pane_height} #{pane_in_mode} #{pane_pipe} #{pane_dead}"
+            " #{window_layout} #{session_attached} #{session_last_attached} #{window_activity_flag}"
+            " #{pane_pid} #{scroll_position} #{client_name} #{buffer_size}",
+        )
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    path = Path("/tmp") / f"ddptop-test-{uuid.uuid4().hex[:10]}"
+    one = Server(path)
+    yield one
+    subprocess.run(["tmux", "-S", os.fspath(path), "kill-server"], capture_output=True, check=False)
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.tmux
+def test_a_pane_is_read_and_left_as_it_was(
+    server: Server, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    script = tmp_path / "toy.py"
+    script.write_text(
+        "import sys, time\n"
+        "print('wide ' + 'é━' * 40)\n"
+        "for i in range(40): print(f'step {i} loss {2 - i / 100:.2f}')\n"
+        "print('bar 40%', end='', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print('\\rbar 50%', end='', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    pipe = tmp_path / "piped"
+    pane = server.start(shlex.join([printer()[0], os.fspath(script)]))
+    server.run("pipe-pane", "-t", pane.id, f"cat > {shlex.quote(os.fspath(pipe))}")
+    one = PaneReader(pane)
+    wait_until(lambda: (capture(pane) or [""])[-1] == "bar 40%")
+    before = server.state()
+    lines = one.read()
+    assert lines is not None
+    assert lines[0] == "wide " + "é━" * 40  # wrapped on the screen
+    assert lines[-1] == "step 39 loss 1.61"  # from the history, 10 lines high
+    assert [line for line in lines if line.startswith("step")] == [
+        f"step {i} loss {2 - i / 100:.2f}" for i in range(40)
+    ]
+    assert one.last == "bar 40%"
+    for _ in range(3):
+        assert one.read() in ([], ["bar 40%"])
+    assert server.state() == before
+    assert capture(pane)[-1] == "bar 40%"  # type: ignore[index]
+    server.run("send-keys", "-t", pane.id, "Enter")
+    wait_until(lambda: one.read() is not None and one.last == "bar 50%")
+
+
+@pytest.mark.tmux
+def test_a_pane_is_found_by_its_terminal(server: Server) -> None:
+    pane = server.start("sleep 1000")
+    assert list_panes([server.path])[pane.tty].name == "work:0.0"
+    assert server.path in sockets([], [f"{server.path},123,0"])
+    server.run("kill-server")
+    assert list_panes([server.path]) == {}
+    assert capture(pane) is None
+    assert not Path(server.path).exists() or sockets([], [server.path]) == [server.path]
+
+
+def test_sockets_are_looked_for_where_tmux_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tmux-77"
+    folder.mkdir()
+    (folder / "no-socket").write_text("")
+    monkeypatch.setenv("TMUX_TMPDIR", os.fspath(tmp_path))
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as one:
+        monkeypatch.chdir(folder)
+        one.bind("default")
+        assert sockets([77]) == [os.fspath(folder / "default")]
+    assert sockets([], ["relative,1,0", "/nowhere,1,0"]) == []
+
+
+def test_a_server_that_does_not_answer_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panes, "TIMEOUT_S", 0.2)
+    fake = tmp_path / "tmux"
+    asked = tmp_path / "asked"
+    fake.write_text(f"#!/bin/sh\necho >> {shlex.quote(os.fspath(asked))}\nexec sleep 10\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = os.fspath(tmp_path / "hung")
+    assert list_panes([path]) == {}
+    assert list_panes([path]) == {}
+    assert asked.read_text().count("\n") == 1

@@ -1,0 +1,120 @@
+"""Stacks of real processes by the real py-spy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.foreign.toys import rank_of, running, wait_for_state
+
+from ddptop_runner import procs
+from ddptop_runner.foreign import stacks
+
+WAITS = """
+import time
+def all_reduce():
+    time.sleep(1000)
+print("here", flush=True)
+all_reduce()
+"""
+
+
+def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) -> None:
+    with running(sys.executable, "-c", WAITS, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found: list = []
+
+        def taken() -> bool:
+            found[:] = stacks.take([rank_of(process.pid, 3)])
+            return bool(found[0].text) and "all_reduce" in found[0].text
+
+        wait_until(taken)
+        (one,) = found
+        assert (one.rank, one.pid, one.note) == (3, process.pid, None)
+        wait_for_state(process.pid, "S", wait_until)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert "TracerPid:\t0" in status
+
+
+def test_a_process_without_python_says_so(wait_until) -> None:
+    with running("sleep", "1000") as process:
+        wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        (one,) = stacks.take([rank_of(process.pid)])
+        assert one.text is None
+        assert one.note is not None
+        assert "no Python" in one.note
+
+
+def test_a_process_that_is_gone_or_another_now() -> None:
+    rank = rank_of(os.getpid())
+    (one,) = stacks.take([dataclasses.replace(rank, start_ticks=rank.start_ticks - 1)])
+    assert one.note == f"pid {os.getpid()} is gone"
+
+
+def test_without_py_spy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
+    (one,) = stacks.take([rank_of(os.getpid())])
+    assert one.note is not None
+    assert "pip install py-spy" in one.note
+
+
+def test_it_is_looked_for_beside_python_then_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    assert stacks.find_py_spy() == os.fspath(Path(sys.executable).parent / "py-spy")
+    monkeypatch.setattr(sys, "executable", os.fspath(tmp_path / "bin" / "python"))
+    assert stacks.find_py_spy() == os.fspath(tool)
+
+
+def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "py-spy"
+    tool.write_text("#!/bin/sh\nexec sleep 30\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: os.fspath(tool))
+    found = stacks.take([rank_of(os.getpid(), 0), rank_of(os.getpid(), 1)], timeout_s=0.3)
+    assert [one.note for one in found] == ["py-spy took too long; try one rank alone"] * 2
+
+
+@pytest.mark.parametrize(
+    ("error", "scope", "words", "final"),
+    [
+        ("Permission Denied: Try running again with elevated", "1", "ptrace_scope=0", True),
+        ("Permission Denied: Try running again with elevated", "3", "rebooted", True),
+        ("Error: Operation not permitted (os error 1)", None, "SYS_PTRACE", True),
+        ("Error: Failed to find python version from target process", None, "no Python", True),
+        ("Error: Failed to get process executable name\nNo such file", None, "gone", True),
+        ("Error: Failed to copy PyCodeObject", None, "Failed to copy", False),
+        ("", None, "no reason", False),
+    ],
+)
+def test_what_it_complains_of_in_words(
+    error: str, scope: str | None, words: str, final: bool
+) -> None:
+    note, useless = stacks.explain(error, lambda: scope)
+    assert words in note
+    assert useless is final
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_without_permission_the_remedy_is_named(tmp_path: Path, monkeypatch) -> None:
+    """As `nobody`, by setpriv; py-spy must be readable there."""
+    tool = tmp_path / "py-spy"
+    real = stacks.find_py_spy()
+    assert real is not None
+    tool.write_text(f'#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups {real} "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: os.fspath(tool))
+    (one,) = stacks.take([rank_of(os.getpid())])
+    assert one.text is None
+    assert one.note is not None
+    assert "permission" in one.note or "ptrace_scope" in one.note
+    assert procs.state_letter(os.getpid()) != "T"

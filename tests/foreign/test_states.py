@@ -1,0 +1,143 @@
+"""States of real processes, and of those that only a kernel in trouble has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.foreign.toys import running, stop_and_wait, wait_for_state
+
+from ddptop_runner import procs
+from ddptop_runner.foreign.states import Seen, StateWatch, state_of
+
+BUSY = (sys.executable, "-c", "while True: pass")
+IDLE = (sys.executable, "-c", "import time; time.sleep(1000)")
+
+
+def look(watch: StateWatch, pid: int, now_s: float, helpers: tuple[int, ...] = ()) -> Seen:
+    ticks = procs.start_ticks(pid)
+    assert ticks is not None
+    return watch.look({pid: (ticks, helpers)}, now_s)[pid]
+
+
+def test_a_stopped_process_is_paused_and_runs_again(wait_until) -> None:
+    with running(*IDLE) as process:
+        watch = StateWatch()
+        assert state_of(look(watch, process.pid, 0.0)) == ("running", None)
+        stop_and_wait(process.pid, wait_until)
+        state, reason = state_of(look(watch, process.pid, 1.0))
+        assert state == "paused"
+        assert reason is not None and "SIGCONT" in reason
+        os.kill(process.pid, signal.SIGCONT)
+        wait_for_state(process.pid, "RS", wait_until)
+        assert state_of(look(watch, process.pid, 2.0))[0] == "running"
+
+
+def test_a_zombie_says_so(wait_until) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        wait_for_state(process.pid, "Z", wait_until)
+        state, reason = state_of(look(StateWatch(), process.pid, 0.0))
+        assert state == "zombie"
+        assert reason is not None and "parent" in reason
+    finally:
+        process.wait()
+
+
+def test_cpu_and_memory_of_a_process_and_its_helpers(wait_until) -> None:
+    with running(*BUSY) as process, running(*BUSY) as helper:
+        watch = StateWatch()
+        first = look(watch, process.pid, time.monotonic(), (helper.pid,))
+        assert first.cpu_percent is None
+        deadline = time.monotonic() + 10
+        wait_until(
+            lambda: (
+                (look(watch, process.pid, time.monotonic(), (helper.pid,)).cpu_percent or 0) > 20
+            ),
+            timeout_s=deadline - time.monotonic(),
+        )
+        alone = look(StateWatch(), process.pid, 0.0)
+        both = look(StateWatch(), process.pid, 0.0, (helper.pid,))
+        assert alone.rss_bytes and both.rss_bytes
+        assert both.rss_bytes > 1.5 * alone.rss_bytes
+
+
+def test_no_cpu_time_for_long_is_said() -> None:
+    with running(*IDLE) as process:
+        watch = StateWatch()
+        time.sleep(0.1)
+        look(watch, process.pid, 0.0)
+        assert state_of(look(watch, process.pid, 20.0)) == ("running", None)
+        state, reason = state_of(look(watch, process.pid, 50.0))
+        assert (state, reason) == ("running", "no CPU time used for 50 s")
+
+
+def test_a_process_of_that_pid_that_began_later_is_another() -> None:
+    with running(*IDLE) as process:
+        ticks = procs.start_ticks(process.pid)
+        assert ticks is not None
+        assert StateWatch().look({process.pid: (ticks + 1, ())}, 0.0) == {}
+    assert StateWatch().look({process.pid: (ticks, ())}, 0.0) == {}
+
+
+class FakeProc:
+    """A /proc of one process whose state the test chooses."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "7").mkdir()
+
+    def put(self, letter: str, wchan: str = "0") -> None:
+        fields = [letter, "1", "7", "7", *["0"] * 15, "55", "0", "100", *["0"] * 28]
+        (self.root / "7" / "stat").write_text(f"7 (a (b) c) {' '.join(fields)}\n")
+        (self.root / "7" / "wchan").write_text(wchan)
+
+    def look(self, watch: StateWatch, now_s: float) -> Seen:
+        return watch.look({7: (55, ())}, now_s)[7]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path)
+
+
+def test_uninterruptible_sleep_counts_only_when_it_lasts(fake: FakeProc) -> None:
+    watch = StateWatch(os.fspath(fake.root))
+    fake.put("D", "nfs_wait_bit_killable")
+    assert [state_of(fake.look(watch, t))[0] for t in (0.0, 0.5, 1.0)] == ["running"] * 3
+    state, reason = state_of(fake.look(watch, 3.0))
+    assert state == "blocked"
+    assert reason is not None
+    assert "nfs_wait_bit_killable for 3 s" in reason
+    fake.put("S")
+    assert state_of(fake.look(watch, 4.0))[0] == "running"
+    fake.put("D")
+    assert state_of(fake.look(watch, 10.0))[0] == "running"  # it begins anew
+    assert state_of(fake.look(watch, 20.0))[0] == "running"  # two looks prove nothing
+    assert state_of(fake.look(watch, 21.0))[0] == "blocked"
+
+
+def test_stuck_is_said_of_a_running_process_only() -> None:
+    assert state_of(Seen(letter="R"), "spins") == ("stuck", "spins")
+    assert state_of(Seen(letter="T"), "spins")[0] == "paused"
+    assert state_of(Seen(letter="t"))[1] == "held by a debugger"
+
+
+def test_a_process_that_may_not_be_looked_at_is_unknown() -> None:
+    state, reason = state_of(Seen(letter=None))
+    assert state == "unknown"
+    assert reason is not None and "root" in reason
+
+
+def test_processes_that_are_gone_are_forgotten(fake: FakeProc) -> None:
+    watch = StateWatch(os.fspath(fake.root))
+    fake.put("S")
+    fake.look(watch, 0.0)
+    assert watch.known() == 1
+    watch.look({}, 1.0)
+    assert watch.known() == 0

@@ -77,7 +77,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if gpu.processes is None:
         doubt = "the driver lists no processes: judged by the memory in use"
         if gpu.mem_used_bytes is None:
-            doubt = "the driver tells neither processes nor memory in use: taken for free, which is not known"
+            doubt = "the driver tells neither processes nor memory in use: free or not is not known"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0

@@ -181,23 +181,23 @@ def refusal(
 ) -> UsageError:
     """Says who is on which device, and how else the job can be had."""
     free = [use.device for use in uses if not use.busy]
-    verb = "is" if len([use for use in chosen if use.busy]) == 1 else "are"
-    busy = f"{names_of([use.device for use in chosen if use.busy])} {verb} busy"
-    what = busy_in_words(chosen)
     if request is not None and request.kind == "auto":
         verb = "is" if len(free) == 1 else "are"
-        busy = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} {verb} free"
-        what = busy_in_words(uses)
+        what = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} {verb} free"
+        what += f" ({busy_in_words(uses)})"
         remedy = f"give auto:{len(free)}, " if free else ""
-    elif free and not any(use.device.is_mig for use in uses):
-        remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
-    elif request is not None and request.kind in ("indices", "uuids"):
-        remedy = f"give --gpus auto:{len(chosen)} for the idlest, "
     else:
-        remedy = ""
-    return UsageError(
-        f"{busy} ({what})", f"{remedy}--wait-gpus to wait for them, or --force to go on anyway"
-    )
+        held = [use.device for use in chosen if use.busy]
+        verb = "is" if len(held) == 1 else "are"
+        words = busy_in_words(chosen)
+        alike = f"{names_of(held)}: "  # the same holder on all of them
+        words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
+        what, remedy = f"{names_of(held)} {verb} busy{words}", ""
+        if free and not any(device.is_mig for device in free):
+            remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
+        elif request is not None and not any(device.is_mig for device in held):
+            remedy = f"give --gpus auto:{len(chosen)} for the idlest, "
+    return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to go on anyway")
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:

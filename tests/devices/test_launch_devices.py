@@ -66,7 +66,7 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     stub.set(1, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
     with pytest.raises(UsageError) as refused:
         choose(None, {}, None)
-    assert "GPU 1 is busy (GPU 1: " in str(refused.value)
+    assert "GPU 1 is busy: " in str(refused.value)
     assert "give --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
     with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest, --wait-gpus"):
         choose("1", {}, None)
@@ -92,7 +92,7 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     assert indices(choice.remake()) == [0, 1]
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
-    with pytest.raises(UsageError, match="GPU 1: taken by job quicker"):
+    with pytest.raises(UsageError, match="GPU 1 is busy: taken by job quicker; give --gpus 0, "):
         fixed.remake()
 
 

@@ -34,6 +34,18 @@ def test_the_drivers_word_beats_the_order_of_ranks():
     assert [(p.job, p.rank) for g in labelled for p in g.processes] == [("train", 1), ("train", 0)]
 
 
+def test_a_rank_knows_its_device_by_its_place_among_the_jobs():
+    gpus = [gpu(2, process(101)), gpu(5, process(100))]
+    ranks, _ = join([rank(0), rank(1), rank(2)], gpus, {}, DEVICES, "train")
+    assert [r.cuda_device for r in ranks] == [1, 0, None]
+    assert [r.cuda_device for r in join([rank(0), rank(1)], [], {}, DEVICES, "t")[0]] == [0, 1]
+    several = [gpu(2, process(100)), gpu(5, process(100))]
+    assert join([rank(0)], several, {}, DEVICES, "train")[0][0].cuda_device is None
+    instance = [Device(index=2, uuid="MIG-2")]
+    sample = GpuSample(index=2, uuid="MIG-2", parent_uuid="GPU-2", processes=[process(100)])
+    assert join([rank(0)], [gpu(2), sample], {}, instance, "train")[0][0].cuda_device == 0
+
+
 def test_a_descendants_memory_is_its_ranks():
     gpus = [gpu(2, process(100), process(900), process(4000)), gpu(5)]
     ranks, labelled = join([rank(0)], gpus, {0: [100, 900]}, DEVICES, "train")

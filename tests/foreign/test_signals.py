@@ -1,0 +1,258 @@
+"""Ending real foreign jobs, by confirmed plans only."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.foreign.toys import job_of, running, stop_and_wait
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import UsageError
+from ddptop_runner.foreign import signals
+from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import JobState, NodeSnapshot
+
+SLEEP = (sys.executable, "-c", "print('up', flush=True); import time; time.sleep(1000)")
+DEAF = (
+    sys.executable,
+    "-c",
+    "import signal, time\n"
+    "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "print('up', flush=True)\n"
+    "time.sleep(1000)\n",
+)
+QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+
+
+def view_of(job: ForeignJob, state: JobState = "running") -> ForeignView:
+    now = utc_now()
+    snapshot = NodeSnapshot(
+        job=job.name,
+        job_id=job.name,
+        host=procs.host_name(),
+        seq=1,
+        ts=now,
+        state=state,
+        started_at=now,
+    )
+    return ForeignView(job, snapshot, now)
+
+
+def up(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+
+
+def reaped(process: subprocess.Popen[bytes]) -> int:
+    return process.wait(timeout=10)
+
+
+def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
+    with running(*SLEEP, **QUIET) as process:
+        up(process)
+        confirmed = signals.plan(view_of(job_of(process.pid, launcher="python")), "stop")
+        assert confirmed.sentence == (
+            f"SIGINT to python {process.pid}; 15 s later SIGTERM; 5 s later SIGKILL"
+        )
+        assert process.poll() is None  # a plan sends nothing
+        outcome = signals.send(confirmed)
+        assert reaped(process) == -signal.SIGINT
+        assert outcome.left == ()
+        assert "SIGINT was enough" in outcome.sentence
+
+
+def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "TERM_GRACE_S", 0.3)
+    with running(*DEAF, **QUIET) as process:
+        up(process)
+        confirmed = signals.plan(view_of(job_of(process.pid)), "stop", grace_s=0.3)
+        started = time.monotonic()
+        outcome = signals.send(confirmed)
+        assert time.monotonic() - started > 0.6
+        assert reaped(process) == -signal.SIGKILL
+        assert "SIGKILL was enough" in outcome.sentence
+
+
+def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
+    with running(*SLEEP, **QUIET) as process:
+        up(process)
+        stop_and_wait(process.pid, wait_until)
+        signals.send(signals.plan(view_of(job_of(process.pid)), "stop"))
+        assert reaped(process) == -signal.SIGINT
+
+
+def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that does not hand the signal on, as it was seen of some."""
+    monkeypatch.setattr(signals, "TERM_GRACE_S", 5.0)
+    with (
+        running(*SLEEP, **QUIET) as launcher,
+        running(*SLEEP, **QUIET, start_new_session=True) as rank,
+    ):
+        up(launcher)
+        up(rank)
+        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
+        confirmed = signals.plan(view_of(job), "stop", grace_s=0.3)
+        assert [one.pid for one in confirmed.launchers] == [launcher.pid]
+        assert sorted(one.pid for one in confirmed.processes) == sorted([launcher.pid, rank.pid])
+        assert "to what is left of its 2 processes" in confirmed.sentence
+        threading.Thread(target=launcher.wait).start()  # else it stays a zombie: gone all the same
+        outcome = signals.send(confirmed)
+        assert reaped(rank) == -signal.SIGTERM
+        assert outcome.left == ()
+
+
+def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
+    with (
+        running(*SLEEP, **QUIET) as launcher,
+        running(*SLEEP, **QUIET) as rank,
+        running(*SLEEP, **QUIET) as stranger,  # all three are in this test's own group
+    ):
+        for process in (launcher, rank, stranger):
+            up(process)
+        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
+        confirmed = signals.plan(view_of(job), "stop")
+        assert f"torchrun {launcher.pid} and the other process of its group" in confirmed.sentence
+        signals.send(confirmed)
+        assert reaped(launcher) == reaped(rank) == -signal.SIGINT
+        assert stranger.poll() is None
+
+
+FORKS = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
+child = subprocess.Popen(sleep, start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[..., Any]) -> None:
+    with running(sys.executable, "-c", FORKS, **QUIET) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        identity = procs.identify(child)
+        confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
+        assert (
+            confirmed.sentence == f"SIGKILL to all 2 processes of the job (torchrun {process.pid})"
+        )
+        assert signals.send(confirmed).left == ()
+        assert reaped(process) == -signal.SIGKILL
+        wait_until(lambda: not procs.is_alive(identity))
+
+
+def test_a_process_that_took_the_pid_is_never_signalled() -> None:
+    with running(*SLEEP, **QUIET) as process:
+        up(process)
+        confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
+        other = [
+            msgspec.structs.replace(one, start_ticks=(one.start_ticks or 0) - 1)
+            for one in confirmed.processes
+        ]
+        stale = dataclasses.replace(confirmed, processes=tuple(other), launchers=tuple(other))
+        assert signals.send(stale).left == ()
+        assert process.poll() is None
+
+
+def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
+    with running(*SLEEP, **QUIET) as rank:
+        up(rank)
+        job = job_of(rank.pid)
+        view = view_of(job)
+        time.sleep(0.05)
+        with running(*SLEEP, **QUIET) as newcomer:
+            up(newcomer)
+            view = dataclasses.replace(
+                view, foreign=dataclasses.replace(job, helper_pids=(newcomer.pid,))
+            )
+            confirmed = signals.plan(view, "kill")
+            assert [one.pid for one in confirmed.processes] == [rank.pid]
+
+
+def test_this_process_and_its_ancestors_are_spared() -> None:
+    job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
+    with pytest.raises(UsageError, match="no process of"):
+        signals.plan(view_of(job), "kill")
+
+
+def test_what_is_refused() -> None:
+    with running(*SLEEP, **QUIET) as process:
+        up(process)
+        job = job_of(process.pid)
+        view = view_of(job)
+        with pytest.raises(UsageError, match="--readonly"):
+            signals.plan(view, "stop", readonly=True)
+        confirmed = signals.plan(view, "stop")
+        with pytest.raises(UsageError, match="--readonly"):
+            signals.send(confirmed, readonly=True)
+        with pytest.raises(UsageError, match="has ended"):
+            signals.plan(view_of(job, "lost"), "stop")
+        with pytest.raises(UsageError, match="another ddptop"):
+            signals.plan(view_of(dataclasses.replace(job, launcher="ddptop")), "stop")
+        assert process.poll() is None
+
+
+def test_another_users_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(*SLEEP, **QUIET) as process:
+        up(process)
+        job = dataclasses.replace(job_of(process.pid), uid=4242, user="ada")
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        with pytest.raises(UsageError, match="belongs to ada"):
+            signals.plan(view_of(job), "kill")
+
+
+RANK = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+print(f"rank {dist.get_rank()} up", flush=True)
+while True:
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
+    tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RANK)
+    log = tmp_path / "log"
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        log.open("wb") as file,
+        running(
+            *argv, os.fspath(script), stdout=file, stderr=file, env=environment,
+            start_new_session=True,
+        ) as agent,
+    ):  # fmt: skip
+        wait_until(lambda: log.read_bytes().count(b" up\n") == 2, timeout_s=60)
+        ranks = [
+            pid for pid in procs.descendants_of(agent.pid) if os.fspath(script) in procs.argv(pid)
+        ]
+        job = job_of(*ranks, root_pid=agent.pid, launcher_pids=(agent.pid,))
+        identities = [procs.identify(pid) for pid in ranks]
+        confirmed = signals.plan(view_of(job), "stop")
+        assert [one.pid for one in confirmed.launchers] == [agent.pid]
+        outcome = signals.send(confirmed)
+        assert outcome.left == ()
+        assert "SIGINT was enough" in outcome.sentence
+        assert not any(procs.is_alive(one) for one in identities)
+        assert len(ranks) == 2
+        reaped(agent)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.model import GpuSample, RankSample
 from ddptop_runner.spec import Device
 
 _ENDED = ("exited", "failed", "stopped")
@@ -22,6 +22,7 @@ def join(
     pids_by_rank: Mapping[int, Collection[int]],
     devices: Sequence[Device],
     job: str,
+    helpers: Collection[int] = (),
 ) -> tuple[list[RankSample], list[GpuSample]]:
     """Give each rank its device figures, and each process of the job its job and rank.
 
@@ -38,11 +39,12 @@ def join(
         pids_by_rank: pids of each rank and its descendants.
         devices: the job's devices in the order of its local ranks.
         job: the job's name.
+        helpers: pids of the job that are no rank's, such as a launcher; they get the job alone.
     """
     owner = _owners(ranks, pids_by_rank)
     seen = any(process.pid in owner for gpu in gpus for process in gpu.processes or ())
     joined = [_join_rank(rank, ranks, gpus, owner, devices, seen) for rank in ranks]
-    return joined, [_label(gpu, owner, job) for gpu in gpus]
+    return joined, [_label(gpu, owner, job, helpers) for gpu in gpus]
 
 
 def stray_devices(rank: RankSample, gpus: Sequence[GpuSample]) -> list[int]:
@@ -164,14 +166,15 @@ def _memory_of(rank: int, held: Sequence[GpuSample], owner: Mapping[int, int]) -
     return total
 
 
-def _label(gpu: GpuSample, owner: Mapping[int, int], job: str) -> GpuSample:
+def _label(
+    gpu: GpuSample, owner: Mapping[int, int], job: str, helpers: Collection[int]
+) -> GpuSample:
     if gpu.processes is None:
         return gpu
-    return msgspec.structs.replace(
-        gpu, processes=[_label_process(process, owner, job) for process in gpu.processes]
-    )
-
-
-def _label_process(process: GpuProcess, owner: Mapping[int, int], job: str) -> GpuProcess:
-    rank = owner.get(process.pid)
-    return process if rank is None else msgspec.structs.replace(process, job=job, rank=rank)
+    processes = [
+        msgspec.structs.replace(process, job=job, rank=owner.get(process.pid))
+        if process.pid in owner or process.pid in helpers
+        else process
+        for process in gpu.processes
+    ]
+    return msgspec.structs.replace(gpu, processes=processes)

@@ -22,6 +22,7 @@ from ddptop_runner import findings_help
 from ddptop_runner.alerts import AlertBook, Finding
 from ddptop_runner.findings import explain, find
 from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.rank_devices import join
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 RANKS, GPUS = make_job()
@@ -479,6 +480,19 @@ def test_nobody_else(process):
 
 def test_before_a_rank_is_on_a_device_pids_prove_nothing():
     assert_healthy((UNSTEPPED, [make_gpu(index, somebody()) for index in range(4)]))
+
+
+def test_a_launcher_on_a_device_is_the_jobs():
+    ranks = [make_rank(0), make_rank(1)]
+    gpus = [
+        make_gpu(0, somebody(30, pid=100), somebody(0.5, pid=90)),
+        make_gpu(1, somebody(30, pid=101)),
+    ]
+    joined, labelled = join(ranks, gpus, {}, [], JOB, helpers={90, 100})
+    assert find(joined, labelled, JOB) == []
+    assert [(p.job, p.rank) for p in labelled[0].processes or ()] == [(JOB, 0), (JOB, None)]
+    joined, labelled = join(ranks, gpus, {}, [], JOB)
+    assert the((joined, labelled), "other-process-0")
 
 
 # -- at large --------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ class JobRecord:
         }
         of_job = [gpu for gpu in gpus if gpu in held or (held and gpu.uuid in given)]
         pids_by_rank = {r.rank: (r.pid, *r.helpers) for r in self.foreign.ranks}
-        joined, labelled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name)
+        joined, labelled = rank_devices.join(ranks, of_job, pids_by_rank, [], self.name, pids)
         by_index = {gpu.index: gpu for gpu in gpus}
         found = []
         for sample, rank in zip(joined, self.foreign.ranks, strict=True):

@@ -152,6 +152,10 @@ class ForeignBook:
         self._records.clear()
         self._cursors.clear()
 
+    def known(self) -> int:
+        """How many jobs are remembered."""
+        return len(self._records)
+
     # -- one look ------------------------------------------------------------------------------
 
     def _follow(self, job: str | None) -> None:

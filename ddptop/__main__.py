@@ -26,6 +26,11 @@ def main() -> int:
 
 
 def _run() -> int:
+    if sys.argv[1:2] == ["gpus"]:
+        from ddptop.commands.gpus import FLAGS
+
+        if all(argument in FLAGS for argument in sys.argv[2:]):
+            return _run_gpus(set(sys.argv[2:]))
     import click
 
     from ddptop.cli import cli
@@ -45,6 +50,20 @@ def _run() -> int:
         say(f"ddptop: {error.format_message().rstrip('.')}; see ddptop --help")
         return 2
     return status if isinstance(status, int) else 0
+
+
+def _run_gpus(flags: set[str]) -> int:
+    """What people put into `watch` starts without click, which takes as long as the driver."""
+    from ddptop.commands.gpus import run
+    from ddptop_runner.errors import DdptopError
+
+    try:
+        return run("--json" in flags, links="--links" in flags)
+    except DdptopError as error:
+        sys.stderr.write(f"ddptop: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _open_standard_streams() -> None:

@@ -1,36 +1,41 @@
-"""`ddptop gpus`: the machine's devices and who is on them."""
+"""`ddptop gpus`: the machine's devices and who is on them.
+
+The driver is asked first; what else is needed is imported and read meanwhile.
+"""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 
 import msgspec
 
-from ddptop.output import put, put_json, say
-from ddptop_runner.device_once import sample_once
+from ddptop_runner.device_fork import ForkedReading
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.model import SCHEMA, GpuProcess
 
 Label = Callable[[int], "tuple[str, int | None] | None"]
 """(job, rank) of a pid, or None when it is no rank of a job."""
 
+FLAGS = ("--json", "--links")
+"""All options of this verb, none of which takes a value."""
 TIMEOUT_S = 5.0
 LINKS_TIMEOUT_S = 20.0
 
 
-def run(json_output: bool, label: Label | None = None, *, links: bool = False) -> int:
+def run(json_output: bool, *, links: bool = False) -> int:
     """Print the devices; returns the exit status, which is 0 without a device as well.
 
-    `label` tells which job and rank a process belongs to. With `links` PCIe and NVLink rates are
-    read too, which takes a second more.
+    With `links` PCIe and NVLink rates are read too, which takes a second more.
     """
-    sampled = sample_once(LINKS_TIMEOUT_S, links=True) if links else sample_once(TIMEOUT_S)
-    report = labelled(sampled, label)
-    if not json_output:
-        from ddptop.commands.gpus_text import as_text
+    reading = ForkedReading(links=links)
+    from ddptop.commands.gpus_text import as_text
+    from ddptop.output import put, put_json, say
+    from ddptop_runner.registry import rank_of_pid
 
+    owners = rank_of_pid()
+    report = labelled(reading.report(LINKS_TIMEOUT_S if links else TIMEOUT_S), owners.get)
+    if not json_output:
         put(as_text(report, _width(), links=links))
         return 0
     put_json(
@@ -69,4 +74,6 @@ def _labelled_process(process: GpuProcess, label: Label) -> GpuProcess:
 
 def _width() -> int | None:
     """Columns of the terminal; None where the output goes elsewhere and no line is cut."""
+    import shutil
+
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

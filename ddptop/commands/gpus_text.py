@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddptop.output import NOT_AVAILABLE, size, table
 from ddptop_runner.device_report import DeviceReport
@@ -21,8 +21,7 @@ _ANY = 1000
 _PIDS_NAMED = 6
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     """One column of the devices' table."""
 
     header: str

@@ -9,11 +9,11 @@ from collections.abc import Collection
 import msgspec
 
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.device_once import crash_note
 from ddptop_runner.device_report import (
     NOT_ANSWERING,
     NOTHING_TO_SAMPLE,
     DeviceReport,
+    crash_note,
     decode_report,
     driver_library_exists,
     empty_report,

@@ -11,6 +11,7 @@ import msgspec
 from ddptop_runner.device_report import (
     NOT_ANSWERING,
     DeviceReport,
+    crash_note,
     decode_report,
     driver_library_exists,
     empty_report,
@@ -58,11 +59,3 @@ def sample_once(
         return decode_report(output.splitlines()[-1])
     except (IndexError, msgspec.DecodeError):
         return empty_report(crash_note(child.returncode, errors))
-
-
-def crash_note(returncode: int | None, errors: bytes) -> str:
-    """What to say of a sampler that ended without a report."""
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
-    said = f": {lines[-1][:200]}" if lines else ""
-    how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
-    return f"the device sampler ended with {how}{said}; see what `nvidia-smi` says"

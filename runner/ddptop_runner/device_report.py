@@ -101,6 +101,14 @@ def stale_report(report: DeviceReport, note: str) -> DeviceReport:
     )
 
 
+def crash_note(returncode: int | None, errors: bytes) -> str:
+    """What to say of a sampler that ended without a report."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    said = f": {lines[-1][:200]}" if lines else ""
+    how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
+    return f"the device sampler ended with {how}{said}; see what `nvidia-smi` says"
+
+
 def driver_library_exists() -> bool:
     """Whether NVML's library can be loaded. Asks nothing of the driver, so it cannot block."""
     try:

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.device_report import NOTHING_TO_SAMPLE, DeviceReport
@@ -39,8 +39,7 @@ USAGE = (
 )
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """What the sampler was asked for."""
 
     uuids: tuple[str, ...] | None = None

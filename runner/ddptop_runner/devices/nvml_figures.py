@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -65,8 +64,7 @@ _NO_NUMBER = 0xFFFFFFFF
 """NVML_VALUE_NOT_AVAILABLE of an unsigned number."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """One question to a device."""
 
     fields: tuple[str, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -14,8 +13,7 @@ from ddptop_runner.devices.nvml_queries import Gpu, LostError, ask, identify
 from ddptop_runner.devices.words import Why
 
 
-@dataclasses.dataclass
-class Found:
+class Found(NamedTuple):
     """The devices to sample."""
 
     gpus: list[Gpu]

@@ -6,7 +6,6 @@ it, in `Gpu.unknown`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -57,28 +56,32 @@ class LostError(Exception):
         return bool(self.status == _STALE)
 
 
-@dataclasses.dataclass
 class Gpu:
     """One device or MIG instance: its handle while it is there, and its latest figures."""
 
-    index: int
-    handle: Any | None = None
-    uuid: str | None = None
-    parent_uuid: str | None = None
-    """Of the device that this MIG instance is part of."""
-    mig_mode: bool = False
-    mig_instances: list[str] = dataclasses.field(default_factory=list)
-    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
-    unknown: dict[str, Why] = dataclasses.field(default_factory=dict)
-    xids: list[int] = dataclasses.field(default_factory=list)
-    why_no_xids: Why | None = words.NOT_READ
-    unsupported: dict[Query, Why] = dataclasses.field(default_factory=dict)
-    silent_ticks: int = 0
-    trouble: str | None = None
-    """What is wrong with a device without a handle, and the remedy."""
-    nvlinks: int | None = None
-    nvlink_counters: tuple[float, float, float] | None = None
-    """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
+    def __init__(
+        self,
+        index: int,
+        handle: Any | None = None,
+        uuid: str | None = None,
+        parent_uuid: str | None = None,
+    ) -> None:
+        """`parent_uuid` is of the device that a MIG instance is part of."""
+        self.index, self.handle = index, handle
+        self.uuid, self.parent_uuid = uuid, parent_uuid
+        self.mig_mode = False
+        self.mig_instances: list[str] = []
+        self.figures: dict[str, Any] = {}
+        self.unknown: dict[str, Why] = {}
+        self.xids: list[int] = []
+        self.why_no_xids: Why | None = words.NOT_READ
+        self.unsupported: dict[Query, Why] = {}
+        self.silent_ticks = 0
+        self.trouble: str | None = None
+        """What is wrong with a device without a handle, and the remedy."""
+        self.nvlinks: int | None = None
+        self.nvlink_counters: tuple[float, float, float] | None = None
+        """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
 
     def lose(self, trouble: str) -> None:
         """Forget the handle, and the figures that are no longer known."""

@@ -237,10 +237,8 @@ def stacks(job: str | None, rank: int | None) -> int:
 def gpus(as_json: bool, links: bool) -> int:
     """Show this machine's GPUs and who holds them."""
     from ddptop.commands.gpus import run
-    from ddptop_runner.registry import rank_of_pid
 
-    owners = rank_of_pid()
-    return run(as_json, lambda pid: owners.get(pid), links=links)
+    return run(as_json, links=links)
 
 
 @cli.command()

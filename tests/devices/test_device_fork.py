@@ -84,7 +84,7 @@ def test_a_driver_that_blocks_is_not_waited_for(make_stub, wait_until, function)
 
 def test_without_the_library_nothing_is_forked(no_library_env):
     script = """
-from pathlib import Path
+import os
 os.fork = None
 from ddptop_runner.device_fork import ForkedReading
 print(ForkedReading().report().note)

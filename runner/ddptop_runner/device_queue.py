@@ -7,6 +7,7 @@ start at once, so that a job which needs many devices is not overtaken for ever.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -154,8 +155,9 @@ class QueueWatch:
             self._story = None
         if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
             return None
-        with gpu_claims.taking(timeout_s=0) as had:
-            return self._take(report) if had else None
+        with gpu_claims.taking(timeout_s=0) as had, contextlib.suppress(OSError):
+            return self._take(report) if had else None  # disk full: the next look tries again
+        return None
 
     def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
         taken = gpu_claims.claims(besides=self._spec.job_id)

@@ -124,9 +124,13 @@ def taking(timeout_s: float = 10.0) -> Iterator[bool]:
     """Hold the right to take devices of this state folder.
 
     Yields:
-        Whether it was had in time; 0 tries once. Where the file system has no locks it is had.
+        Whether it was had in time; 0 tries once. Where the file system gives no lock it is had.
     """
-    fd = os.open(runs_dir() / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(runs_dir() / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # a full disk must not stop a job for ever
+        yield True
+        return
     deadline_s = time.monotonic() + timeout_s
     try:
         while not (had := _locked(fd)) and time.monotonic() < deadline_s:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_names import names_of
+from ddptop_runner.gpu_names import name_of, names_of
 from ddptop_runner.gpu_request import GpuRequest
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device
@@ -97,6 +97,23 @@ def resolve(
         chosen = _all_allowed(request, present, allowed, lost, inherited_cvd)
     _check_instances(chosen, nproc)
     return chosen
+
+
+def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: str | None) -> None:
+    """Check devices against the outer bound.
+
+    Raises:
+        UsageError: naming the first one that CUDA_VISIBLE_DEVICES leaves out.
+    """
+    allowed = visible_devices(present, inherited_cvd)
+    inside = {device.uuid or device.index for device in allowed}
+    whole = {device.index for device in allowed if not is_instance(device)}
+    for device in devices:
+        if (device.uuid or device.index) in inside or (device.is_mig and device.index in whole):
+            continue
+        if any(device.uuid == gpu.uuid and device.index == gpu.index for gpu in present):
+            what = name_of(device) if device.is_mig else f"{name_of(device)} ({device.uuid})"
+            raise UsageError(f"{what} is outside: {_bound(inherited_cvd)}", "unset it")
 
 
 def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | None) -> list[str]:
@@ -187,12 +204,8 @@ def _by_uuids(
         if device in chosen:
             raise UsageError(f"--gpus names {gpu.uuid} twice", "name each one once")
         chosen.append(device)
-    inside = {device.uuid for device in allowed}
+    require_allowed(chosen, present, inherited_cvd)
     whole = {device.index for device in allowed if not is_instance(device)}
-    for device in chosen:
-        if device.uuid in inside or (is_instance(device) and device.index in whole):
-            continue
-        raise UsageError(f"{device.uuid} is outside: {_bound(inherited_cvd)}", "unset it")
     _check_lost([device.index for device in chosen], whole, lost)
     mig = in_mig_mode(present)
     for device in chosen:

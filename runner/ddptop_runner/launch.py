@@ -263,7 +263,7 @@ def restart_ended(
     uses_gpus = bool(spec.devices) or spec.queue is not None
     # until the new supervisor shows that it lives, nobody sees that the devices are taken again
     with gpu_claims.taking() if uses_gpus else nullcontext():
-        choice = launch_devices.again(spec, force=force, wait=wait_gpus)
+        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment
         if local_dir_reason(folder):

@@ -94,11 +94,19 @@ def choose(
     return _Decision(pool, count, present, notes, request, force, wait).make()
 
 
-def again(spec: JobSpec, *, force: bool = False, wait: bool = False) -> DeviceChoice:
+def again(
+    spec: JobSpec, env: Mapping[str, str], *, force: bool = False, wait: bool = False
+) -> DeviceChoice:
     """The devices of an ended job, looked at as for a new one.
 
+    Args:
+        spec: the job.
+        env: the calling shell's variables, whose CUDA_VISIBLE_DEVICES is the outer bound.
+        force: `--force`: take devices that are busy.
+        wait: `--wait-gpus`: queue where one is busy.
+
     Raises:
-        UsageError: when one is gone, lost or busy.
+        UsageError: when one is gone, lost, not allowed or busy.
     """
     if force and wait:
         raise UsageError(OPTIONS_AGAINST, "give one of them")
@@ -118,6 +126,7 @@ def again(spec: JobSpec, *, force: bool = False, wait: bool = False) -> DeviceCh
             f"{spec.job} ran on {names_of(pool)}, and this machine has no GPU that ddptop can see",
             "`ddptop gpus` says why",
         )
+    gpu_select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
     return _Decision(pool, count, present, [], None, force, wait).make()
 
 

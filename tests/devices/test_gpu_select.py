@@ -213,7 +213,7 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
         ("GPU-zz", None, "no device here has the UUID GPU-zz; see `nvidia-smi -L`"),
         ("GPU-aa", None, "GPU-aa is the beginning of 2 UUIDs: GPU-aa00, GPU-aa11; give more"),
         ("GPU-aa0,GPU-aa00", None, "--gpus names GPU-aa00 twice"),
-        ("GPU-aa00", "1,2", "GPU-aa00 is outside: CUDA_VISIBLE_DEVICES is '1,2'"),
+        ("GPU-aa00", "1,2", "GPU 0 (GPU-aa00) is outside: CUDA_VISIBLE_DEVICES is '1,2'"),
         ("GPU-aa00", "", "which allows no GPU"),
     ],
 )
@@ -301,7 +301,7 @@ def test_an_instance_is_chosen_by_its_uuid(text, cvd):
 
 @pytest.mark.parametrize("cvd", ["0", "MIG-dd44", ""])
 def test_an_instance_outside_of_what_is_allowed(cvd):
-    with pytest.raises(UsageError, match="MIG-ee55 is outside: CUDA_VISIBLE_DEVICES is"):
+    with pytest.raises(UsageError, match="MIG-ee55 of GPU 1 is outside: CUDA_VISIBLE_DEVICES is"):
         resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
 
 

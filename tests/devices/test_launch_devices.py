@@ -130,22 +130,29 @@ def test_beside_a_lost_device_the_others_go_by_uuid(stub):
 def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
     devices = [Device(index=i, uuid=stub.gpu(i).uuid) for i in (2, 0)]
     spec = make_spec(devices=devices)
-    assert again(spec).devices == devices
+    assert again(spec, {}).devices == devices
+    for visible, allowed in (("0,2", True), ("0,1", False), (stub.gpu(2).uuid, False)):
+        env = {"CUDA_VISIBLE_DEVICES": visible}
+        if allowed:
+            assert again(spec, env).devices == devices
+        else:
+            with pytest.raises(UsageError, match=r"is outside: CUDA_VISIBLE_DEVICES is"):
+                again(spec, env)
     stub.set(0, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
     with pytest.raises(UsageError, match="GPU 0 is busy"):
-        again(spec)
-    assert again(spec, force=True).devices == devices
-    assert again(spec, wait=True).waits
+        again(spec, {})
+    assert again(spec, {}, force=True).devices == devices
+    assert again(spec, {}, wait=True).waits
     stub.lose(2)
     with pytest.raises(UsageError, match="GPU 2: it is lost"):
-        again(spec, force=True)
+        again(spec, {}, force=True)
     gone = make_spec(devices=[Device(index=0, uuid="GPU-other")])
     with pytest.raises(UsageError, match="GPU 0: it is not there"):
-        again(gone)
+        again(gone, {})
     on_cpus = make_spec(devices=None)
-    assert again(on_cpus).devices is None
+    assert again(on_cpus, {}).devices is None
     with pytest.raises(UsageError, match="no GPU to wait for"):
-        again(on_cpus, wait=True)
+        again(on_cpus, {}, wait=True)
 
 
 def test_mig_instances_on_the_stand_in(stub):

@@ -31,6 +31,8 @@ VERBS = {
     "status as JSON": ["status", "train", "--json"],
     "gpus": ["gpus"],
     "gpus as JSON": ["gpus", "--json"],
+    "ps": ["ps"],
+    "ps as JSON": ["ps", "--json"],
     "launch": ["launch", "--nproc", "1", "--dry-run", "train.py"],
     "wait": ["wait", "train"],
     "rm": ["rm", "train"],

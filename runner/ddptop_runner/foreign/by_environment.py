@@ -10,6 +10,7 @@ from ddptop_runner.foreign.arguments import is_shell, is_tool, is_wrapper, launc
 from ddptop_runner.foreign.claims import Claim, Scheme, claim_of, node_rank
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
+from ddptop_runner.log_clean import sanitize
 
 NO_LAUNCHER = "its launcher is gone: the ranks go on, but nobody restarts or ends them"
 
@@ -131,6 +132,9 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
     )
     if claim.scheme in _HAS_LAUNCHER and without:
         draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
+    if draft.launcher == "ddptop":
+        name = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")[0]
+        draft.notes.append(f"ddptop's job {sanitize(name)} of another state folder")
     draft.notes += _missing(chosen)
     return draft
 
@@ -142,11 +146,25 @@ def _launchers(
     found: dict[int, ProcessFacts] = {}
     without = []
     for one in chosen:
-        chain = tree.launch_chain(one.process, any_program)
+        job_id = (one.process.environ or {}).get("DDPTOP_JOB_ID")
+        if job_id is None:
+            chain = tree.launch_chain(one.process, any_program)
+        else:
+            chain = _guards(tree, one.process, job_id)
         if all(is_wrapper(process) or is_shell(process) for process in chain):
             without.append(one)
         found.update({process.pid: process for process in chain})
     return list(found.values()), without
+
+
+def _guards(tree: Tree, rank: ProcessFacts, job_id: str) -> list[ProcessFacts]:
+    """Guardian, supervisor and agent of a ddptop job, from the guardian down."""
+    chain = []
+    for process in tree.ancestors(rank):
+        if (process.environ or {}).get("DDPTOP_JOB_ID") != job_id:
+            break
+        chain.append(process)
+    return chain[::-1]
 
 
 def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launcher:

@@ -182,9 +182,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     job = next((job for job in census.jobs if pid in job.pids), None)
     if job is not None:
         return job
-    own_job = _own_job_above(pid, own)
-    if own_job is not None:
-        raise UsageError(f"{pid} belongs to ddptop's own job", f"ddptop attach {own_job}")
+    _refuse_own(pid, own)
     taker = CensusTaker(own)
     ticks = procs.start_ticks(pid)
     if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
@@ -192,10 +190,17 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         job = next((job for job in taker.take().jobs if pid in job.pids), None)
         if job is not None:
             return job
+        _refuse_own(pid, own)  # its environment is readable a moment after its start only
         raise UsageError(f"{pid} is a process of the kernel", "name one that a person started")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
     hint = "ddptop ps lists training" if hidden is None else hidden.reason
     raise NoSuchJobError(f"there is no process {pid} here", hint)
+
+
+def _refuse_own(pid: int, own: IsOwn) -> None:
+    own_job = _own_job_above(pid, own)
+    if own_job is not None:
+        raise UsageError(f"{pid} belongs to ddptop's own job", f"ddptop attach {own_job}")
 
 
 def _own_job_above(pid: int, own: IsOwn) -> str | None:

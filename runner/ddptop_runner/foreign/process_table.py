@@ -136,7 +136,10 @@ class ProcessTable:
         executed = (stat.start_ticks, stat.environ_at, stat.comm)
         if known is not None and known.facts.start_ticks != stat.start_ticks:
             known = None
-        ended = stat.state in "ZX"
+        # its memory goes first, then its state changes; a second exec passes through the same
+        ended = stat.state in "ZX" or (
+            known is not None and stat.environ_at == 0 and known.executed[1] != 0
+        )
         if known is None or (not ended and known.executed[1:] != executed[1:]):
             renamed = known is not None and known.executed[1] == stat.environ_at != 0
             if known is None or not renamed:

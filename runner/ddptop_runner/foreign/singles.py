@@ -45,8 +45,8 @@ def single_jobs(tree: Tree) -> list[JobDraft]:
 
 
 def _may_be_single(tree: Tree, process: ProcessFacts) -> bool:
-    if process.state in "ZX" or not tree.can_be_rank(process):
-        return False
+    if process.state in "ZX" or process.environ is None or not tree.can_be_rank(process):
+        return False  # without its environment it may as well be one of many ranks
     if tree.devices(process):
         return True
     return bool(FRAMEWORKS & (process.libraries or frozenset())) and not is_kernel(process)

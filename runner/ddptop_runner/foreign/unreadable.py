@@ -40,26 +40,36 @@ def find_unreadable(
         uid: of the user who looks.
         user_of: the name of a uid.
     """
-    found: dict[int, Unreadable] = {}
-    for process in sorted(tree.by_pid.values(), key=start_order):
-        if process.environ is not None or process.state in "ZX" or tree.is_taken(process):
-            continue
-        if any(above.pid in found for above in tree.ancestors(process)):
-            continue
-        if _may_train(tree, process):
-            found[process.pid] = Unreadable(
-                pid=process.pid,
-                user=user_of(process.uid),
-                command=command_line(process.argv) or process.comm,
-                devices=tree.devices(process),
-                reason=_reason(process.uid, uid, user_of),
-            )
+    candidates = [
+        process
+        for process in sorted(tree.by_pid.values(), key=start_order)
+        if process.environ is None
+        and process.state not in "ZX"
+        and not tree.is_taken(process)
+        and _may_train(tree, process)
+    ]
+    chosen = {process.pid: process for process in candidates if tree.devices(process)}
+    covered = {above.pid for process in chosen.values() for above in tree.ancestors(process)}
+    for process in candidates:  # of the others the topmost: its workers add nothing
+        above = {one.pid for one in tree.ancestors(process)}
+        if process.pid not in covered and not above & chosen.keys():
+            chosen[process.pid] = process
+    found = [
+        Unreadable(
+            pid=process.pid,
+            user=user_of(process.uid),
+            command=command_line(process.argv) or process.comm,
+            devices=tree.devices(process),
+            reason=_reason(process.uid, uid, user_of),
+        )
+        for _, process in sorted(chosen.items())
+    ]
     hidden = [
         Unreadable(pid=pid, user=None, command=None, devices=tuple(uuids), reason=HIDDEN)
         for pid, uuids in sorted(device_pids.items())
         if pid not in tree.by_pid and pid not in tree.own
     ]
-    return [*found.values(), *hidden]
+    return [*found, *hidden]
 
 
 def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:

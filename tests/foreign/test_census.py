@@ -1,0 +1,197 @@
+"""A census of this machine, and what a person may mean by a pid or a name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.foreign.builders import find, process, torch_process, torchrun
+from tests.runner.builders import make_spec, put_job
+
+from ddptop_runner import procs
+from ddptop_runner.devices.owners import ENDED
+from ddptop_runner.errors import NoSuchJobError, UsageError
+from ddptop_runner.foreign.census import (
+    CensusTaker,
+    devices_by_pid,
+    find_again,
+    is_own_job,
+    resolve,
+)
+from ddptop_runner.foreign.types import Census
+from ddptop_runner.model import GpuProcess, GpuSample
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def sleeper(ddptop_home, wait_until):
+    """Starts processes that sleep, and ends them."""
+    children = []
+
+    def start(**variables: str) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, **variables}
+        children.append(subprocess.Popen([sys.executable, "-c", SLEEP], env=environ))
+        pid = children[-1].pid
+        wait_until(lambda: procs.environ_value(pid, "DDPTOP_HOME"), what="its environment")
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def census_of(*groups) -> Census:
+    jobs, unreadable = find([one for group in groups for one in group])
+    return Census(tuple(jobs), tuple(unreadable))
+
+
+def gpu(index: int, *processes: GpuProcess, **values) -> GpuSample:
+    return GpuSample(index=index, uuid=f"GPU-{index}", processes=list(processes), **values)
+
+
+# --- devices ---------------------------------------------------------------------------------
+
+
+def test_pids_hold_devices_in_the_order_of_the_machine():
+    mine, other = GpuProcess(pid=5, user="ada"), GpuProcess(pid=6, user="bob")
+    held, strangers = devices_by_pid([gpu(1, mine), gpu(0, other, mine)])
+    assert held == {6: ["GPU-0"], 5: ["GPU-0", "GPU-1"]}
+    assert strangers == []
+
+
+def test_a_pid_of_another_namespace_is_no_process_of_this_one():
+    stranger = GpuProcess(pid=1, note="pid of another pid namespace")
+    held, [one] = devices_by_pid([gpu(0, stranger), gpu(1, stranger)])
+    assert held == {}
+    assert (one.pid, one.devices) == (1, ("GPU-0", "GPU-1"))
+    assert one.reason == "pid of another pid namespace"
+
+
+def test_a_process_that_ended_on_its_device_is_not_training():
+    assert devices_by_pid([gpu(0, GpuProcess(pid=5, note=ENDED))]) == ({}, [])
+
+
+def test_an_instance_is_one_device_and_not_two():
+    mine = GpuProcess(pid=5, user="ada")
+    instance = GpuSample(index=0, uuid="MIG-a", parent_uuid="GPU-0", processes=[mine])
+    assert devices_by_pid([gpu(0, mine, mig_instances=["MIG-a"]), instance])[0] == {5: ["MIG-a"]}
+
+
+# --- taking ----------------------------------------------------------------------------------
+
+
+def test_a_process_on_a_device_is_found(sleeper):
+    pid = sleeper().pid
+    census = CensusTaker().take([gpu(0, GpuProcess(pid=pid, user="ada"))])
+    [job] = [job for job in census.jobs if job.root_pid == pid]
+    assert (job.launcher, job.ranks[0].devices) == ("python", ("GPU-0",))
+    assert abs(job.started_at.timestamp() - Path(f"/proc/{pid}").stat().st_ctime) < 5
+    assert set(census.facts) == {pid for job in census.jobs for pid in job.pids}
+
+
+def test_own_jobs_are_left_out_and_others_are_not(sleeper):
+    spec = make_spec("mine")
+    put_job("mine")
+    own = sleeper(DDPTOP_JOB_ID=spec.job_id)
+    other = sleeper(DDPTOP_JOB_ID="mine@another")
+    gpus = [gpu(0, *(GpuProcess(pid=one.pid, user="ada") for one in (own, other)))]
+    pids = {job.root_pid for job in CensusTaker().take(gpus).jobs}
+    assert other.pid in pids and own.pid not in pids
+
+
+def test_whose_job_an_id_names(ddptop_home):
+    spec = make_spec("mine")
+    put_job("mine")
+    assert is_own_job(spec.job_id)
+    assert not any(map(is_own_job, ["mine@x", "other@x", "", "@", "../x@y", ".@a"]))
+    (ddptop_home / "runs" / "mine" / "job.json").write_text("damaged")
+    assert is_own_job(spec.job_id)  # rather unseen than shown as somebody else's
+
+
+def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
+    child = sleeper()
+    taker = CensusTaker()
+    assert not any(child.pid in job.pids for job in taker.take().jobs)
+    taker.keep(resolve(str(child.pid), taker.take()))
+    assert any(child.pid in job.pids for job in taker.take().jobs)
+    child.kill()
+    child.wait()
+    assert not any(child.pid in job.pids for job in taker.take().jobs)
+
+
+# --- naming ----------------------------------------------------------------------------------
+
+
+def test_every_pid_of_a_job_names_it():
+    worker = torch_process(150, 101, "python -u train.py", comm="pt_data_worker")
+    census = census_of(torchrun(100, 0, 1), [worker])
+    for pid in (100, 101, 102, 150):
+        assert resolve(str(pid), census).name == "train:100"
+
+
+def test_names_prefixes_and_scripts():
+    other = [torch_process(300, 1, "python trainer.py"), torch_process(301, 1, "python fit.py")]
+    census = census_of(torchrun(100, 0, 1), other)
+    assert resolve("train:100", census).root_pid == 100
+    assert resolve("train", census).root_pid == 100  # the script's whole name comes first
+    assert resolve("traine", census).root_pid == 300
+    assert resolve("f", census).root_pid == 301
+
+
+def test_what_could_be_several_is_refused_with_their_names():
+    census = census_of(torchrun(100, 0, 1), torchrun(200, 0, 1, port=1))
+    with pytest.raises(UsageError, match="train:100, train:200"):
+        resolve("train", census)
+
+
+@pytest.mark.parametrize("text", ["nothing", "", "999999999", "²"])
+def test_what_is_not_there(text):
+    with pytest.raises(NoSuchJobError):
+        resolve(text, Census())
+
+
+def test_a_living_process_that_is_no_training(sleeper):
+    pid = sleeper().pid
+    job = resolve(str(pid), Census())
+    assert (job.launcher, job.root_pid) == ("python", pid)
+    assert job.root_start_ticks == procs.start_ticks(pid)
+    assert "not recognised" in job.notes[0]
+
+
+def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
+    spec = make_spec("mine")
+    put_job("mine")
+    with pytest.raises(UsageError, match="ddptop attach mine"):
+        resolve(str(sleeper(DDPTOP_JOB_ID=spec.job_id).pid), Census())
+
+
+def test_a_thread_of_the_kernel_is_refused():
+    if procs.stat_fields(2) is None:
+        pytest.skip("no kernel threads in this pid namespace")
+    with pytest.raises(UsageError, match="kernel"):
+        resolve("2", Census())
+
+
+# --- again -----------------------------------------------------------------------------------
+
+
+def test_a_job_is_found_again_after_restart_and_without_its_launcher():
+    job = census_of(torchrun(100, 0, 1)).jobs[0]
+    agent, *ranks = torchrun(100, 0, 1)
+    restarted = [replace(one, pid=one.pid + 50, start_ticks=9999) for one in ranks]
+    assert find_again(job, census_of([agent, *restarted])).pids == (100, 151, 152)
+    orphans = [replace(one, ppid=1) for one in ranks]
+    assert find_again(job, census_of(orphans)).root_pid == 101
+
+
+def test_another_process_of_the_same_pid_is_another_job():
+    job = census_of(torchrun(100, 0, 1)).jobs[0]
+    others = [replace(one, start_ticks=one.start_ticks + 7) for one in torchrun(100, 0, 1)]
+    assert find_again(job, census_of(others)) is None
+    assert find_again(job, census_of([process(5, 1, "sleep")])) is None

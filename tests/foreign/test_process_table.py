@@ -1,0 +1,224 @@
+"""What /proc shows, of real processes; and how little of it is read again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner import procs
+from ddptop_runner.foreign import process_table
+from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.types import ProcessFacts
+from ddptop_runner.foreign.variables import KEPT_VARIABLES, kept_of
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@contextmanager
+def running(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(
+        command, env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        while not (procs.argv(child.pid) and Path(f"/proc/{child.pid}/environ").read_bytes()):
+            pass  # a moment after exec they are empty
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def one(table: ProcessTable, pid: int) -> ProcessFacts:
+    return {facts.pid: facts for facts in table.scan()}[pid]
+
+
+def test_the_facts_of_a_process():
+    with running(sys.executable, "-c", SLEEP, RANK="3", SECRET="hidden") as child:
+        facts = one(ProcessTable(), child.pid)
+        assert facts.argv == (sys.executable, "-c", SLEEP)
+        assert (facts.ppid, facts.uid) == (os.getpid(), os.getuid())
+        assert facts.start_ticks == procs.start_ticks(child.pid)
+        assert facts.session == os.getsid(child.pid)
+        assert facts.state in "RSD"
+        assert facts.environ is not None and facts.environ["RANK"] == "3"
+        assert set(facts.environ) <= KEPT_VARIABLES
+        assert facts.program == Path(sys.executable).resolve().name
+
+
+def test_kernel_threads_and_unreadable_names_are_left_out(tmp_path):
+    facts = {facts.pid: facts for facts in ProcessTable().scan()}
+    assert os.getpid() in facts and 2 not in facts
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "stat").write_text("77 (odd) garbage")
+    (tmp_path / "self").mkdir()
+    assert ProcessTable(tmp_path).scan() == []
+    assert ProcessTable(tmp_path / "missing").scan() == []
+
+
+def test_parentheses_and_bytes_in_names(tmp_path):
+    script = tmp_path / "a) R 1 (b"
+    script.write_text(f"#!{sys.executable}\n{SLEEP}\n")
+    script.chmod(0o755)
+    with running(str(script), "\udcff") as child:
+        facts = one(ProcessTable(), child.pid)
+        assert facts.comm == "a) R 1 (b" and facts.ppid == os.getpid()
+        assert facts.argv[-1] == "\udcff"
+
+
+def test_another_exec_of_the_same_pid_is_noticed(wait_until):
+    table = ProcessTable()
+    argv = ["python", "-c", SLEEP]
+    again = f"import os; input(); os.execve({sys.executable!r}, {argv}, {{'RANK': '5'}})"
+    with running(sys.executable, "-c", again, RANK="4") as child:
+        before = one(table, child.pid)
+        assert before.environ["RANK"] == "4"
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        after = wait_until(
+            lambda: (now := one(table, child.pid)).argv[0] == "python" and now, what="exec"
+        )
+        assert after.environ == {"RANK": "5"} and after.start_ticks == before.start_ticks
+
+
+def test_a_new_name_does_not_read_the_environment_again(monkeypatch, wait_until):
+    table = ProcessTable()
+    rename = f"open('/proc/self/comm', 'w').write(input()); {SLEEP}"
+    with running(sys.executable, "-c", rename, RANK="4") as child:
+        before = one(table, child.pid)
+        read = []
+        real = process_table._read
+        monkeypatch.setattr(
+            process_table, "_read", lambda path, limit=-1: (read.append(path), real(path, limit))[1]
+        )
+        child.stdin.write(b"pt_data_worker\n")
+        child.stdin.flush()
+        after = wait_until(lambda: (now := one(table, child.pid)).comm != before.comm and now)
+        assert after.comm == "pt_data_worker" and after.environ == before.environ
+        assert f"/proc/{child.pid}/environ" not in read
+
+
+def test_a_title_written_over_the_arguments_is_seen_later(monkeypatch):
+    table = ProcessTable()
+    with running(sys.executable, "-c", SLEEP) as child:
+        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid: ("train: epoch 3",))
+        first = one(table, child.pid)
+        assert first.argv == ("train: epoch 3",)
+        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid: ("train: epoch 4",))
+        assert one(table, child.pid).argv == ("train: epoch 3",)
+        now_s = process_table.time.monotonic()
+        monkeypatch.setattr(process_table.time, "monotonic", lambda: now_s + 60)
+        assert one(table, child.pid).argv == ("train: epoch 4",)
+
+
+def test_a_zombie_keeps_what_was_known(wait_until):
+    table = ProcessTable()
+    with running(sys.executable, "-c", SLEEP, RANK="1") as child:
+        before = one(table, child.pid)
+        os.kill(child.pid, 9)
+        after = wait_until(lambda: (now := one(table, child.pid)).state == "Z" and now)
+        assert (after.argv, after.environ) == (before.argv, before.environ)
+        fresh = one(ProcessTable(), child.pid)
+        assert (fresh.argv, fresh.environ) == ((), None)
+    assert child.pid not in {facts.pid for facts in table.scan()}
+
+
+def test_threads_of_python_processes_only():
+    with running(sys.executable, "-c", SLEEP) as python, running("sleep", "600") as other:
+        table = ProcessTable()
+        facts = {facts.pid: facts for facts in table.scan()}
+        assert facts[python.pid].threads is not None
+        assert facts[python.pid].libraries == frozenset()
+        assert (facts[other.pid].threads, facts[other.pid].libraries) == (None, None)
+        assert facts[python.pid].listens is None  # nothing distributed in it
+        facts = {facts.pid: facts for facts in table.scan([other.pid])}
+        assert facts[other.pid].threads == {"sleep"}
+
+
+THREAD = """
+import socket, threading, time
+server = socket.create_server(("127.0.0.1", 0))
+def work():
+    open("/proc/thread-self/comm", "w").write("pt_tcpstore_uv")
+    print(server.getsockname()[1], flush=True)
+    time.sleep(600)
+input()
+threading.Thread(target=work, daemon=True).start()
+time.sleep(600)
+"""
+
+
+def test_a_thread_that_appears_later_brings_its_process_ports(wait_until):
+    table = ProcessTable()
+    with running(sys.executable, "-c", THREAD) as child:
+        assert one(table, child.pid).listens is None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        port = int(child.stdout.readline())
+        facts = wait_until(lambda: (now := one(table, child.pid)).listens and now)
+        assert facts.listens == {port} and "pt_tcpstore_uv" in facts.threads
+
+
+def test_libraries_are_seen_once_they_are_mapped(tmp_path, wait_until):
+    library = tmp_path / "libtorch_cpu.so"
+    library.write_bytes(b"\0" * (16 << 20))
+    code = (
+        "import mmap, time; input(); file = open('" + str(library) + "', 'rb');"
+        "m = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ);" + SLEEP
+    )
+    table = ProcessTable()
+    with running(sys.executable, "-c", code) as child:
+        assert one(table, child.pid).libraries == frozenset()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        wait_until(lambda: one(table, child.pid).libraries == {"torch"})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can look as somebody else")
+def test_without_permission_facts_are_none():
+    with running(sys.executable, "-c", SLEEP, RANK="1") as child:
+        os.seteuid(65534)
+        try:
+            facts = one(ProcessTable(), child.pid)
+        finally:
+            os.seteuid(0)
+        assert (facts.environ, facts.program, facts.libraries) == (None, None, None)
+        assert facts.argv[-1] == SLEEP and facts.uid == 0
+
+
+def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
+    """The cost of a look that finds nothing new."""
+    release = threading.Event()
+    threads = [threading.Thread(target=release.wait, daemon=True) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    try:
+        table = ProcessTable()
+        table.scan()
+        table.scan()
+        read: Counter[str] = Counter()
+        real = process_table._read
+
+        def counting(path: str, limit: int = -1) -> bytes | None:
+            read[path.partition(f"/{os.getpid()}/")[2]] += path.startswith(f"/proc/{os.getpid()}/")
+            return real(path, limit)
+
+        monkeypatch.setattr(process_table, "_read", counting)
+        table.scan()
+        assert +read == {"stat": 1}
+    finally:
+        release.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_only_the_listed_variables_are_kept():
+    raw = b"RANK=1\0TOKEN=secret\0broken\0=x\0MASTER_ADDR=a=b\0RANKS=9\0CUDA_VISIBLE_DEVICES=\0"
+    assert kept_of(raw) == {"RANK": "1", "MASTER_ADDR": "a=b", "CUDA_VISIBLE_DEVICES": ""}

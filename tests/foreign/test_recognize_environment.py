@@ -1,0 +1,346 @@
+"""Ranks by their variables, and what only inherited them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.foreign.builders import (
+    find,
+    find_one,
+    pid_by_rank,
+    process,
+    rank_environ,
+    spawned,
+    torch_process,
+    torchrun,
+)
+
+FORK = "/venv/bin/python -u train.py"
+
+
+def test_agents_with_the_same_address_are_one_job():
+    processes = torchrun(100, 0, 1, size=4) + torchrun(200, 2, 3, size=4)
+    job = find_one(processes)
+    assert pid_by_rank(job) == {0: 101, 1: 102, 2: 201, 3: 202}
+    assert (job.launcher_pids, job.root_pid, job.world_size) == ((100, 200), 100, 4)
+    assert [rank.local_rank for rank in job.ranks] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"port": 29501}, {"TORCHELASTIC_RUN_ID": "other"}, {"MASTER_ADDR": "10.0.0.9"}],
+    ids=["port", "run id", "address"],
+)
+def test_agents_of_different_addresses_are_two_jobs(more):
+    jobs, _ = find(torchrun(100, 0, 1, size=4) + torchrun(200, 2, 3, size=4, **more))
+    assert [pid_by_rank(job) for job in jobs] == [{2: 201, 3: 202}, {0: 101, 1: 102}]
+
+
+def test_the_same_ranks_under_two_agents_are_two_jobs():
+    """Two containers, each with its own 127.0.0.1."""
+    jobs, _ = find(torchrun(100, 0, 1) + torchrun(200, 0, 1))
+    assert [pid_by_rank(job) for job in jobs] == [{0: 201, 1: 202}, {0: 101, 1: 102}]
+    assert [job.name for job in jobs] == ["train:200", "train:100"]
+
+
+def test_another_users_equal_job_is_another_job():
+    others = [replace(one, uid=1001) for one in torchrun(200, 2, 3, size=4)]
+    assert len(find(torchrun(100, 0, 1, size=4) + others)[0]) == 2
+
+
+def test_forked_workers_of_an_older_torch_carry_the_same_rank():
+    worker = torch_process(150, 101, FORK, environ=rank_environ(0))
+    job = find_one([*torchrun(100, 0, 1), worker])
+    assert pid_by_rank(job) == {0: 101, 1: 102}
+    assert job.ranks[0].helpers == (150,)
+
+
+def test_nothing_below_a_rank_is_a_rank():
+    environ = rank_environ(0)
+    below = [
+        spawned(150, 101, environ=environ, libraries={"torch"}),
+        process(151, 101, "python -c from_multiprocessing.resource_tracker", environ=environ),
+        process(152, 101, "/usr/bin/ninja -v", environ=environ),
+        process(153, 152, "/bin/sh -c c++", environ=environ),
+        process(154, 153, "/usr/lib/gcc/cc1plus -quiet", environ=environ),
+        torch_process(155, 101, "python /t/_inductor/compile_worker/__main__.py", environ=environ),
+        torch_process(156, 101, "python evaluate.py", environ=environ, threads={"pt_gloo_runloop"}),
+    ]
+    job = find_one([*torchrun(100, 0, 1), *below])
+    assert pid_by_rank(job) == {0: 101, 1: 102}
+    assert job.ranks[0].helpers == tuple(range(150, 157))
+
+
+def test_a_rank_behind_shells_is_found():
+    environ = rank_environ(0, 1)
+    processes = [
+        torch_process(100, 1, "python /venv/bin/torchrun --no-python bash run.sh"),
+        process(101, 100, "bash run.sh", environ=environ),
+        process(102, 101, "/bin/sh -c wrapped", environ=environ),
+        torch_process(103, 102, "python train.py", environ=environ),
+    ]
+    job = find_one(processes)
+    assert pid_by_rank(job) == {0: 103}
+    assert job.launcher_pids == (100, 101, 102)
+
+
+def test_of_two_programs_of_one_rank_the_training_one_counts():
+    environ = rank_environ(0, 1)
+    processes = [
+        torch_process(100, 1, "python /venv/bin/torchrun --no-python bash run.sh"),
+        process(101, 100, "bash run.sh", environ=environ),
+        process(102, 101, "python watch_disk.py", environ=environ, libraries=()),
+        torch_process(103, 101, "python train.py", environ=environ, threads={"pt_gloo_runloop"}),
+    ]
+    job = find_one(processes)
+    assert pid_by_rank(job) == {0: 103}
+    assert job.helper_pids == (102,)
+
+
+def test_a_rank_that_renamed_itself_is_known_by_its_file():
+    processes = torchrun(100, 0, 1)
+    processes[1] = replace(processes[1], argv=("step", "12"), comm="step", program="python3.11")
+    processes[2] = replace(processes[2], argv=("step 12",), comm="step", libraries=frozenset())
+    assert pid_by_rank(find_one(processes)) == {0: 101}
+
+
+def test_the_agent_may_be_a_persons_own_program():
+    processes = torchrun(100, 0, 1)
+    processes[0] = replace(processes[0], argv=("python", "sweep.py"), comm="python")
+    job = find_one(processes)
+    assert (job.launcher, job.root_pid, job.notes) == ("torchrun", 100, ())
+
+
+def test_wrappers_belong_to_the_launchers_and_are_not_the_root():
+    agent, *ranks = torchrun(100, 0, 1)
+    wrappers = [
+        process(90, 89, "/usr/bin/time -v uv run torchrun train.py"),
+        process(91, 90, "uv run torchrun train.py"),
+    ]
+    job = find_one([process(89, 1, "-bash"), *wrappers, replace(agent, ppid=91), *ranks])
+    assert (job.root_pid, job.launcher_pids) == (100, (90, 91, 100))
+    assert job.command == "torchrun train.py"
+
+
+def test_ranks_without_agent_are_one_job():
+    orphans = [replace(one, ppid=1) for one in torchrun(100, 0, 1)[1:]]
+    job = find_one([process(1, 0, "/sbin/init", uid=0), *orphans])
+    assert pid_by_rank(job) == {0: 101, 1: 102}
+    assert (job.launcher, job.root_pid, job.launcher_pids) == ("torchrun", 101, ())
+    assert "its launcher is gone" in job.notes[0]
+
+
+def test_one_of_two_agents_is_gone():
+    second = [replace(one, ppid=1) for one in torchrun(200, 2, 3, size=4)[1:]]
+    job = find_one(torchrun(100, 0, 1, size=4) + second)
+    assert pid_by_rank(job) == {0: 101, 1: 102, 2: 201, 3: 202}
+    assert job.notes == ("the launcher of rank 2, 3 is gone: nobody restarts or ends them",)
+
+
+def test_a_rank_that_is_gone_is_named():
+    agent, first, _ = torchrun(100, 0, 1)
+    job = find_one([agent, first])
+    assert job.notes == ("no process for rank 1: not started yet, or ended",)
+
+
+def test_a_zombie_that_was_known_before_stays_a_rank():
+    agent, first, second = torchrun(100, 0, 1)
+    job = find_one([agent, first, replace(second, state="Z")])
+    assert pid_by_rank(job) == {0: 101, 1: 102}
+
+
+def test_restarts_are_counted():
+    job = find_one(torchrun(100, 0, 1, TORCHELASTIC_RESTART_COUNT="3"))
+    assert [rank.restart_count for rank in job.ranks] == [3, 3]
+
+
+def test_devices_and_those_that_may_be_seen():
+    job = find_one(torchrun(100, 0, 1, CUDA_VISIBLE_DEVICES="2,3"), {101: ["GPU-c"], 102: []})
+    assert [rank.devices for rank in job.ranks] == [("GPU-c",), ()]
+    assert {rank.visible_devices for rank in job.ranks} == {"2,3"}
+
+
+def test_ranks_that_were_started_by_hand():
+    environ = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    shell = process(50, 1, "bash run_all.sh")
+    ranks = [
+        torch_process(51 + rank, 50, "python train.py", environ={**environ, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    job = find_one([shell, *ranks])
+    assert pid_by_rank(job) == {0: 51, 1: 52}
+    assert (job.launcher, job.launcher_pids, job.root_pid) == ("python", (), 51)
+    assert job.rendezvous == "127.0.0.1:29500"
+
+
+def test_variables_of_a_host_are_not_those_of_its_spawned_ranks():
+    """A pod of Kubernetes has RANK and WORLD_SIZE of hosts in every process."""
+    environ = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "pod-0",
+        "MASTER_PORT": "23456",
+    }
+    ranks = [
+        spawned(61 + index, 60, environ=environ, libraries={"torch"}, threads={"pt_nccl_watchdg"})
+        for index in range(4)
+    ]
+    job = find_one([torch_process(60, 1, "python train.py", environ=environ), *ranks])
+    assert pid_by_rank(job) == {4: 61, 5: 62, 6: 63, 7: 64}
+    assert (job.launcher, job.world_size, job.rendezvous) == ("mp.spawn", 8, "pod-0:23456")
+
+
+SLURM = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"}
+
+
+def test_a_batch_script_is_no_rank():
+    processes = [
+        process(70, 1, ("slurmstepd: [7.batch]",), environ=None, uid=0),
+        process(71, 70, "/bin/bash /var/spool/slurmd/job7/slurm_script", environ=SLURM),
+        torch_process(72, 71, "python train.py", environ=SLURM),
+    ]
+    job = find_one(processes)
+    assert (job.launcher, job.world_size, pid_by_rank(job)) == ("python", 1, {0: 72})
+    assert job.launcher_pids == ()
+
+
+def test_torchrun_in_a_batch_script_stays_torchrun():
+    agent, *ranks = torchrun(100, 0, 1, **SLURM)
+    processes = [
+        process(70, 1, ("slurmstepd: [7.batch]",), environ=None, uid=0),
+        process(71, 70, "/bin/bash /var/spool/slurmd/job7/slurm_script", environ=SLURM),
+        replace(agent, ppid=71, environ=SLURM),
+    ]
+    job = find_one([*processes, *ranks])
+    assert (job.launcher, job.root_pid, job.launcher_pids) == ("torchrun", 100, (100,))
+
+
+def mpi_environ(rank: int, **more: str) -> dict[str, str]:
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+        "PMIX_RANK": str(rank),
+        **more,
+    }
+
+
+def test_mpirun_in_an_allocation_of_slurm():
+    processes = [process(80, 1, "mpirun -np 2 python train.py", environ=SLURM)]
+    for rank in range(2):
+        environ = mpi_environ(rank, PMIX_NAMESPACE="5", **SLURM)
+        processes.append(torch_process(81 + rank, 80, "python train.py", environ=environ))
+    job = find_one(processes)
+    assert (job.launcher, job.world_size, pid_by_rank(job)) == ("mpirun", 2, {0: 81, 1: 82})
+
+
+def test_two_mpiruns_without_names_are_told_apart_by_their_launchers():
+    processes = []
+    for root in (80, 90):
+        processes.append(process(root, 1, "mpiexec.hydra -n 2 python train.py"))
+        processes.append(process(root + 1, root, "/usr/bin/hydra_pmi_proxy --control-port a:1"))
+        for rank in range(2):
+            environ = {"PMI_RANK": str(rank), "PMI_SIZE": "2"}
+            command = "python train.py"
+            processes.append(torch_process(root + 2 + rank, root + 1, command, environ=environ))
+    jobs, _ = find(processes)
+    assert [pid_by_rank(job) for job in jobs] == [{0: 92, 1: 93}, {0: 82, 1: 83}]
+    assert [job.launcher_pids for job in jobs] == [(90, 91), (80, 81)]
+
+
+def test_horovod_over_mpi_is_horovods():
+    processes = [
+        process(80, 1, "python /venv/bin/horovodrun -np 2 python train.py"),
+        process(81, 80, "/bin/sh -c mpirun"),
+        process(82, 81, "mpirun -np 2 python train.py"),
+        *(torch_process(83 + i, 82, "python train.py", environ=mpi_environ(i)) for i in range(2)),
+    ]
+    job = find_one(processes)
+    assert (job.launcher, job.root_pid, job.launcher_pids) == ("horovod", 80, (80, 81, 82))
+
+
+def test_tensorflows_own_variable():
+    cluster = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
+    processes = []
+    for index, task in enumerate([("chief", 0), ("worker", 0)]):
+        config = json.dumps({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
+        environ = {"TF_CONFIG": config}
+        command = "python train.py"
+        processes.append(process(60 + index, 1, command, environ=environ, libraries={"tensorflow"}))
+    job = find_one(processes)
+    assert (job.launcher, job.world_size) == ("MirroredStrategy", 3)
+    assert pid_by_rank(job) == {0: 60, 1: 61}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "0", "WORLD_SIZE": "", "MASTER_ADDR": "a"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "²", "WORLD_SIZE": "2"},
+        {"TF_CONFIG": "{"},
+        {"TF_CONFIG": '{"cluster": [], "task": {"type": "worker", "index": 0}}'},
+        {"LOCAL_RANK": "1"},
+    ],
+)
+def test_variables_that_say_nothing(environ):
+    """One process is then what it is: one process."""
+    job = find_one([torch_process(60, 1, "python train.py", environ=environ)])
+    assert (job.launcher, job.world_size, pid_by_rank(job)) == ("python", 1, {0: 60})
+
+
+def ddptop_job(guardian: int, **more: str) -> list:
+    environ = {"DDPTOP_JOB_ID": "mine@abc", **more}
+    python = "/venv/bin/python"
+    return [
+        process(guardian, 1, f"{python} -m ddptop_runner.guardian mine", environ=environ),
+        process(guardian + 1, guardian, f"{python} -m ddptop_runner.supervisor", environ=environ),
+        torch_process(
+            guardian + 2,
+            guardian + 1,
+            f"{python} /s/ddptop_runner/agent/__main__.py",
+            environ=environ,
+        ),
+        *(
+            torch_process(
+                guardian + 3 + rank,
+                guardian + 2,
+                f"{python} -u train.py",
+                environ=rank_environ(rank, **environ),
+            )
+            for rank in range(2)
+        ),
+    ]
+
+
+def test_ddptops_own_jobs_are_left_out_with_all_below_them():
+    stray = torch_process(700, 603, "python evaluate.py", environ={})
+    jobs, unreadable = find([*ddptop_job(600), stray], {603: ["GPU-a"]}, range(600, 605))
+    assert (jobs, unreadable) == ([], [])
+
+
+def test_a_job_of_another_ddptop_is_shown_as_such():
+    job = find_one(ddptop_job(600))
+    assert (job.launcher, job.root_pid) == ("ddptop", 600)
+    assert pid_by_rank(job) == {0: 603, 1: 604}
+    assert job.launcher_pids == (600, 601, 602)
+    assert job.notes == ("ddptop's job mine of another state folder",)
+
+
+def test_when_it_was_started_and_what_is_printed():
+    agent, *ranks = torchrun(100, 0, 1)
+    argv = ("/venv/bin/python", "/venv/bin/torchrun", "a b.py", "\x1b[2J\nx", "\udcff")
+    job = find_one([replace(agent, argv=argv), *ranks])
+    assert job.started_at.timestamp() == pytest.approx(1_700_000_000 + 10.0)
+    assert "\n" not in job.command and "\x1b" not in job.command
+    assert job.command.startswith("torchrun 'a b.py'")
+    assert job.command.encode()
+    assert job.user == "user1000"
+
+
+def test_a_very_long_command_is_cut():
+    agent, *ranks = torchrun(100, 0, 1)
+    job = find_one([replace(agent, argv=(*agent.argv, "x" * 5000)), *ranks])
+    assert len(job.command) == 400 and job.command.endswith("...")

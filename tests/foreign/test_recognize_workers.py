@@ -1,0 +1,348 @@
+"""Ranks that no variable tells: workers of a script, connected processes, and single ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.foreign.builders import find, find_one, pid_by_rank, process, spawned, torch_process
+
+from ddptop_runner.foreign.types import ProcessFacts
+
+GLOO = {"python", "gloo_tcp_loop", "pt_gloo_runloop"}
+OWNER = {*GLOO, "pt_tcpstore_uv"}
+
+
+def script(command: str = "python train.py", **values) -> ProcessFacts:
+    return torch_process(10, 1, command, **values)
+
+
+def tracker() -> ProcessFacts:
+    code = "from multiprocessing.resource_tracker import main;main(4)"
+    return process(11, 10, ("python", "-c", code), libraries=())
+
+
+def rank(pid: int, **values) -> ProcessFacts:
+    return spawned(pid, 10, **{"libraries": {"torch"}, "threads": GLOO, **values})
+
+
+def test_ranks_in_the_order_of_their_start():
+    ranks = [
+        rank(14, start_ticks=141),
+        rank(13, start_ticks=142),
+        rank(12, start_ticks=140, threads=OWNER),
+    ]
+    job = find_one([script(), tracker(), *ranks])
+    assert pid_by_rank(job) == {0: 12, 1: 14, 2: 13}
+    assert (job.launcher, job.world_size, job.helper_pids) == ("mp.spawn", 3, (11,))
+    assert [one.local_rank for one in job.ranks] == [0, 1, 2]
+
+
+def test_a_manager_is_no_rank_and_no_job():
+    manager = rank(12, threads={"python"})
+    job = find_one([script(), tracker(), manager, rank(13, threads=OWNER), rank(14)])
+    assert pid_by_rank(job) == {0: 13, 1: 14}
+    assert job.helper_pids == (11, 12)
+
+
+def test_a_rank_that_is_not_at_work_yet_has_its_number_already():
+    late = rank(14, threads={"python"})
+    job = find_one([script(), rank(12, threads=OWNER), rank(13), late])
+    assert pid_by_rank(job) == {0: 12, 1: 13, 2: 14}
+
+
+def test_a_worker_that_comes_much_later_is_no_rank():
+    evaluation = rank(14, threads={"python"}, start_ticks=99_999)
+    job = find_one([script(), rank(12, threads=OWNER), rank(13), evaluation])
+    assert pid_by_rank(job) == {0: 12, 1: 13}
+    assert job.helper_pids == (14,)
+
+
+def test_before_anyone_is_at_work_there_is_one_process():
+    job = find_one([script(), tracker(), rank(12, threads={"python"})])
+    assert (job.launcher, job.name, pid_by_rank(job)) == ("python", "train:10", {0: 10})
+    assert job.ranks[0].helpers == (11, 12)
+
+
+def test_workers_on_devices_are_ranks_without_threads_that_tell():
+    ranks = [rank(12, threads={"python"}), rank(13, threads={"python"})]
+    job = find_one([script(), *ranks], {12: ["GPU-a"], 13: ["GPU-b"]})
+    assert (job.launcher, pid_by_rank(job)) == ("mp.spawn", {0: 12, 1: 13})
+    assert [one.devices for one in job.ranks] == [("GPU-a",), ("GPU-b",)]
+
+
+def test_workers_of_a_rank_with_a_device_are_its_data_loaders():
+    workers = [rank(12, threads={"python"}), rank(13, comm="pt_data_worker")]
+    job = find_one([script(), *workers], {10: ["GPU-a"]})
+    assert (job.launcher, pid_by_rank(job)) == ("python", {0: 10})
+    assert job.ranks[0].helpers == (12, 13)
+
+
+def test_the_fork_server_is_between():
+    code = "from multiprocessing.forkserver import main; main(4, 5, [], **{})"
+    server = process(12, 10, ("python", "-c", code), libraries={"torch"})
+    ranks = [replace(server, pid=pid, ppid=12, start_ticks=pid * 10) for pid in (13, 14, 15)]
+    threads = [OWNER, GLOO, {"pt_data_worker"}]
+    ranks = [replace(one, threads=frozenset(t)) for one, t in zip(ranks, threads, strict=True)]
+    ranks[2] = replace(ranks[2], comm="pt_data_worker")
+    job = find_one([script(), server, *ranks])
+    assert (job.launcher, pid_by_rank(job)) == ("mp.spawn", {0: 13, 1: 14})
+    assert set(job.helper_pids) == {12, 15}
+
+
+def test_forked_ranks():
+    ranks = [
+        torch_process(pid, 10, "python train.py", threads=threads)
+        for pid, threads in ((12, OWNER), (13, GLOO))
+    ]
+    job = find_one([script(), *ranks])
+    assert (job.launcher, pid_by_rank(job), job.world_size) == ("mp.spawn", {0: 12, 1: 13}, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first", "world"),
+    [
+        ("--rank 1 --world-size 3", 2, 6),
+        ("--rank=1 --world_size=3", 2, 6),
+        ("--node_rank 2 --nnodes 4", 4, 8),
+        ("--rank 16", 0, None),  # of a LoRA
+        ("--rank 8 --world-size 2", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_the_hosts_before_this_one_count(arguments, first, world):
+    job = find_one([script(f"python train.py {arguments}".strip()), rank(12), rank(13)])
+    assert pid_by_rank(job) == {first: 12, first + 1: 13}
+    assert job.world_size == world
+
+
+def test_what_a_rank_executes_tells_its_number():
+    environ = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    worker = spawned(20, 13, environ=environ, comm="pt_data_worker")
+    job = find_one([script(), rank(12), rank(13), worker])
+    assert pid_by_rank(job) == {4: 12, 5: 13}
+    assert [one.evidence for one in job.ranks] == ["start order", "environment"]
+    assert (job.world_size, job.rendezvous) == (8, "a:1")
+    assert job.ranks[1].helpers == (20,)
+
+
+def test_contradicting_numbers_are_not_believed():
+    workers = [
+        spawned(20 + pid, pid, environ={"RANK": "0"}, comm="pt_data_worker") for pid in (12, 13)
+    ]
+    job = find_one([script(), rank(12, threads=OWNER), rank(13), *workers])
+    assert pid_by_rank(job) == {0: 12, 1: 13}
+    assert {one.evidence for one in job.ranks} == {"start order"}
+
+
+def test_two_unconnected_scripts_are_two_jobs():
+    first = [script(), rank(12, threads=OWNER, listens={500}), rank(13, connected={500})]
+    second = [
+        replace(one, pid=one.pid + 100, ppid=one.ppid + 100 if one.ppid > 1 else 1) for one in first
+    ]
+    moved = [
+        replace(one, listens=frozenset({600}) if one.listens else None, connected=frozenset({600}))
+        for one in second
+    ]
+    jobs, _ = find(first + moved)
+    assert sorted(job.name for job in jobs) == ["train:10", "train:110"]
+
+
+def test_ranks_whose_script_is_gone_are_one_job():
+    first = replace(rank(12, threads=OWNER, listens={500}), ppid=1)
+    second = replace(rank(13, connected={500}), ppid=1)
+    job = find_one([second, first])
+    assert (job.launcher, pid_by_rank(job)) == ("mp.spawn", {0: 12, 1: 13})
+    assert any("is gone" in note for note in job.notes)
+
+
+def test_processes_started_one_by_one_are_joined_by_their_port():
+    processes = [
+        torch_process(30, 1, "python a.py --rank=1", threads=GLOO, connected={700}),
+        torch_process(31, 1, "python a.py --rank=0", threads=OWNER, listens={700}),
+        torch_process(32, 1, "python b.py", threads=OWNER, listens={800}),
+    ]
+    jobs, _ = find(processes)
+    by_name = {job.name: job for job in jobs}
+    assert set(by_name) == {"a:31", "b:32"}
+    assert pid_by_rank(by_name["a:31"]) == {0: 31, 1: 30}
+    assert {one.evidence for one in by_name["a:31"].ranks} == {"arguments"}
+    plain = [replace(one, argv=("python", "a.py")) for one in processes[:2]]
+    job = find_one(plain)
+    assert pid_by_rank(job) == {0: 31, 1: 30}  # who owns the store is the first
+    assert {one.evidence for one in job.ranks} == {"sockets"}
+
+
+# --- single processes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "stem"),
+    [
+        ("python3 /home/a/train.py --lr 1", "train"),
+        ("python -m pkg.models.fit", "fit"),
+        ("python -u -X dev -W error train.py", "train"),
+        ("python -c print", "python"),
+        ("python", "python"),
+        ("/opt/conda/bin/python3.12 -m pkg", "pkg"),
+        ("python we;ird.py", "we-ird"),
+        ("./frozen_trainer --x", "frozen_trainer"),
+    ],
+)
+def test_the_name_of_a_single_process(command, stem):
+    job = find_one([torch_process(40, 1, command)])
+    assert (job.name, job.launcher, job.world_size) == (f"{stem}:40", "python", 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -m http.server",
+        "python /venv/bin/jupyter-lab",
+        "python -m ipykernel_launcher -f k.json",
+        "python -m pylsp",
+        "node server.js",
+    ],
+)
+def test_servers_are_no_training(command):
+    assert find([process(40, 1, command, libraries=())]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python /venv/bin/pytest tests",
+        "python -m pytest",
+        "python /venv/bin/tensorboard --logdir .",
+        "python /venv/bin/ddptop",
+        "python -m ddptop_runner.sampler",
+        "/venv/bin/py-spy dump",
+        "python -m ipykernel_launcher -f k.json",
+    ],
+)
+def test_tools_that_load_a_framework_are_no_training(command):
+    assert find([torch_process(40, 1, command)]) == ([], [])
+
+
+def test_a_notebook_counts_once_it_holds_a_device():
+    kernel = torch_process(40, 1, "python -m ipykernel_launcher -f k.json")
+    job = find_one([kernel], {40: ["GPU-a"]})
+    assert (job.name, job.ranks[0].devices) == ("notebook:40", ("GPU-a",))
+
+
+def test_python_with_a_device_counts_without_a_framework():
+    assert find_one([process(40, 1, "python x.py")], {40: ["GPU-a"]}).launcher == "python"
+
+
+def test_another_program_with_a_device_is_no_training():
+    assert find([process(40, 1, "/usr/lib/xorg/Xorg :0")], {40: ["GPU-a"]}) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("libraries", "launcher"),
+    [({"torch"}, "DataParallel"), ({"tensorflow"}, "MirroredStrategy"), ({"jax"}, "python")],
+)
+def test_one_process_on_several_devices(libraries, launcher):
+    held = {40: ["GPU-a", "GPU-b", "GPU-c"]}
+    job = find_one([process(40, 1, "python x.py", libraries=libraries)], held)
+    assert job.launcher == launcher and "3 devices" in job.notes[0]
+    assert [one.devices for one in job.ranks] == [("GPU-a", "GPU-b", "GPU-c")]
+
+
+def test_a_single_process_has_its_workers_and_its_wrapper():
+    processes = [
+        process(39, 1, "timeout 9h python train.py"),
+        torch_process(40, 39, "python train.py"),
+        torch_process(41, 40, "python train.py", comm="pt_data_worker"),
+        process(42, 40, "nvcc x.cu"),
+    ]
+    job = find_one(processes, {40: ["GPU-a"]})
+    assert (job.root_pid, job.launcher_pids) == (40, (39,))
+    assert job.ranks[0].helpers == (41, 42)
+
+
+def test_a_sweep_is_not_its_trainings():
+    processes = [
+        torch_process(40, 1, "python sweep.py"),
+        torch_process(41, 40, "python train.py --lr 1"),
+        torch_process(42, 40, "python train.py --lr 2"),
+    ]
+    jobs, _ = find(processes, {41: ["GPU-a"], 42: ["GPU-b"]})
+    assert [job.name for job in jobs] == ["train:42", "train:41"]
+    assert len(find(processes)[0]) == 1  # without devices nothing tells them apart
+
+
+def test_the_only_worker_with_the_device_is_the_rank():
+    worker = spawned(41, 40, libraries={"torch"})
+    job = find_one([torch_process(40, 1, "python train.py"), worker], {41: ["GPU-a"]})
+    assert (job.root_pid, pid_by_rank(job), job.launcher_pids) == (40, {0: 41}, (40,))
+
+
+def test_zombies_and_the_dead_are_no_training():
+    assert find([torch_process(40, 1, "python x.py", state="Z")]) == ([], [])
+
+
+def test_a_pinned_process_is_a_job():
+    jobs, _ = find([process(40, 1, "sleep 60"), process(41, 40, "sleep 61")], pinned=[40, 999])
+    assert [job.name for job in jobs] == ["sleep:40"]
+    assert jobs[0].ranks[0].helpers == (41,)
+    assert "not recognised" in jobs[0].notes[0]
+
+
+def test_a_circle_of_parents_ends():
+    """A pid may be given to another process while /proc is read."""
+    find([torch_process(40, 41, "python a.py"), torch_process(41, 40, "python b.py")])
+
+
+# --- what may not be looked into -------------------------------------------------------------
+
+
+def hidden(pid: int, command: str, **values) -> ProcessFacts:
+    return process(pid, 1, command, **{"uid": 1001, "environ": None, **values})
+
+
+def test_another_users_processes_are_named_with_reason_and_remedy():
+    processes = [
+        hidden(50, "python train.py"),
+        replace(hidden(51, "python train.py"), ppid=50),  # a worker
+        hidden(52, "/usr/bin/python3 /usr/bin/fail2ban-server", uid=0),
+        hidden(53, "python3 /opt/agent.py", uid=998),
+        hidden(54, "./solver"),
+        hidden(55, "bash"),
+    ]
+    jobs, unreadable = find(processes, {54: ["GPU-a"]})
+    assert jobs == []
+    assert [(one.pid, one.user, one.command) for one in unreadable] == [
+        (50, "user1001", "python train.py"),
+        (54, "user1001", "./solver"),
+    ]
+    assert unreadable[1].devices == ("GPU-a",)
+    assert unreadable[0].reason == "its environment is user1001's: look as user1001 or as root"
+
+
+def test_another_users_ranks_are_not_guessed():
+    workers = [spawned(51 + i, 50, uid=1001, environ=None) for i in range(2)]
+    devices = {51: ["GPU-a"], 52: ["GPU-b"]}
+    jobs, unreadable = find([hidden(50, "python train.py"), *workers], devices)
+    assert jobs == []
+    assert [(one.pid, one.devices) for one in unreadable] == [(51, ("GPU-a",)), (52, ("GPU-b",))]
+
+
+def test_of_another_users_launcher_the_ranks_are_named():
+    agent = hidden(50, "python /venv/bin/torchrun train.py")
+    ranks = [replace(hidden(51 + i, "/usr/bin/python3 -u train.py"), ppid=50) for i in range(2)]
+    assert [one.pid for one in find([agent, *ranks])[1]] == [51, 52]
+    assert [one.pid for one in find([agent])[1]] == [50]
+
+
+def test_the_reason_fits_who_asks():
+    mine = hidden(50, "python train.py", uid=1000)
+    assert "gained rights" in find([mine])[1][0].reason
+    assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
+
+
+def test_a_pid_that_only_the_driver_knows():
+    _, [one] = find([], {77: ["GPU-a"]})
+    assert (one.pid, one.user, one.command, one.devices) == (77, None, None, ("GPU-a",))
+    assert "hidepid" in one.reason
+    assert find([], {77: ["GPU-a"]}, [77])[1] == []

@@ -151,8 +151,8 @@ def gather_driver(place: Place) -> DriverFacts:
         library=True,
         pci_devices=on_bus,
         driver=report.driver,
-        devices=len(report.gpus),
-        lost=tuple(gpu.index for gpu in report.gpus if gpu.lost),
+        devices=sum(gpu.parent_uuid is None for gpu in report.gpus),
+        lost=tuple(gpu.index for gpu in report.gpus if gpu.lost and gpu.parent_uuid is None),
         note=report.note,
     )
 

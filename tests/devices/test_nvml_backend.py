@@ -384,12 +384,24 @@ def test_an_event_set_that_fails_is_set_up_anew(make_stub, make_reader):
     reader = make_reader(stub)
     reader.sample(0)
     stub.set_driver(errors={"nvmlEventSetWait_v2": UNKNOWN})
-    reader.sample(1)
+    deaf = reader.sample(1)[0]
+    assert deaf["xid"] is None and deaf["unknown"]["xid"] == "unreadable: NVML error 999"
     stub.set_driver(errors={})
     for second in range(2, 12):
         reader.sample(second)
     stub.raise_xid(0, 45)
     assert reader.sample(12)[0]["xid"] == [45]
+
+
+@pytest.mark.parametrize("status", [FUNCTION_NOT_FOUND, NO_PERMISSION])
+def test_where_events_cannot_be_waited_for_xids_are_unknown(make_stub, make_reader, status):
+    stub = make_stub(1)
+    stub.set_driver(errors={"nvmlEventSetWait_v2": status})
+    reader = make_reader(stub)
+    for second in range(31):
+        gpu = reader.sample(second)[0]
+    assert gpu["xid"] is gpu["xid_meanings"] is None and gpu["unknown"]["xid"]
+    assert stub.counts()["nvmlEventSetWait_v2"] == stub.counts()["nvmlEventSetCreate"] == 1
 
 
 # --- which devices -----------------------------------------------------------------------------

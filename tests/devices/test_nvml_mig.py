@@ -113,8 +113,9 @@ def test_an_instance_that_was_asked_for_and_is_gone_says_so(stub, make_reader):
     stub.gpus = [gpu for gpu in stub.gpus if gpu.uuid != SECOND]
     stub.write()
     for second in range(1, 12):
-        gpu = reader.sample(second)[0]
-    assert gpu["lost"] and "no longer there" in gpu["note"]
+        report = reader.report(second)
+    assert report["gpus"][0]["lost"] and "no longer there" in report["gpus"][0]["note"]
+    assert report["note"] == f"{SECOND} lost: see `nvidia-smi -L`"
 
 
 def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
@@ -126,6 +127,8 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     for second in range(1, 40):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False, True, True, True]
+    assert reader.report(39)["note"].startswith("GPU 1 lost: ")
+    assert "MIG" not in reader.report(39)["note"]
     with stub.together():
         for index in (1, 100, 102):
             stub.restore(index)

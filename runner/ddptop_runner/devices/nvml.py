@@ -112,8 +112,16 @@ class NvmlBackend:
             parts.append(f"not on this machine: {', '.join(self._missing)}")
         if self._forbidden:
             parts.append(f"{self._forbidden} device(s) that this user or container may not use")
-        if lost := [str(gpu.index) for gpu in self._gpus if gpu.handle is None]:
-            parts.append(f"GPU {', '.join(lost)} lost: see `dmesg | grep -i xid`, reset or reboot")
+        gone = [gpu for gpu in self._gpus if gpu.handle is None]
+        if lost := [gpu for gpu in gone if gpu.parent_uuid is None]:
+            indices = ", ".join(str(gpu.index) for gpu in lost)
+            parts.append(f"GPU {indices} lost: see `dmesg | grep -i xid`, reset or reboot")
+        devices = {gpu.uuid for gpu in lost}
+        parts += [
+            f"{gpu.uuid} lost: see `nvidia-smi -L`"
+            for gpu in gone
+            if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
+        ]
         if not parts and not self._gpus:
             return "no device was asked for"
         return "; ".join(parts) or None
@@ -286,6 +294,10 @@ class NvmlBackend:
                 if gpu.handle is not None and XidWatch.address(gpu.handle) == address:
                     gpu.xids.append(code)
                     del gpu.xids[:-32]
+        if self._xids.deaf is not None:
+            for gpu in self._gpus:
+                if gpu.parent_uuid is None and gpu.why_no_xids is None:
+                    gpu.why_no_xids = self._xids.deaf
 
 
 def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:

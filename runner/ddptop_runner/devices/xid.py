@@ -9,9 +9,15 @@ from typing import Any
 import pynvml
 
 from ddptop_runner.devices.nvml_calls import tally
-from ddptop_runner.devices.words import NOT_SUPPORTED, Why, why_not
+from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, why_not
 
 _MOST_EVENTS_PER_TICK = 64
+_NEVER = {
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+"""A wait that ends so will end so each time."""
 
 
 class XidWatch:
@@ -21,10 +27,13 @@ class XidWatch:
         self._set: Any | None = None
         self.broken = False
         """Whether listening ended by an error, so that it has to be started anew."""
+        self.deaf: Why | None = None
+        """Why no device is heard any more; None while listening."""
 
     def forget(self) -> None:
         """Leave the event set behind: NVML is started again."""
         self._set, self.broken = None, True
+        self.deaf = NOT_LISTENING
 
     @staticmethod
     def address(handle: Any) -> int | None:
@@ -37,7 +46,7 @@ class XidWatch:
         Returns why each device, by its handle's address, cannot report XIDs (None: it can), and the
         handles of devices that turned out to be lost.
         """
-        self._set, self.broken = None, False
+        self._set, self.broken, self.deaf = None, False, None
         reasons: dict[int | None, Why | None] = {}
         lost: list[Any] = []
         try:
@@ -72,7 +81,8 @@ class XidWatch:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                    self._set, self.broken = None, True
+                    self._set, self.deaf = None, why_not(error.value)
+                    self.broken = error.value not in _NEVER
                 break
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 reports.append((self.address(event.device), int(event.eventData)))

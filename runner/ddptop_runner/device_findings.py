@@ -82,23 +82,21 @@ def _heat_and_clock(gpu: GpuSample) -> list[str]:
 
 def _xid(placement: Placement, device: Device) -> list[Finding]:
     gpu = device.gpu
-    codes = [code for code in gpu.xid or () if code != XID_OF_A_KILLED_PROCESS]
-    if not codes:
-        return []
     meanings = dict(zip(gpu.xid or (), gpu.xid_meanings or (), strict=False))
-    named = [
-        f"XID {code} ({meanings[code]})" if meanings.get(code) else f"XID {code}"
-        for code in dict.fromkeys(codes)
-    ]
-    severity: Severity = "warning"
-    if XIDS_OF_DEVICES.intersection(codes):
-        severity = "error"
-    elif XIDS_OF_PROGRAMS.issuperset(codes):
-        severity = "info"
-    message = f"{_with_ranks(placement, device)} reported {', '.join(named)}"
-    if severity == "error":
-        message += ": the device needs a reset or a check (nvidia-smi -q, dmesg)"
-    return [Finding(f"xid-{gpu.index}", severity, message, _ranks(placement, device), (gpu.index,))]
+    found = []
+    for code in sorted(set(gpu.xid or ()) - {XID_OF_A_KILLED_PROCESS}):
+        severity: Severity = "warning"
+        if code in XIDS_OF_DEVICES:
+            severity = "error"
+        elif code in XIDS_OF_PROGRAMS:
+            severity = "info"
+        meaning = f" ({meanings[code]})" if meanings.get(code) else ""
+        message = f"{_with_ranks(placement, device)} reported XID {code}{meaning}"
+        if severity == "error":
+            message += ": the device needs a reset or a check (nvidia-smi -q, dmesg)"
+        id_ = f"xid-{code}-{gpu.index}"
+        found.append(Finding(id_, severity, message, _ranks(placement, device), (gpu.index,)))
+    return found
 
 
 def _memory_errors(placement: Placement, device: Device) -> list[Finding]:

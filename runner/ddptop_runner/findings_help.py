@@ -110,8 +110,9 @@ command are named.""",
 def explain(finding_id: str) -> str:
     """Help on an alert: what it means, what usually causes it, what to do; "" for an unknown one.
 
-    `finding_id` is `Alert.id`; a number at its end (the device) makes no difference. Lines of a
+    `finding_id` is `Alert.id`; numbers at its end (of XID and device) make no
+    difference. Lines of a
     paragraph are joined, so that a viewer may wrap them; an empty line parts paragraphs.
     """
-    text = _HELP.get(re.sub(r"-\d+$", "", finding_id), "")
+    text = _HELP.get(re.sub(r"(-\d+)+$", "", finding_id), "")
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))

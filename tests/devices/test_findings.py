@@ -427,18 +427,19 @@ def test_nothing_wrong_with_the_device(fields):
 
 def test_xids_with_their_meaning():
     case = with_gpu(xid=[45, 79], xid_meanings=["stopped", "GPU has fallen off the bus"])
-    finding = the(case, "xid-3")
+    finding = the(case, "xid-79-3")
     assert (finding.severity, finding.ranks, finding.gpus) == ("error", (3,), (3,))
     assert finding.message == (
         "GPU 3 (rank 3) reported XID 79 (GPU has fallen off the bus): the device needs a reset or "
         "a check (nvidia-smi -q, dmesg)"
     )
-    assert the(with_gpu(xid=[31]), "xid-3").severity == "info"  # a fault of the program
-    finding = the(with_gpu(xid=[13, 777]), "xid-3")
-    assert (finding.severity, finding.message) == (
-        "warning",
-        "GPU 3 (rank 3) reported XID 13, XID 777",
-    )
+    assert the(with_gpu(xid=[31, 31]), "xid-31-3").severity == "info"  # a fault of the program
+    found = find(*with_gpu(xid=[13, 777]), JOB)
+    assert [(one.id, one.severity) for one in found] == [
+        ("xid-777-3", "warning"),
+        ("xid-13-3", "info"),
+    ]
+    assert found[0].message == "GPU 3 (rank 3) reported XID 777"
 
 
 def test_memory_errors():
@@ -495,13 +496,23 @@ def test_a_launcher_on_a_device_is_the_jobs():
     assert the((joined, labelled), "other-process-0")
 
 
+def test_step_times_name_no_straggler():
+    """The all-reduce makes them alike: whose are longer is not who is slow."""
+    for slow in range(4):
+        assert_healthy((change(RANKS, {slow: {"step_time_s": 3.0, "steps_per_s": 0.3}}), GPUS))
+
+
 # -- at large --------------------------------------------------------------------------------------
 
 
 def test_findings_are_worst_first():
     ranks, gpus = with_strays([1])
     gpus = change(gpus, {2: {"xid": [79]}, 3: {"ecc_uncorrected": 1}})
-    assert [f.id for f in find(ranks, gpus, JOB)] == ["xid-2", "stray-context-0", "ecc-3"]
+    assert [f.id for f in find(ranks, gpus, JOB)] == [
+        "xid-79-2",
+        "stray-context-0",
+        "ecc-3",
+    ]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -587,4 +598,5 @@ def test_every_finding_is_explained():
         assert len(text) > 100, id_
         assert all("\n" not in paragraph for paragraph in text.split("\n\n"))
     assert explain("stray-context-12") == explain("stray-context-0")
+    assert explain("xid-79-12") == explain("xid-13-0")
     assert explain("nothing of the kind") == ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +121,22 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     assert job.status()["attempt"] == 2
     assert ddptop_cli("stop", "first").returncode == 0
     assert job.status()["state"] == "stopped"
+
+
+def test_launches_at_the_same_moment_take_different_devices(stub, tmp_path, ddptop_cli):
+    (tmp_path / "s.py").write_text("import time\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "ddptop", "launch", "-d", "--gpus", "auto:1"]
+    launches = [
+        subprocess.Popen([*command, str(tmp_path / "s.py")], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [launch.communicate(timeout=60)[0].strip() for launch in launches]
+    jobs = [Job(name, ddptop_cli) for name in said if name]
+    assert sorted(launch.returncode for launch in launches) == [0, 0, 2]
+    specs = [json.loads((job.folder() / "job.json").read_text()) for job in jobs]
+    assert sorted(spec["devices"][0]["index"] for spec in specs) == [2, 3]
+    for job in jobs:
+        job.cli("kill", job.name)
 
 
 def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue, wait_until):

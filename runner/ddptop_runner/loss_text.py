@@ -130,6 +130,10 @@ class LossParser:
     def _line(self, line: bytes, readings: list[Reading]) -> None:
         if line[:1] == b"[" or b"]<std" in line or b"]:" in line:
             found = fields.prefixes(line)
+            if len(found) == 1 and not found[0].at:
+                (one,) = found
+                self._of_rank(line[one.start :], one.rank, one.local_rank, readings)
+                return
             if found:
                 if found[0].at:
                     self._of_rank(line[: found[0].at], None, None, readings)

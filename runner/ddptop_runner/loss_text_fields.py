@@ -70,8 +70,24 @@ def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
     return weight, validation or _VAL_WORD.search(line, 0, start) is not None
 
 
+_PLAIN = re.compile(  # the only loss of a line, without a name that asks for a closer look
+    rb"(?:^|[\s,;|{(\"'])(?:train_|train/)?loss[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
+    rb"([-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
+)
+
+
 def losses(line: bytes) -> list[Loss]:
     """At most one loss of the training and one of a validation, the training's first."""
+    if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
+        plain = _PLAIN.search(line)
+        if plain is not None:
+            text = plain[1]
+            return [Loss(float(text), text, False, 0)]
+    return _closely(line)
+
+
+def _closely(line: bytes) -> list[Loss]:
+    """The same of any line."""
     best: dict[bool, Loss] = {}
     at = line.find(b"loss")
     while at >= 0:
@@ -107,10 +123,11 @@ class Progress(NamedTuple):
     """run, epoch or samples."""
 
 
+_NOWHERE = Progress()
 _INT = rb"(\d{1,18})(?![\w]|\.\d)"
 _OF = rb"(?:\s{0,8}(?:/|of)\s{0,8}" + _INT + rb")?"
 _STEP = re.compile(
-    rb"(?<![\w-])(?:global_step|num_updates|iteration|iter|steps?|it|batch|update)"
+    rb"(?:global_step|num_updates|iteration|iter|steps?|it|batch|update)"
     rb"(?:\(train\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,12}" + _INT + _OF
 )
 _EPOCH = re.compile(
@@ -136,9 +153,21 @@ _MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18
 _TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")  # Ultralytics
 
 
+_NO_WORD_START = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+def _find_step(line: bytes) -> re.Match[bytes] | None:
+    found = _STEP.search(line)
+    while found is not None and found.start() and line[found.start() - 1] in _NO_WORD_START:
+        found = _STEP.search(line, found.start() + 1)
+    return found
+
+
 def epoch(line: bytes) -> float | None:
     """The epoch that the line names."""
-    found = (b"epoch" in line and _EPOCH.search(line)) or _TABLE_EPOCH.match(line)
+    found = _EPOCH.search(line) if b"epoch" in line else None
+    if found is None and b"g " in line:
+        found = _TABLE_EPOCH.match(line)
     return float(found[1]) if found else None
 
 
@@ -147,7 +176,7 @@ def progress(line: bytes) -> tuple[Progress, float | None]:
     if b"epoch" in line:
         found = _EPOCH_BRACKETS.search(line)
         if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
-            updates = _STEP.search(line)  # fairseq tells both
+            updates = _find_step(line)  # fairseq tells both
             if updates is not None:
                 return Progress(int(updates[1])), float(colon[1])
             found = colon
@@ -156,12 +185,12 @@ def progress(line: bytes) -> tuple[Progress, float | None]:
     if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
         counts = "samples" if found["samples"] else "epoch"
         return Progress(int(found["step"]), int(found["total"]), counts), float(found["epoch"])
-    if (found := _EPOCH_BATCH.match(line)) is not None:
+    if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
         return Progress(int(found[2]), None, "epoch"), float(found[1])
     of = epoch(line)
-    found = _STEP.search(line)
+    found = _find_step(line)
     if found is None:
-        return Progress(), of
+        return _NOWHERE, of
     total = int(found[2]) if found[2] else None
     return Progress(int(found[1]), total, "epoch" if of is not None and total else "run"), of
 
@@ -203,7 +232,7 @@ def bar(line: bytes) -> Bar | None:
         before = _PERCENT_END.sub(b"", line[:percent])
         rate = found[3]
         return _bar(before, found, line, found[4] is not None, rate)
-    glyph = max(line.rfind(part) for part in _GLYPHS)
+    glyph = max(line.rfind(part) for part in _GLYPHS) if b"\xe2" in line else -1
     if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
         return _bar(line[: line.find(b"\xe2")], found, line, True, line[found.end() :])
     if b"/step" in line and (found := _KERAS.match(line)) is not None:

@@ -99,9 +99,10 @@ class JobRecord:
             if rank is None:
                 continue
             reading = one.reading
-            self._progress.setdefault(rank, RankProgress()).hear(
-                reading, now if one.fresh else None
-            )
+            progress = self._progress.get(rank)
+            if progress is None:
+                progress = self._progress[rank] = RankProgress()
+            progress.hear(reading, now if one.fresh else None)
             if reading.loss is None or reading.kind == "val":
                 continue
             if one.fresh:

@@ -125,6 +125,13 @@ def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
     assert not any(child.pid in job.pids for job in taker.take().jobs)
 
 
+def test_another_process_of_a_kept_pid_is_not_kept(sleeper):
+    pid = sleeper().pid
+    taker = CensusTaker()
+    taker.pin(pid, procs.start_ticks(pid) - 1)
+    assert not any(pid in job.pids for job in taker.take().jobs)
+
+
 # --- naming ----------------------------------------------------------------------------------
 
 

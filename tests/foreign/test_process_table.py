@@ -130,6 +130,35 @@ def test_a_zombie_keeps_what_was_known(wait_until):
     assert child.pid not in {facts.pid for facts in table.scan()}
 
 
+def put_process(proc: Path, environ_at: int, state: str = "S", argv: bytes = b"") -> None:
+    """Process 77 as /proc would show it; `environ_at` is 0 while it has no memory."""
+    fields = ["0"] * 49
+    fields[0], fields[1], fields[19], fields[47] = state, "1", "500", str(environ_at)
+    folder = proc / "77"
+    folder.mkdir(exist_ok=True)
+    (folder / "stat").write_text(f"77 (python) {' '.join(fields)}")
+    (folder / "cmdline").write_bytes(argv)
+    (folder / "environ").write_bytes(b"RANK=1\0" if environ_at else b"")
+
+
+def test_an_ending_process_keeps_what_was_known_before_it_is_a_zombie(tmp_path):
+    table = ProcessTable(tmp_path)
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    [before] = table.scan()
+    assert (before.argv, before.environ) == (("python", "train.py"), {"RANK": "1"})
+    put_process(tmp_path, 0, state="R")
+    [ending] = table.scan()
+    assert (ending.argv, ending.environ, ending.state) == (before.argv, before.environ, "R")
+
+
+def test_a_process_seen_within_its_exec_is_read_again(tmp_path):
+    table = ProcessTable(tmp_path)
+    put_process(tmp_path, 0)
+    assert table.scan()[0].environ == {}
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    assert table.scan()[0].environ == {"RANK": "1"}
+
+
 def test_threads_of_python_processes_only():
     with running(sys.executable, "-c", SLEEP) as python, running("sleep", "600") as other:
         table = ProcessTable()

@@ -217,6 +217,35 @@ def test_torchrun_in_a_batch_script_stays_torchrun():
     assert (job.launcher, job.root_pid, job.launcher_pids) == ("torchrun", 100, (100,))
 
 
+def test_srun_may_start_torchrun():
+    step = {**SLURM, "SLURM_STEP_ID": "0"}
+    agent, *ranks = torchrun(100, 0, 1, **step)
+    stepd = process(70, 1, ("slurmstepd: [7.0]",), environ=None, uid=0)
+    job = find_one([stepd, replace(agent, ppid=70, environ=step), *ranks])
+    assert (job.launcher, job.root_pid, job.launcher_pids) == ("torchrun", 100, (100,))
+    assert pid_by_rank(job) == {0: 101, 1: 102}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {**SLURM, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"PMI_RANK": "1", "PMI_SIZE": "2"},
+    ],
+)
+def test_ranks_below_a_task_of_their_host_have_numbers_of_their_own(task):
+    environ = {**task, "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    processes = [process(50, 1, "bash run_all.sh", environ=task)]
+    for rank in (2, 3):
+        one = torch_process(
+            50 + rank, 50, "python train.py", environ={**environ, "RANK": str(rank)}
+        )
+        processes.append(one)
+    job = find_one(processes)
+    assert pid_by_rank(job) == {2: 52, 3: 53} and job.world_size == 4
+
+
 def mpi_environ(rank: int, **more: str) -> dict[str, str]:
     return {
         "OMPI_COMM_WORLD_RANK": str(rank),

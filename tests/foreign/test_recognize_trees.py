@@ -80,7 +80,7 @@ def test_lightning_on_its_second_host():
 def test_a_spawned_worker_of_lightnings_first_rank_is_none():
     tree = read_tree("lightning")
     environ = {**tree.processes[1].environ, "LOCAL_RANK": "0"}
-    worker = replace(tree.processes[1], pid=3299, ppid=3206, start_ticks=1304300, environ=environ)
+    worker = replace(tree.processes[1], pid=3299, ppid=3206, start_ticks=1303980, environ=environ)
     job = find_one([*tree.processes, worker])
     assert pid_by_rank(job) == tree.ranks
     assert 3299 in job.ranks[0].helpers

@@ -78,6 +78,12 @@ def test_workers_of_a_rank_with_a_device_are_its_data_loaders():
     assert job.ranks[0].helpers == (12, 13)
 
 
+def test_workers_of_one_that_trains_itself_are_its_helpers():
+    job = find_one([script(threads=OWNER), rank(12), rank(13)])
+    assert (job.launcher, pid_by_rank(job)) == ("python", {0: 10})
+    assert job.ranks[0].helpers == (12, 13)
+
+
 def test_the_fork_server_is_between():
     code = "from multiprocessing.forkserver import main; main(4, 5, [], **{})"
     server = process(12, 10, ("python", "-c", code), libraries={"torch"})
@@ -306,7 +312,7 @@ def test_another_users_processes_are_named_with_reason_and_remedy():
         hidden(50, "python train.py"),
         replace(hidden(51, "python train.py"), ppid=50),  # a worker
         hidden(52, "/usr/bin/python3 /usr/bin/fail2ban-server", uid=0),
-        hidden(53, "python3 /opt/agent.py", uid=998),
+        hidden(53, "python3 agent.py", uid=998),
         hidden(54, "./solver"),
         hidden(55, "bash"),
     ]

@@ -150,9 +150,7 @@ def launcher_kind(process: ProcessFacts) -> Launcher | None:
         return None
     target = python_target(process.argv)
     if target is None:
-        first = base_name(process.argv[0]).removesuffix(":")
-        if first == "slurmstepd" or process.comm == "slurmstepd":
-            return "srun"
+        first = base_name(process.argv[0].partition(": ")[0])  # a title: `slurmstepd: [7.0]`
         return _LAUNCHER_PROGRAMS.get(first) or _LAUNCHER_SCRIPTS.get(first)
     if target.kind == "module":
         return _LAUNCHER_MODULES.get(target.name)

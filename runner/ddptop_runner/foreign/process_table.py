@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop_runner.foreign.arguments import is_python, is_spawned
+from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.sockets import Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.foreign.variables import RANK_VARIABLES, kept_of
@@ -259,7 +259,7 @@ def _may_train(facts: ProcessFacts) -> bool:
 def _needs_sockets(facts: ProcessFacts, threads: frozenset[str]) -> bool:
     if facts.environ and "RANK" in facts.environ:
         return False
-    return is_spawned(facts) or any(name.startswith(DISTRIBUTED_THREADS) for name in threads)
+    return any(name.startswith(DISTRIBUTED_THREADS) for name in threads)
 
 
 def _with_details(

@@ -59,8 +59,10 @@ def _runs_the_same(tree: Tree, worker: ProcessFacts, parent: ProcessFacts) -> bo
 
 def _draft(tree: Tree, process: ProcessFacts, chain: Sequence[ProcessFacts]) -> JobDraft:
     launcher, notes = _kind(tree, process, chain)
-    # of known launchers only the runners around a single process belong to it
-    launchers = [one for one in chain if is_wrapper(one) or is_python(one) or launcher_kind(one)]
+    # a batch script's shell and the daemon above it are not the training's
+    batch = [index for index, one in enumerate(chain) if launcher_kind(one) == "srun"]
+    below = chain[batch[-1] + 1 :] if batch else chain
+    launchers = [one for one in below if is_wrapper(one) or is_python(one) or launcher_kind(one)]
     return JobDraft(
         launcher=launcher,
         ranks=[RankDraft(process, 0, 0, "single")],

@@ -60,6 +60,10 @@ def look(book: ForeignBook, census: Census, follow: str | None = None, **changes
     return next(view for view in views if view.job == follow)
 
 
+def memory_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def first_rank(view: ForeignView) -> Any:
     return view.snapshot.ranks[0]
 
@@ -244,6 +248,8 @@ def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> 
 def test_states_reach_the_ranks(book: ForeignBook, wait_until: Callable[..., Any]) -> None:
     with running(*SLEEP) as one, running(*SLEEP) as two:
         job = job_of(one.pid, two.pid)
+        for process in (one, two):  # past fork and exec
+            wait_until(lambda pid=process.pid: memory_of(pid) > 4 << 20)
         stop_and_wait(two.pid, wait_until)
         view = look(book, census_of(job))
         assert view.state == "running"
@@ -273,16 +279,27 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
         assert book.events(job.name) == []
 
 
-def test_restarted_ranks_are_told(book: ForeignBook) -> None:
-    with running(*SLEEP) as launcher, running(*SLEEP) as old, running(*SLEEP) as new:
+def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
+    file = (tmp_path / "log").open("wb", buffering=0)
+    with (
+        running(*SLEEP) as launcher,
+        running(*SLEEP, stdout=file) as old,
+        running(*SLEEP, stdout=file) as new,
+    ):
         common = {"root_pid": launcher.pid, "launcher_pids": (launcher.pid,)}
         before = job_of(old.pid, ranks=(rank_of(old.pid, restart_count=0),), **common)
         after = job_of(old.pid, ranks=(rank_of(new.pid, restart_count=1),), **common)
         look(book, census_of(before), before.name)
+        file.write(b"step 9 loss 2.5\n")
+        assert first_rank(look(book, census_of(before), before.name)).step == 9
         view = look(book, census_of(after), before.name)
         assert view.snapshot.attempt == 1
+        assert (first_rank(view).step, first_rank(view).loss) == (None, None)
         kinds = [event.type for event in reversed(book.events(before.name))]
         assert kinds == ["watched", "group_restart", "rank_exited", "rank_started"]
+        file.write(b"step 1 loss 3.5\n")
+        assert first_rank(look(book, census_of(after), before.name)).step == 1
+    file.close()
 
 
 def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> None:

@@ -258,6 +258,8 @@ def test_a_loss_that_is_no_number_is_read_as_printed(text: str) -> None:
         "a lossless codec 3.5",
         "the loss 3 times",
         "loss improved by 12.5%",
+        "packet loss: 12.5%",
+        "loss: 3x",
         "using loss function: 2d",
         "step 3: installing packages",
         "Loading checkpoint shards: 100%|####| 2/2 [00:01<00:00,  1.5it/s]",
@@ -340,6 +342,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     try:
         for _ in range(400):
             parser.feed(b"x" * 65536)
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
         for rank in range(20_000):
             parser.feed(
                 b"[%d] 3 2.5\n[rank%d]:  1%%|1| 1/9 [0<0, 9it/s, loss=%d.5]\n" % ((rank,) * 3)

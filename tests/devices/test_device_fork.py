@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -30,7 +33,7 @@ print(encode([report, time.monotonic() - started, len(os.listdir("/proc/self/fd"
 def read(env: dict[str, str], *arguments: str) -> tuple[dict, float]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, *arguments],
-        env=env,
+        env={**env, "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         timeout=20,
@@ -76,10 +79,15 @@ def test_a_driver_that_blocks_is_not_waited_for(make_stub, wait_until, function)
         stub.set_driver(init_status=-1)
     else:
         stub.hang(function)
-    report, took_s = read(stub.env(), "0.5")
-    assert report["gpus"] == [] and "has not answered" in report["note"]
-    assert took_s < 3
-    wait_until(lambda: no_child_of(stub), 5, "the child is gone")
+    try:
+        report, took_s = read(stub.env(), "0.5")
+        assert report["gpus"] == [] and "has not answered" in report["note"]
+        assert took_s < 3
+        wait_until(lambda: no_child_of(stub), 5, "the child is gone")
+    finally:
+        for pid in {call.pid for call in stub.calls()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_without_the_library_nothing_is_forked(no_library_env):

@@ -211,6 +211,16 @@ def test_what_a_device_does_not_tell_is_none_and_not_asked_again(make_stub, make
     assert set(counts.values()) == {1}
 
 
+def test_a_missing_older_name_does_not_hide_why_a_figure_is_unknown(make_stub, make_reader):
+    stub = make_stub(1)
+    names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
+    stub.unsupported(0, names[0], status=FUNCTION_NOT_FOUND)
+    stub.unsupported(0, names[1], status=NO_PERMISSION)
+    reader = make_reader(stub)
+    for second in (0, 5):
+        assert reader.sample(second)[0]["unknown"]["temperature_c"] == "no permission"
+
+
 def test_older_names_serve_where_newer_are_missing(make_stub, make_reader):
     stub = make_stub(1)
     stub.unsupported(

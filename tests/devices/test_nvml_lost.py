@@ -79,6 +79,15 @@ def test_when_every_handle_is_stale_nvml_is_started_again(make_stub, make_reader
     assert reader.sample(25)[1]["xid"] == [31]
 
 
+def test_handles_that_say_so_themselves_are_renewed_at_the_next_tick(make_stub, make_reader):
+    stub = make_stub(2)
+    reader = make_reader(stub)
+    reader.sample(0)
+    stub.forget_clients(UNINITIALIZED)
+    assert [gpu["lost"] for gpu in reader.sample(1)] == [True, True]
+    assert [gpu["util_percent"] for gpu in reader.sample(2)] == [97, 97]
+
+
 def test_a_driver_that_does_not_start_again_is_explained_and_tried_every_ten_seconds(
     make_stub, make_reader
 ):

@@ -33,7 +33,8 @@ def test_no_samples_at_all_are_no_failure(make_stub, make_reader):
     stub = make_stub(1)
     stub.set_processes(0, [StubProcess(70001)])
     reader = make_reader(stub)
-    assert shares(reader.sample(0)[0]) == {70001: None}
+    gpu = reader.sample(0)[0]
+    assert shares(gpu) == {70001: None} and "no sample" in gpu["unknown"][SHARE]
     stub.set_processes(0, [StubProcess(70001, sm_util=7)])
     assert shares(reader.sample(2)[0]) == {70001: 7}  # it is asked again
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import os
 import random
 import shlex
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.foreign.toys import (
     census_of,
@@ -129,13 +131,17 @@ def test_what_an_earlier_run_appended_is_not_this_runs_loss(
 
 
 def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> None:
-    files = [(tmp_path / f"rank{i}.log").open("wb", buffering=0) for i in range(2)]
-    with running(*SLEEP, stdout=files[0]) as one, running(*SLEEP, stdout=files[1]) as two:
+    with (
+        (tmp_path / "rank0.log").open("wb", buffering=0) as first,
+        (tmp_path / "rank1.log").open("wb", buffering=0) as second,
+        running(*SLEEP, stdout=first) as one,
+        running(*SLEEP, stdout=second) as two,
+    ):
         job = job_of(one.pid, two.pid)
         census = census_of(job)
         look(book, census, job.name)
-        files[0].write(b"step 10 loss 2.5\n")
-        files[1].write(b"step 12 loss nan\n")
+        first.write(b"step 10 loss 2.5\n")
+        second.write(b"step 12 loss nan\n")
         view = look(book, census, job.name)
         ranks = view.snapshot.ranks
         assert [(r.loss, r.loss_state, r.step) for r in ranks] == [
@@ -148,15 +154,16 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
         assert book.events(job.name)[0].type == "alert"
         assert list(book.chart(job.name, 0, FAR, 10)) == [0, 1]
         assert book.chart(job.name, 0, FAR, 10)[1].nonfinite_t
-    for file in files:
-        file.close()
 
 
 def test_lines_of_one_output_go_to_the_rank_that_they_name(
     book: ForeignBook, tmp_path: Path
 ) -> None:
-    file = (tmp_path / "log").open("wb", buffering=0)
-    with running(*SLEEP, stdout=file) as one, running(*SLEEP, stdout=file) as two:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as one,
+        running(*SLEEP, stdout=file) as two,
+    ):
         job = job_of(one.pid, two.pid)
         census = census_of(job)
         view = look(book, census, job.name)
@@ -169,12 +176,13 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
         view = look(book, census, job.name)
         assert [r.loss for r in view.snapshot.ranks] == [3.5, 1.5]
         assert (view.output or "").endswith("lines that name no rank count as rank 0's")
-    file.close()
 
 
 def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path) -> None:
-    file = (tmp_path / "log").open("wb", buffering=0)
-    with running(*SLEEP, stdout=file) as process:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
         job = job_of(process.pid)
         census = census_of(job)
         look(book, census, job.name)
@@ -185,7 +193,6 @@ def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path
         assert rank.metrics == {"epoch": 3.0, "validation loss": 1.5}
         assert view.snapshot.total_steps is None
         assert view.snapshot.eta_s is None
-    file.close()
 
 
 def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
@@ -280,8 +287,8 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
 
 
 def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
-    file = (tmp_path / "log").open("wb", buffering=0)
     with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
         running(*SLEEP) as launcher,
         running(*SLEEP, stdout=file) as old,
         running(*SLEEP, stdout=file) as new,
@@ -299,7 +306,6 @@ def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
         assert kinds == ["watched", "group_restart", "rank_exited", "rank_started"]
         file.write(b"step 1 loss 3.5\n")
         assert first_rank(look(book, census_of(after), before.name)).step == 1
-    file.close()
 
 
 def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> None:
@@ -354,6 +360,45 @@ def test_a_job_without_a_device_has_none(book: ForeignBook) -> None:
         job = job_of(process.pid, ranks=(rank_of(process.pid, visible_devices="0"),))
         view = look(book, census_of(job), gpus=[gpu(0, 4242)])
         assert (first_rank(view).gpu, view.snapshot.gpus) == (None, [])
+
+
+def spinning(index: int, pid: int, power_w: float) -> GpuSample:
+    return msgspec.structs.replace(
+        gpu(index, pid),
+        util_percent=100.0,
+        mem_util_percent=0.0 if power_w < 200 else 40.0,
+        power_w=power_w,
+        power_limit_w=700.0,
+    )
+
+
+@pytest.mark.parametrize("stuck", [True, False])
+def test_ranks_that_spin_without_a_new_line_are_stuck(stuck: bool, tmp_path: Path) -> None:
+    seconds = itertools.count(1000.0)
+    book = ForeignBook(clock=lambda: next(seconds))
+    now = utc_now()
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as one,
+        running(*SLEEP, stdout=file) as two,
+    ):
+        job = job_of(one.pid, two.pid)
+        census = census_of(job)
+        for second in range(400):
+            now += dt.timedelta(seconds=1)
+            works = second < 200 or not stuck
+            if works:
+                file.write(b"step %d loss 2.5\n" % second)
+            watts = 600.0 if second < 200 else 130.0  # the healthy twin waits for its data
+            gpus = [spinning(0, one.pid, watts), spinning(1, two.pid, watts)]
+            view = look(book, census, job.name, gpus=gpus, now=now)
+        states = [rank.state for rank in view.snapshot.ranks]
+        assert states == (["stuck", "stuck"] if stuck else ["running", "running"])
+        assert bool(view.snapshot.alerts) is stuck
+        if stuck:
+            assert "W" in (first_rank(view).state_reason or "")
+            assert book.events(job.name)[0].type == "alert"
+    book.close()
 
 
 @pytest.mark.parametrize(

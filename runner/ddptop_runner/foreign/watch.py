@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner import procs
@@ -47,7 +47,9 @@ class NewLines:
 class ForeignBook:
     """The foreign jobs of this host, look by look. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = boottime_s) -> None:
+        """`clock` gives seconds and only goes forward."""
+        self._clock = clock
         self._records: dict[str, JobRecord] = {}
         self._states = StateWatch()
         self._followed: str | None = None
@@ -73,7 +75,7 @@ class ForeignBook:
                 the list as `lost`, with `ended_at`, once its processes are gone. The others'
                 outputs are read within a small budget, and their panes seldom.
         """
-        now_s = boottime_s()
+        now_s = self._clock()
         self._follow(follow)
         self._match(census, now)
         processes = {
@@ -222,7 +224,7 @@ class ForeignBook:
         variable = procs.environ_value(job.root_pid, "TMUX")
         found = panes.sockets([os.getuid(), job.uid], [variable] if variable else [])
         key = tuple(found)
-        now_s = boottime_s()
+        now_s = self._clock()
         known = self._panes.get(key)
         if known is None or now_s >= known[0] + PANES_EVERY_S:
             if len(self._panes) > 16:

@@ -48,6 +48,7 @@ def test_the_facts_of_a_process():
         assert facts.start_ticks == procs.start_ticks(child.pid)
         assert facts.session == os.getsid(child.pid)
         assert facts.state in "RSD"
+        assert facts.resident_mib in (4, 8, 16)
         assert facts.environ is not None and facts.environ["RANK"] == "3"
         assert set(facts.environ) <= KEPT_VARIABLES
         assert facts.program == Path(sys.executable).resolve().name

@@ -353,6 +353,7 @@ def test_ddptops_own_jobs_are_left_out_with_all_below_them():
 def test_a_job_of_another_ddptop_is_shown_as_such():
     job = find_one(ddptop_job(600))
     assert (job.launcher, job.root_pid) == ("ddptop", 600)
+    assert job.command == "python -u train.py"
     assert pid_by_rank(job) == {0: 603, 1: 604}
     assert job.launcher_pids == (600, 601, 602)
     assert job.notes == ("ddptop's job mine of another state folder",)

@@ -334,6 +334,19 @@ def test_another_users_ranks_are_not_guessed():
     assert [(one.pid, one.devices) for one in unreadable] == [(51, ("GPU-a",)), (52, ("GPU-b",))]
 
 
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"resident_mib": 64}, False),
+        ({"resident_mib": 128}, True),
+        ({"resident_mib": 64, "threads": {"pt_nccl_watchdg"}}, True),
+        ({"resident_mib": 64, "threads": {"pt_data_worker"}, "comm": "pt_data_worker"}, False),
+    ],
+)
+def test_small_scripts_of_others_are_not_suspected(values, named):
+    assert len(find([hidden(50, "python backup.py", **values)])[1]) == named
+
+
 def test_of_another_users_launcher_the_ranks_are_named():
     agent = hidden(50, "python /venv/bin/torchrun train.py")
     ranks = [replace(hidden(51 + i, "/usr/bin/python3 -u train.py"), ppid=50) for i in range(2)]
@@ -343,6 +356,8 @@ def test_of_another_users_launcher_the_ranks_are_named():
 
 def test_the_reason_fits_who_asks():
     mine = hidden(50, "python train.py", uid=1000)
+    roots = hidden(50, "python train.py", uid=0)
+    assert find([roots])[1][0].reason == "its environment is user0's: look as root"
     assert "gained rights" in find([mine])[1][0].reason
     assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
 

@@ -28,6 +28,7 @@ MAPS_GROWTH_BYTES = 8 << 20
 DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
 """How names of threads begin that only torch.distributed starts."""
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat."""
 _LIBRARIES = {
@@ -50,6 +51,7 @@ class _Stat:
     threads: int
     start_ticks: int
     virtual_bytes: int
+    resident_pages: int
     environ_at: int
     """Address of the environment: random for each exec; 0 without permission."""
 
@@ -125,6 +127,7 @@ class ProcessTable:
                 threads=int(fields[17]),
                 start_ticks=int(fields[19]),
                 virtual_bytes=int(fields[20]),
+                resident_pages=int(fields[21]),
                 environ_at=int(fields[47]) if len(fields) > 47 else 0,
             )
         except (IndexError, ValueError):
@@ -147,8 +150,12 @@ class ProcessTable:
             known.executed = executed
             known.facts = _replaced(known.facts, comm=stat.comm)
         facts = known.facts
-        if (facts.state, facts.ppid, facts.session) != (stat.state, stat.ppid, stat.session):
-            known.facts = _replaced(facts, state=stat.state, ppid=stat.ppid, session=stat.session)
+        mib = facts.resident_mib if ended else _resident_mib(stat)
+        now = (stat.state, stat.ppid, stat.session, mib)
+        if (facts.state, facts.ppid, facts.session, facts.resident_mib) != now:
+            known.facts = _replaced(
+                facts, state=stat.state, ppid=stat.ppid, session=stat.session, resident_mib=mib
+            )
         if now_s >= known.argv_due_s and not ended:
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv = self._argv(pid)
@@ -183,6 +190,7 @@ class ProcessTable:
             argv=argv,
             environ=None if environ is None else kept_of(environ),
             program=None if program is None else program.rpartition("/")[2],
+            resident_mib=_resident_mib(stat),
         )
         # spread over time, so that not all are due at once
         return _Known(facts, executed, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
@@ -248,6 +256,11 @@ def is_distributed(process: ProcessFacts) -> bool:
     return process.threads is not None and any(
         name.startswith(DISTRIBUTED_THREADS) for name in process.threads
     )
+
+
+def _resident_mib(stat: _Stat) -> int:
+    mib = stat.resident_pages * _PAGE_BYTES >> 20
+    return 1 << mib.bit_length() - 1 if mib else 0
 
 
 def _may_train(facts: ProcessFacts) -> bool:

@@ -91,7 +91,9 @@ def _finish(
         if not is_wrapper(launcher):
             loose.update(one.pid for one in tree.descendants(launcher.pid, stop=members))
     loose -= known | {one.pid for one in launchers}
-    named_by = _named_by(tree, draft, root)
+    first = draft.ranks[0].process
+    named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
+    typed = first if draft.launcher == "ddptop" else root  # its guardian was typed by nobody
     return ForeignJob(
         name=f"{stem_of(named_by)}:{root.pid}",
         launcher=draft.launcher,
@@ -99,7 +101,7 @@ def _finish(
         root_start_ticks=root.start_ticks,
         uid=root.uid,
         user=user,
-        command=command_line(root.argv) or root.comm,
+        command=command_line(typed.argv) or typed.comm,
         started_at=started_at,
         world_size=draft.world_size,
         ranks=ranks,
@@ -108,12 +110,6 @@ def _finish(
         rendezvous=draft.rendezvous,
         notes=tuple(draft.notes),
     )
-
-
-def _named_by(tree: Tree, draft: JobDraft, root: ProcessFacts) -> ProcessFacts:
-    """The process whose script is the training's: a spawned worker runs its parent's."""
-    first = draft.ranks[0].process
-    return root if draft.launcher == "mp.spawn" else first
 
 
 def _rank(tree: Tree, rank: RankDraft, members: frozenset[int]) -> ForeignRank:

@@ -56,6 +56,8 @@ class ProcessFacts:
     """Remote TCP ports of its established connections; None as above."""
     program: str | None = None
     """Base name of the file that it executes, whatever it calls itself; None as above."""
+    resident_mib: int | None = None
+    """Resident memory, rounded down to a power of two: only its size is told, not its changes."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,15 @@ from ddptop_runner.foreign.arguments import (
     launcher_kind,
     python_target,
 )
+from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.tree import Tree, start_order
 from ddptop_runner.foreign.types import ProcessFacts, Unreadable
 
 FIRST_PERSON_UID = 1000
 """Below are the machine's own services, but for root."""
+
+SMALLEST_MIB = 128
+"""A process that has loaded a framework takes more."""
 
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
 
@@ -78,7 +82,8 @@ def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
     if owner == uid:
         return "the kernel hides it although it is yours: it has gained rights; look as root"
     name = user_of(owner)
-    return f"its environment is {name}'s: look as {name} or as root"
+    who = "root" if owner == 0 else f"{name} or as root"
+    return f"its environment is {name}'s: look as {who}"
 
 
 def _may_train(tree: Tree, process: ProcessFacts) -> bool:
@@ -92,7 +97,11 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
         return False
     if any(launcher_kind(above) is not None for above in tree.ancestors(process)):
         return True
+    if is_distributed(process):
+        return True
     if 0 < process.uid < FIRST_PERSON_UID:
+        return False
+    if process.resident_mib is not None and process.resident_mib < SMALLEST_MIB:
         return False
     target = python_target(process.argv)
     return target is None or not target.name.startswith(_SYSTEM_FOLDERS)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import Job
 from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
+
+from ddptop_runner import device_once, launch
+from ddptop_runner.device_queue import LOOK_S
+from ddptop_runner.errors import UsageError
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -60,6 +63,11 @@ def queue(tmp_path: Path, ddptop_cli) -> Callable[..., Job]:
         return Job(answer.stdout.strip(), ddptop_cli)
 
     return start
+
+
+def node_of(job: Job) -> dict[str, Any]:
+    node: dict[str, Any] = json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())
+    return node
 
 
 def waits_for(job: Job) -> str:
@@ -123,20 +131,30 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     assert job.status()["state"] == "stopped"
 
 
-def test_launches_at_the_same_moment_take_different_devices(stub, tmp_path, ddptop_cli):
+def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_cli, monkeypatch):
+    # this process has read its LD_LIBRARY_PATH at its start; the sampler is a process of its own
+    monkeypatch.setattr(device_once, "driver_library_exists", lambda: True)
     (tmp_path / "s.py").write_text("import time\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "ddptop", "launch", "-d", "--gpus", "auto:1"]
-    launches = [
-        subprocess.Popen([*command, str(tmp_path / "s.py")], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    said = [launch.communicate(timeout=60)[0].strip() for launch in launches]
-    jobs = [Job(name, ddptop_cli) for name in said if name]
-    assert sorted(launch.returncode for launch in launches) == [0, 0, 2]
-    specs = [json.loads((job.folder() / "job.json").read_text()) for job in jobs]
-    assert sorted(spec["devices"][0]["index"] for spec in specs) == [2, 3]
-    for job in jobs:
-        job.cli("kill", job.name)
+
+    def plan(gpus: str, **options: bool) -> launch.LaunchPlan:
+        request = launch.LaunchRequest(
+            kind="script", target=str(tmp_path / "s.py"), gpus=gpus, **options
+        )
+        return launch.prepare(request, os.environ)
+
+    plans = [plan("auto:1"), plan("auto:1"), plan("auto:1"), plan("2", wait_gpus=True)]
+    assert [plan.spec.devices[0].index for plan in plans] == [2, 2, 2, 2]
+    first, _ = launch.start(plans[0])
+    second, note = launch.start(plans[1])
+    assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
+    assert "GPU 3: free; not GPU 0: " in (note or "")
+    with pytest.raises(UsageError, match="0 of 4 are free"):
+        launch.start(plans[2])
+    waiting, note = launch.start(plans[3])
+    assert waiting.spec.is_queued
+    assert "waits for GPU 2; GPU 2: taken by job s" in (note or "")
+    for view in (waiting, first, second):
+        assert ddptop_cli("kill", view.job).returncode == 0
 
 
 def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue, wait_until):
@@ -165,8 +183,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue
     told = [event["type"] for event in job.events()]
     assert told[:4] == ["queued", "supervisor_restarted", "launched", "attempt_started"]
     assert job.events("launched")[0]["message"].endswith("with 2 ranks on GPUs 0, 1")
-    node = json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())
-    assert node["guardian"]["pid"] == before["guardian"]
+    assert node_of(job)["guardian"]["pid"] == before["guardian"]
     assert job.cli("kill", job.name).returncode == 0
 
 
@@ -179,6 +196,8 @@ def test_who_came_first_goes_first_and_nobody_gets_the_same(stub, queue, wait_un
     wait_until(lambda: "behind job first" in waits_for(second), what="the order")
     free(stub, 2)
     wait_until(lambda: "GPU 2: " not in waits_for(second), what="a free device")
+    ticks = node_of(second)["seq"]
+    wait_until(lambda: node_of(second)["seq"] > ticks + LOOK_S + 2, what="another look")
     assert second.status()["state"] == "queued"  # it would do for the second, but not for the first
     with stub.together():
         free(stub, 3)

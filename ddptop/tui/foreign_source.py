@@ -11,6 +11,7 @@ from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
+from ddptop.tui.sources import redraw_pause_s
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable
@@ -52,6 +53,8 @@ class ForeignSource:
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
+        self._chart_span: tuple[float, float] | None = None
+        self._chart_at = 0.0
         self._chart = ChartData()
         self._outputs: dict[tuple[str, int | None], _Lines] = {}
         self._shown: LogKey | None = None
@@ -67,13 +70,19 @@ class ForeignSource:
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
         """The losses that its log told; the same object again while nothing looks different."""
         span = self._book.span(view.job)
-        key = (view.job, wish.chart_window_s, wish.chart_columns, span, view.state, view.output)
-        if key == self._chart_key:
+        window = (view.job, wish.chart_window_s, wish.chart_columns)
+        key = (*window, span is None, view.state, view.output)
+        pause_s = redraw_pause_s(self._chart, wish)
+        fresh = now_s - self._chart_at < pause_s or span == self._chart_span
+        if key == self._chart_key and fresh:
             return self._chart
-        self._chart_key = key
+        self._chart_key, self._chart_span, self._chart_at = key, span, now_s
         if span is None:
             self._chart = ChartData(
-                window_s=wish.chart_window_s, ended=not view.is_live, empty=no_loss(view)
+                window_s=wish.chart_window_s,
+                ended=not view.is_live,
+                watched=True,
+                empty=no_loss(view),
             )
             return self._chart
         until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1

@@ -40,6 +40,15 @@ STEADY_LOOKS = 3
 MAX_REDRAW_S = 15.0
 """The chart of a live job is read again at least this often."""
 
+GLANCE_S = 5.0
+"""Beside other jobs it is read again no sooner than this."""
+
+
+def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
+    """How long a chart can be shown as it is: until it would look different by a column."""
+    step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
+    return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
+
 
 def _stamp(path: Path) -> int | None:
     try:
@@ -99,8 +108,7 @@ class HistorySource:
         """The losses of every rank over the window that is wished for."""
         reader = HistoryReader(view.folder.history_db)
         key = (view.folder.path, wish.chart_window_s, wish.chart_columns, view.state)
-        step_s = (self._chart.until - self._chart.since) / max(1, wish.chart_columns)
-        pause_s = min(MAX_REDRAW_S, max(0.9, step_s))
+        pause_s = redraw_pause_s(self._chart, wish)
         if key == self._chart_key and (not view.is_live or now_s - self._chart_at < pause_s):
             return self._chart
         self._chart_key, self._chart_at = key, now_s

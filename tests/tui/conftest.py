@@ -13,7 +13,7 @@ from ddptop.tui.app import DdptopApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Machine
 from tests.tui import fake_home
-from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld
+from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW
 
 from ddptop_runner import procs, registry
@@ -51,6 +51,22 @@ def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same world with eight devices."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
     monkeypatch.setattr(sources, "DeviceFeed", fake_home.FrozenFeed)
+    return frozen
+
+
+@pytest.fixture
+def held_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same world with eight devices, held by the ranks of foreign jobs."""
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "DeviceFeed", HeldFeed)
+    return frozen
+
+
+@pytest.fixture
+def ill_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same world with nine devices, most of them in trouble."""
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "DeviceFeed", IllFeed)
     return frozen
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
 from ddptop_runner import imbalance
+from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.watch import NewLines
@@ -303,3 +304,87 @@ def replace_struct(struct: Any, **fields: Any) -> Any:
     import msgspec
 
     return msgspec.structs.replace(struct, **fields)
+
+
+class HeldFeed:
+    """Stands in for the sampler: eight devices held by the ranks of the views."""
+
+    def __init__(self, uuids: object = None) -> None:
+        held = {g.index: g for view in FakeWorld.views for g in view.snapshot.gpus}
+        gpus = [strangers(held.get(index) or gpu(index, util_percent=0.0)) for index in range(8)]
+        self.latest = DeviceReport(
+            ts=NOW,
+            boottime_s=0.0,
+            source="nvml",
+            gpus=gpus,
+            sampler_cpu_percent=0.4,
+            queries_per_s=31.0,
+        )
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def strangers(of: GpuSample) -> GpuSample:
+    """As a sampler has it, which knows no jobs."""
+    processes = [replace_struct(p, job=None, rank=None) for p in of.processes or []]
+    return replace_struct(of, processes=processes)
+
+
+class IllFeed(HeldFeed):
+    """The same driver on a bad day: one kind of trouble a device."""
+
+    def __init__(self, uuids: object = None) -> None:
+        super().__init__()
+        ill = [
+            gpu(
+                0,
+                util_percent=97.0,
+                temperature_c=86.0,
+                temperature_slowdown_c=87.0,
+                sm_clock_mhz=1200,
+                sm_clock_max_mhz=1980,
+                mem_clock_mhz=2619,
+                pstate=0,
+                fan_percent=None,
+                energy_j=4.1e8,
+                remapped_rows=0,
+                throttle_reasons=["thermal, by hardware", "power cap"],
+                pcie_rx_bytes_per_s=2.1e9,
+                pcie_tx_bytes_per_s=1.4e9,
+                unknown={"fan_percent": "not supported by this device"},
+                processes=[
+                    GpuProcess(
+                        pid=31000,
+                        user="ada",
+                        command="/opt/env/bin/python train.py",
+                        mem_used_bytes=55 * GIB,
+                        sm_util_percent=96.0,
+                    ),
+                    GpuProcess(pid=31001, note="its pid is one of another container"),
+                ],
+            ),
+            gpu(1, lost=True, note="lost: fell off the bus; a reset or a reboot brings it back"),
+            gpu(2, xid=[79], xid_meanings=["the GPU has fallen off the bus"]),
+            gpu(3, ecc_uncorrected=3, remapped_rows=12, remap_pending=True),
+            gpu(4, remap_failed=True),
+            GpuSample(
+                index=5,
+                uuid=uuid(5),
+                name="NVIDIA H100 80GB HBM3",
+                unknown={
+                    "util_percent": "no permission",
+                    "mem_used_bytes": "no permission",
+                    "temperature_c": "the driver has no such function",
+                    "processes": "no permission",
+                },
+            ),
+            gpu(6, mig_instances=["MIG-aaaa", "MIG-bbbb"], util_percent=None),
+            gpu(6, uuid="MIG-aaaa", parent_uuid=uuid(6), util_percent=None, name="MIG 3g.40gb"),
+            gpu(7, temperature_c=61.0),
+        ]
+        note = "the driver took 3 s to answer: figures come late"
+        self.latest = replace_struct(self.latest, gpus=ill, note=note)

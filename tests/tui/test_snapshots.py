@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from tests.tui import fake_home
+from tests.tui import fake_foreign, fake_home
 from tests.tui.driving import look, settle, until
 from textual.pilot import Pilot
 
@@ -112,3 +112,37 @@ def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: o
 def test_stacks(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
     assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("t"))
+
+
+def test_jobs_that_ddptop_did_not_start(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    for make in (fake_home.two_cpu_ranks, fake_home.failed_job):
+        make(held_gpus)
+    fake_foreign.healthy()
+    fake_foreign.with_findings()
+    fake_foreign.unreadable()
+    assert snap_compare(make_app(), terminal_size=size, run_before=after())
+
+
+@pytest.mark.parametrize("kind", ["healthy", "with_findings", "gone"])
+def test_a_foreign_job(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, kind: str
+) -> None:
+    view = getattr(fake_foreign, kind)()
+    app = make_app(watched=view.foreign, readonly=kind == "gone")
+    assert snap_compare(app, terminal_size=size, run_before=after())
+
+
+def test_the_findings_of_a_foreign_job(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    view = fake_foreign.with_findings()
+    app = make_app(watched=view.foreign)
+    assert snap_compare(app, terminal_size=size, run_before=after("f"))
+
+
+def test_devices_with_trouble(
+    ill_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    assert snap_compare(make_app(), terminal_size=size, run_before=after("v"))

@@ -252,7 +252,7 @@ def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) 
         return Chart([line(("too small for a chart", "dim"))][:height], ())
     if not any(points.t for points in data.series.values()):
         blank: list[Line] = [()] * height
-        words = wrap(data.empty, width - 4, rows)
+        words = wrap(data.empty, min(width - 4, 72), rows)
         for place, text in enumerate(words, max(0, (rows - len(words)) // 2)):
             blank[place] = line((f"{text:^{width}}", "dim"))
         return Chart(blank, ())

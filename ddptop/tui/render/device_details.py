@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.tui.render import units
-from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, slowed_by
+from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.model import GpuProcess, GpuSample
 
@@ -38,19 +38,33 @@ _FIELDS: dict[str, str] = {
 }
 
 
-def detail_lines(gpu: GpuSample, cells: int, owners: Owners | None = None) -> list[Line]:
-    """The device's identity and state, its figures by kind, what is not known, its processes."""
+def detail_lines(gpu: GpuSample, cells: int, rows: int, owners: Owners | None = None) -> list[Line]:
+    """The device's identity and state, its figures, its processes, and what is not known.
+
+    Where `rows` do not suffice, the processes and then the rarer figures are cut, and that is said.
+    """
     title = f"GPU {gpu.index}"
     if gpu.parent_uuid is not None:
         title += ", MIG instance"
     facts = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
-    lines = [rule(title, cells, line((clip("   ".join(facts), max(0, cells - 20)), "dim")))]
-    lines += _state(gpu, cells)
+    note = line((clip("   ".join(facts), max(0, cells - 20)), "dim"))
+    first = [rule(title, cells, note), *_state(gpu, cells)]
+    last: list[Line] = []
     if not gpu.lost:
-        for name, parts in _figures(gpu):
-            lines += _flow(name, parts, cells)
-    lines += _unknown(gpu, cells)
-    return lines + _processes(gpu, cells, owners or {})
+        for name, parts in _first_figures(gpu):
+            first += _flow(name, parts, cells)
+        for name, parts in _more_figures(gpu):
+            last += _flow(name, parts, cells)
+    last += _unknown(gpu, cells)
+    room = max(4, rows - len(first) - len(last))
+    return _cut([*first, *_cut(_processes(gpu, cells, owners or {}), room), *last], rows)
+
+
+def _cut(lines: list[Line], rows: int) -> list[Line]:
+    if len(lines) <= rows or rows < 1:
+        return lines[:rows]
+    missing = len(lines) - rows + 1
+    return [*lines[: rows - 1], line((f" and {units.plural(missing, 'line')} more", "dim"))]
 
 
 def _state(gpu: GpuSample, cells: int) -> list[Line]:
@@ -65,64 +79,56 @@ def _state(gpu: GpuSample, cells: int) -> list[Line]:
     for place, code in enumerate(gpu.xid or []):
         meaning = meanings[place] if place < len(meanings) else "see NVIDIA's list of XIDs"
         lines += _flow("XID", _words(f"✗ {code}: {meaning}", "bad", cells), cells)
-    return lines or _flow("state", [line(("● the driver reports no trouble", "ok"))], cells)
+    if lines:
+        return lines
+    if gpu.throttle_reasons is None and gpu.xid is None:
+        return _flow("state", [line(("n/a", "dim"))], cells)
+    return _flow("state", [line(("● the driver reports no trouble", "ok"))], cells)
 
 
 def _words(text: str, style: str, cells: int) -> list[Line]:
     return [line((part, style)) for part in wrap(text, max(10, cells - _LABEL_CELLS - 2), 3)]
 
 
-def _figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
-    calm = [reason for reason in gpu.throttle_reasons or [] if reason not in slowed_by(gpu)]
-    slowdown = gpu.temperature_slowdown_c
-    clocks = [
-        _figure(gpu, "SM", gpu.sm_clock_mhz, _mhz(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)),
-        _figure(gpu, "memory", gpu.mem_clock_mhz, _mhz(gpu.mem_clock_mhz)),
-        _figure(gpu, "P-state", gpu.pstate, f"P{gpu.pstate}"),
-    ]
-    if calm:
-        clocks.append(field("held by", "; ".join(calm), ""))
+def _first_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
     used = units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
-    rows: list[tuple[str, list[Line]]] = [
+    reserved = gpu.mem_reserved_bytes
+    return [
         (
-            "busy",
+            "work",
             [
-                _figure(gpu, "SM", gpu.util_percent, units.percent(gpu.util_percent)),
-                _figure(
-                    gpu, "memory bus", gpu.mem_util_percent, units.percent(gpu.mem_util_percent)
-                ),
+                _figure("SM", gpu.util_percent, units.percent(gpu.util_percent)),
+                _figure("memory bus", gpu.mem_util_percent, units.percent(gpu.mem_util_percent)),
+                _figure("power", gpu.power_w, units.watts(gpu.power_w, gpu.power_limit_w)),
+                _figure("energy", gpu.energy_j, energy(gpu.energy_j)),
             ],
         ),
         (
             "memory",
             [
-                _figure(gpu, "used", gpu.mem_used_bytes, used),
-                _figure(
-                    gpu,
-                    "reserved by the driver",
-                    gpu.mem_reserved_bytes,
-                    units.size(gpu.mem_reserved_bytes),
-                ),
+                _figure("used", gpu.mem_used_bytes, used),
+                _figure("reserved by the driver", reserved, units.size(reserved)),
             ],
         ),
-        (
-            "power",
-            [
-                _figure(gpu, "now", gpu.power_w, units.watts(gpu.power_w, gpu.power_limit_w)),
-                _figure(gpu, "energy", gpu.energy_j, energy(gpu.energy_j)),
-            ],
-        ),
-        (
-            "heat",
-            [
-                _figure(gpu, "now", gpu.temperature_c, units.celsius(gpu.temperature_c), heat(gpu)),
-                _figure(gpu, "slows down at", slowdown, units.celsius(slowdown)),
-                _figure(gpu, "fan", gpu.fan_percent, units.percent(gpu.fan_percent)),
-            ],
-        ),
-        ("clocks", clocks),
-        ("errors", _errors(gpu)),
     ]
+
+
+def _more_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
+    calm = [reason for reason in gpu.throttle_reasons or [] if reason not in slowed_by(gpu)]
+    now, slowdown = gpu.temperature_c, gpu.temperature_slowdown_c
+    clocks = [
+        _figure("SM", gpu.sm_clock_mhz, _mhz(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)),
+        _figure("memory", gpu.mem_clock_mhz, _mhz(gpu.mem_clock_mhz)),
+        _figure("P-state", gpu.pstate, f"P{gpu.pstate}"),
+    ]
+    if calm:
+        clocks.append(field("limited by", "; ".join(calm), ""))
+    heats = [
+        _figure("now", now, units.celsius(now), heat(gpu)),
+        _figure("slows down at", slowdown, units.celsius(slowdown)),
+        _figure("fan", gpu.fan_percent, units.percent(gpu.fan_percent)),
+    ]
+    rows = [("heat", heats), ("clocks", clocks), ("errors", _errors(gpu))]
     if links := _links(gpu):
         rows.append(("links", links))
     if gpu.mig_instances:
@@ -130,7 +136,7 @@ def _figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
     return rows
 
 
-def _figure(gpu: GpuSample, label: str, value: object, text: str, style: str = "") -> Line:
+def _figure(label: str, value: object, text: str, style: str = "") -> Line:
     return field(
         label, units.NOT_KNOWN if value is None else text, "dim" if value is None else style
     )
@@ -151,8 +157,8 @@ def energy(joules: float | None) -> str:
 def _errors(gpu: GpuSample) -> list[Line]:
     bad = "bad" if gpu.ecc_uncorrected else ""
     parts = [
-        _figure(gpu, "uncorrected ECC", gpu.ecc_uncorrected, units.count(gpu.ecc_uncorrected), bad),
-        _figure(gpu, "spare rows used", gpu.remapped_rows, units.count(gpu.remapped_rows)),
+        _figure("uncorrected ECC", gpu.ecc_uncorrected, units.count(gpu.ecc_uncorrected), bad),
+        _figure("spare rows used", gpu.remapped_rows, units.count(gpu.remapped_rows)),
     ]
     if gpu.remap_pending:
         parts.append(line(("a row waits for a reset of the device", "warn")))
@@ -215,13 +221,14 @@ def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
     if job is not None:
         whose = job if rank is None else f"{clip(job, 15)} rank {rank}"
     memory, share = process.mem_used_bytes, process.sm_util_percent
+    command = program(process.command) if process.command else process.note or units.NOT_KNOWN
     spans: Line = (
         (f" {process.pid:>8}  ", "strong"),
         (pad(process.user or units.NOT_KNOWN, 10) + " ", "" if process.user else "dim"),
         (f"{units.size(memory):>9} ", "" if memory is not None else "dim"),
         (f"{units.percent(share):>6}  ", "" if share is not None else "dim"),
         (pad(whose, 24) + " ", "" if job else "dim"),
-        (process.command or process.note or units.NOT_KNOWN, "dim"),
+        (command, "dim"),
     )
     return fit(spans, cells)
 

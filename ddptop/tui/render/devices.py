@@ -19,7 +19,8 @@ Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by pid."""
 
 LOST_WORDS = "lost: the driver does not answer for it"
-TROUBLE_CELLS = 200
+_TROUBLE_CELLS = 200
+_HOLDER_CELLS = 72
 _BAR_MOST = 60
 _CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
 """Reasons that are no trouble: the usual power limit, and clocks that a person set."""
@@ -125,7 +126,7 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
         parts.append(line((f"▼ {text}", "warn")))
     if gpu.note and not gpu.lost:
         parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))
-    return fill(parts, TROUBLE_CELLS, "  ")
+    return fill(parts, _TROUBLE_CELLS, "  ")
 
 
 def _brief_reason(reasons: Sequence[str]) -> str:
@@ -138,7 +139,7 @@ def _brief_reason(reasons: Sequence[str]) -> str:
 
 
 def holder_text(gpu: GpuSample, owners: Owners | None = None) -> Line:
-    """Who holds a device: jobs and their ranks, or user and command; and what is wrong with it."""
+    """What is wrong with a device, and who holds it: jobs and ranks, or user and command."""
     held: dict[str, list[int]] = {}
     others: list[str] = []
     for process in gpu.processes or []:
@@ -148,13 +149,13 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None) -> Line:
         else:
             others.append(stranger(process))
     parts = [
-        line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())
+        device_trouble(gpu),
+        *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
     ]
     parts += [line((text, "dim")) for text in dict.fromkeys(others)]
     if not gpu.processes:
         parts.append(line(("n/a" if gpu.processes is None else "free", "dim")))
-    parts.append(device_trouble(gpu))
-    return fill(parts, 60, ", ")
+    return fill(parts, _HOLDER_CELLS, "  ")
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -191,7 +192,7 @@ def rank_holder(view: AnyJob) -> Holder:
         names = {rank.cuda_device for rank in own if rank.cuda_device is not None}
         if len(names) == 1 and (name := names.pop()) != gpu.index:
             parts.append(line((f"cuda:{name}", "dim")))
-        parts.append(device_trouble(gpu, brief=True))
+        parts.insert(0, device_trouble(gpu, brief=True))
         strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
         if strangers:
             parts.append(line((f"+{len(strangers)} not this job's", "warn")))

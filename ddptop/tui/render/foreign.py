@@ -12,7 +12,7 @@ from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert
 
-GONE = "its processes are gone; nobody saw how it ended, because ddptop did not start it"
+GONE = "its processes are gone; nobody saw how: ddptop did not start it"
 
 
 def about(view: ForeignView) -> str:

@@ -174,13 +174,13 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
     lines = []
     for alert in shown:
         symbol, style = words.severity(alert.severity)
-        since = units.brief_duration((now - alert.since).total_seconds())
-        text = clip(alert.message, cells - 4 - len(since) - 9)
+        since = f"since {units.brief_duration((now - alert.since).total_seconds())}"
+        if alert.severity == "info":
+            since = ""
+        text = clip(alert.message, cells - 6 - len(since))
         lines.append(
             fit(
-                spread(
-                    line(" ", (f"{symbol} {text}", style)), line((f"since {since} ", "dim")), cells
-                ),
+                spread(line(" ", (f"{symbol} {text}", style)), line((f"{since} ", "dim")), cells),
                 cells,
             )
         )

@@ -136,7 +136,7 @@ def rank_row(
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
         "state": words.rank_state(rank.state, rank.exit_code, rank.signal),
-        "why": (rank.state_reason or "", "dim"),
+        "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank.step), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
         "loss_vs": _deviation(apart, "loss"),

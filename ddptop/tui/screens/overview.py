@@ -50,7 +50,7 @@ class OverviewScreen(MonitorScreen):
         self._jobs_height: int | str = "1fr"
         self._keys = KeyBar(OVERVIEW)
         self._chart = LossChart()
-        self.jobs = JobsTable(me=my_name())
+        self.jobs = JobsTable(my_name(), readonly=readonly)
         """The table."""
 
     def compose(self) -> ComposeResult:

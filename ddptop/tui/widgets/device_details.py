@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.render.device_details import detail_lines
 from ddptop.tui.render.devices import Owners
-from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.model import GpuSample
 
@@ -26,8 +26,4 @@ class DeviceDetails(LinesView):
         """As many rows as there is room for."""
         if self._gpu is None:
             return []
-        lines = detail_lines(self._gpu, width, self._owners)
-        if len(lines) > height > 1:
-            missing = len(lines) - height + 1
-            lines = [*lines[: height - 1], line((f" and {missing} lines more", "dim"))]
-        return lines
+        return detail_lines(self._gpu, width, height, self._owners)

@@ -36,7 +36,7 @@ ONLY_OWN = tuple(column for column in COLUMNS if column.key != "by")
 
 EMPTY = """no jobs yet: nothing that trains was found on this machine
 
-start one here with n, or in a shell:
+{how}:
 
     ddptop launch --gpus all train.py
     ddptop launch --gpus none --nproc 2 train.py     on CPUs"""
@@ -45,9 +45,10 @@ start one here with n, or in a shell:
 class JobsTable(Table):
     """One row a job, live ones first."""
 
-    def __init__(self, me: str | None = None) -> None:
+    def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name need not be said."""
-        super().__init__("jobs", COLUMNS, empty=EMPTY, id="jobs")
+        how = "start one in a shell" if readonly else "start one here with n, or in a shell"
+        super().__init__("jobs", COLUMNS, empty=EMPTY.format(how=how), id="jobs")
         self._me = me
         self._unreadable: Sequence[Unreadable] = ()
 

@@ -15,9 +15,9 @@ from ddptop_runner.model import RankSample
 _RANK = Column("rank", "rank", 4, ">")
 _STATE = Column("state", "state", 10)
 _LOSS = Column("loss", "loss", 7, ">")
-_MEMORY = (Column("mem", "memory ", 9, ">", drop=7), Column("mem_vs", "vs med", 6, ">", drop=13))
-_UTIL = (Column("util", "util ", 6, ">", drop=8), Column("util_vs", "vs med", 6, ">", drop=14))
-_POWER = (Column("power", "power ", 6, ">", drop=9), Column("power_vs", "vs med", 6, ">", drop=15))
+_MEMORY = (Column("mem", "memory ", 9, ">", drop=5), Column("mem_vs", "vs med", 6, ">", drop=13))
+_UTIL = (Column("util", "util ", 6, ">", drop=6), Column("util_vs", "vs med", 6, ">", drop=14))
+_POWER = (Column("power", "power ", 6, ">", drop=7), Column("power_vs", "vs med", 6, ">", drop=15))
 
 COLUMNS = (
     _RANK,
@@ -32,10 +32,10 @@ COLUMNS = (
     *_MEMORY,
     *_UTIL,
     *_POWER,
-    Column("wait", "data wait", 9, ">", drop=6),
-    Column("cpu", "CPU ", 7, ">", drop=10),
-    Column("rss", "RSS ", 9, ">", drop=11),
-    Column("pid", "pid", 8, ">", drop=5),
+    Column("wait", "data wait", 9, ">", drop=8),
+    Column("cpu", "CPU ", 7, ">", drop=9),
+    Column("rss", "RSS ", 9, ">", drop=10),
+    Column("pid", "pid", 8, ">", drop=11),
 )
 """Of a job with a probe in its ranks: what they do comes before what they use."""
 
@@ -51,17 +51,17 @@ FOREIGN_COLUMNS = (
     Column("device", "device", 7, drop=3),
     _STATE,
     Column("mem", "memory ", 9, ">"),
-    Column("mem_vs", "vs med", 6, ">", drop=6),
+    Column("mem_vs", "vs med", 6, ">", drop=8),
     Column("util", "util ", 6, ">"),
     Column("util_vs", "vs med", 6, ">", drop=9),
     Column("power", "power ", 6, ">", drop=1),
     Column("power_vs", "vs med", 6, ">", drop=10),
     Column("cpu", "CPU ", 7, ">"),
-    Column("rss", "RSS ", 9, ">", drop=2),
+    Column("rss", "RSS ", 9, ">", drop=4),
     Column("step", "step", 8, ">", drop=7),
-    Column("loss", "loss", 7, ">", drop=5),
-    Column("pid", "pid", 8, ">", drop=4),
-    Column("why", " why", 20, drop=8, flex=True),
+    Column("loss", "loss", 7, ">", drop=6),
+    Column("pid", "pid", 8, ">", drop=5),
+    Column("why", " why", 21, drop=2, flex=True),
 )
 """Of a job seen from outside: what its ranks use is what is known of them."""
 
@@ -103,5 +103,7 @@ class RankTable(Table):
 def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
     on_devices = any(rank.gpu is not None or rank.gpus for rank in ranks)
     if foreign:
-        return FOREIGN_COLUMNS if on_devices else FOREIGN_CPU_COLUMNS
+        columns = FOREIGN_COLUMNS if on_devices else FOREIGN_CPU_COLUMNS
+        explained = any(rank.state_reason for rank in ranks)
+        return columns if explained else columns[:-1]
     return COLUMNS if on_devices else CPU_COLUMNS

@@ -1,0 +1,387 @@
+"""Jobs that ddptop did not start, on the screens; and a viewer that may do nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui import foreign_source
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.foreign_source import ForeignSource
+from ddptop.tui.render.text import plain
+from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.sections import SectionsScreen
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.lines import LinesView
+from tests.tui import fake_foreign, fake_home
+from tests.tui.driving import look, settle, until
+from tests.tui.fake_foreign import FakeWorld
+from tests.tui.fake_home import NOW
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from ddptop_runner import commands
+from ddptop_runner.errors import UsageError
+from ddptop_runner.evidence import RankStacks
+from ddptop_runner.foreign import signals
+from ddptop_runner.foreign import stacks as foreign_stacks
+from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
+from ddptop_runner.foreign.view import ForeignView
+
+MakeApp = Callable[..., DdptopApp]
+SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
+
+
+def shown(app: DdptopApp) -> str:
+    """The text of every line widget of the screen."""
+    views = app.screen.query(LinesView)
+    return "\n".join(plain(line) for view in views if view.display for line in view._lines)
+
+
+def said(app: DdptopApp) -> str:
+    """The text of a modal screen, and of what was notified."""
+    texts = [str(static.content) for static in app.screen.query(Static)]
+    return "\n".join([*texts, *(note.message for note in app._notifications)])
+
+
+def keys_shown(app: DdptopApp) -> str:
+    return "\n".join(plain(line) for line in app.screen.query_one(KeyBar)._lines)
+
+
+class Sent:
+    """Stands at the seam to the signals, and remembers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.plans: list[tuple[str, str]] = []
+        self.sent: list[SignalPlan] = []
+        self.refusal: UsageError | None = None
+        monkeypatch.setattr(signals, "plan", self._plan)
+        monkeypatch.setattr(signals, "send", self._send)
+
+    def _plan(self, view: ForeignView, action: signals.Action) -> SignalPlan:
+        self.plans.append((view.job, action))
+        if self.refusal is not None:
+            raise self.refusal
+        return SignalPlan(view.job, action, SENTENCE, (), ())
+
+    def _send(self, plan: SignalPlan) -> SignalOutcome:
+        self.sent.append(plan)
+        return SignalOutcome("4 of 4 ranks are gone")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    return Sent(monkeypatch)
+
+
+class TestOverview:
+    async def test_they_stand_among_ddptops_own_and_say_who_started_them(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(held_gpus)
+        fake_foreign.healthy()
+        fake_foreign.with_findings()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            text = shown(app)
+            rows = [text.index(f" {job} ") for job in ("finetune.py:5100", "mlp-cpu")]
+            assert rows == sorted(rows), "what needs attention comes first"
+            assert "alice: mp.spawn" in text
+            assert "torchrun" in text
+            assert "‖ 1 stuck" in text
+            assert "2 not started by ddptop" in text
+            assert "train.py:4711 rank 3" in text, "the holder of a sampled device"
+
+    async def test_without_foreign_jobs_there_is_no_column_for_them(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert " by " not in shown(app)
+            assert "not started by" not in shown(app)
+
+    async def test_processes_that_may_not_be_looked_into_are_said_with_the_reason(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_foreign.unreadable()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "2 processes of bob may not be looked into" in shown(app)
+            assert "ddptop launch" in shown(app), "the way to start a job stays"
+            await pilot.press("u")
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+            await pilot.pause()
+            assert "pid 7001" in said(app)
+            assert "run ddptop as bob or as root" in said(app)
+
+    async def test_enter_opens_one_and_it_is_followed(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view = fake_foreign.healthy()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert FakeWorld.followed[-1] is None
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
+            await settle(pilot)
+            assert FakeWorld.followed[-1] == view.job
+            assert "not started by ddptop: torchrun, user root, pid 4711" in shown(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+            await settle(pilot)
+            assert FakeWorld.followed[-1] is None
+
+    async def test_the_screen_of_an_own_job_looks_for_none(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            FakeWorld.followed.clear()
+            await look(pilot, 2)
+            assert FakeWorld.followed == []
+
+
+class TestJobScreen:
+    async def test_ranks_output_losses_and_events_are_there(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            text = shown(app)
+            assert "/home/root/run.log" in text
+            assert "2.1843 from its log" in text
+            assert "torchrun --nproc-per-node 4 train.py" in text
+            assert "first seen" in text, "the chart begins where watching began"
+            assert "rank 3 is seen" in text
+            assert "cuda:3" not in text, "it is GPU 3 of the machine as well"
+            lines = app.screen.log_view.lines.lines
+            assert lines[-1] == "step 1841 loss 2.0159"
+            await pilot.press("]", "[")
+            await settle(pilot)
+            assert app.screen.log_view.lines.lines[-1] == "step 1841 loss 2.0159"
+        assert FakeWorld.kept == [view.foreign], "what was pointed at stays a job"
+
+    async def test_trouble_is_said_in_words_and_outliers_are_marked(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view = fake_foreign.with_findings()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(200, 60)) as pilot:
+            await settle(pilot)
+            text = shown(app)
+            assert "78.0 GiB▲" in text
+            assert "118 W▼" in text
+            assert "97 %▲" not in text
+            assert "100 % utilization at" in text, "the reason of the state"
+            assert "rank 0 cuda:0" in text, "which cuda:i is which GPU of the machine"
+            assert "no loss seen: ddptop reads it from what the job prints" in text
+            await pilot.press("f")
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+            await pilot.pause()
+            assert "likely stuck in a collective" in said(app)
+            assert "torch.cuda.set_device" in said(app)
+            assert "ranks are told by their order of start" in said(app)
+
+    async def test_one_that_goes_away_keeps_its_last_figures(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            FakeWorld.views.clear()
+            fake_foreign.gone()
+            await settle(pilot)
+            text = shown(app)
+            assert "■ gone" in text
+            assert "nobody saw how" in text
+            assert "61.2 GiB" in text
+            assert "Stop" not in keys_shown(app)
+            await pilot.press("s")
+            await until(pilot, lambda: "has ended" in said(app))
+            assert "R starts it again" not in said(app)
+
+    async def test_only_stop_and_kill_are_offered(self, held_gpus: Path, make_app: MakeApp) -> None:
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            assert "s Stop" in keys_shown(app)
+            assert "K Kill" in keys_shown(app)
+            for absent in ("Restart", "Launch again", "Remove"):
+                assert absent not in keys_shown(app)
+            await pilot.press("r")
+            await until(pilot, lambda: "was not started by ddptop" in said(app))
+
+    async def test_q_leaves_the_one_that_ddptop_was_opened_on(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app(watched=fake_foreign.healthy().foreign)
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("q")
+        assert app.return_code == 0
+
+    async def test_stacks_come_from_outside(
+        self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(
+            foreign_stacks,
+            "take",
+            lambda ranks: [
+                RankStacks(rank=r.rank, pid=r.pid, text="train.py:8 in step") for r in ranks
+            ],
+        )
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign, readonly=True)
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("t")
+            await until(pilot, lambda: "train.py:8 in step" in said(app))
+            assert "rank 3   pid 4724" in said(app)
+            assert "py-spy" in said(app)
+
+
+class TestSignals:
+    @pytest.mark.parametrize(("key", "action"), [("s", "stop"), ("K", "kill")])
+    async def test_nothing_is_sent_before_the_plan_is_confirmed(
+        self, held_gpus: Path, make_app: MakeApp, sent: Sent, key: str, action: str
+    ) -> None:
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+            assert SENTENCE in said(app)
+            assert "was not started by ddptop" in said(app)
+            await pilot.press("enter")  # the answer with the focus is no
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
+            assert sent.sent == []
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+            await pilot.press("y")
+            await until(pilot, lambda: "4 of 4 ranks are gone" in said(app))
+        assert [plan.action for plan in sent.sent] == [action]
+
+    async def test_another_users_job_is_refused_with_the_reason(
+        self, held_gpus: Path, make_app: MakeApp, sent: Sent
+    ) -> None:
+        sent.refusal = UsageError("its processes are alice's", "ask her, or use sudo")
+        view = fake_foreign.with_findings()
+        app = make_app(watched=view.foreign)
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("s")
+            await until(pilot, lambda: "its processes are alice's" in said(app))
+            assert isinstance(app.screen, JobScreen)
+
+
+class TestReadonly:
+    @pytest.fixture
+    def refused(self, monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Sent:
+        def forbidden(*_: object, **__: object) -> None:
+            raise AssertionError("a read-only viewer did something to a job")
+
+        for name in ("stop", "kill", "restart_group", "remove", "stacks"):
+            monkeypatch.setattr(commands, name, forbidden)
+        return sent
+
+    async def _refuses(self, pilot: Pilot[None], keys: str) -> None:
+        app = pilot.app
+        assert isinstance(app, DdptopApp)
+        before = app.screen
+        for key in keys:
+            app._notifications.clear()
+            await pilot.press(key)
+            await until(pilot, lambda: "read-only: " in said(app), f"a refusal of {key}")
+            assert app.screen is before
+            assert not isinstance(app.screen, LaunchScreen)
+
+    @pytest.mark.parametrize("foreign", [False, True])
+    async def test_every_key_that_does_something_is_hidden_and_refused(
+        self, held_gpus: Path, make_app: MakeApp, refused: Sent, foreign: bool
+    ) -> None:
+        if foreign:
+            app = make_app(watched=fake_foreign.healthy().foreign, readonly=True)
+        else:
+            fake_home.two_cpu_ranks(held_gpus)
+            app = make_app("mlp-cpu", readonly=True)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await settle(pilot)
+            assert "read-only" in shown(app).splitlines()[0]
+            for hidden in ("Stop", "Kill", "Restart", "Launch"):
+                assert hidden not in keys_shown(app)
+            await self._refuses(pilot, "sKrn" if foreign else "sKrnt")
+        assert refused.plans == []
+
+    async def test_the_overview_as_well(
+        self, held_gpus: Path, make_app: MakeApp, refused: Sent
+    ) -> None:
+        fake_home.failed_job(held_gpus)
+        app = make_app(readonly=True)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "Remove" not in keys_shown(app)
+            await self._refuses(pilot, "nxR")
+            titles = {command.title for command in app.get_system_commands(app.screen)}
+            assert "Open" in titles
+            assert not titles & {"Stop", "Kill", "Launch", "Remove", "Launch again"}
+
+    async def test_an_empty_machine_offers_the_shell_only(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        app = make_app(readonly=True)
+        async with app.run_test() as pilot:
+            await look(pilot)
+            assert "start one in a shell:" in shown(app)
+
+
+class TestSource:
+    def test_processes_are_counted_every_two_seconds_and_known_ones_at_each_look(
+        self, frozen: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = [100.0]
+        monkeypatch.setattr(foreign_source, "boottime_s", lambda: clock[0])
+        source = ForeignSource()
+        for _ in range(5):
+            source.read([], NOW, None)
+            clock[0] += 1.0
+        assert FakeWorld.takes == 3
+        assert len(FakeWorld.followed) == 5
+
+    def test_a_new_viewer_gets_the_output_from_its_first_lines(self, frozen: Path) -> None:
+        view = fake_foreign.healthy()
+        source = ForeignSource()
+        first = source.log(view, 0, viewer=1)
+        assert first is not None
+        assert first.restarted
+        assert source.log(view, 0, viewer=1) is None
+        again = source.log(view, 0, viewer=2)
+        assert again is not None
+        assert again.restarted
+        assert again.lines == first.lines
+
+    def test_a_chart_that_looks_the_same_is_the_same_object(self, frozen: Path) -> None:
+        view = fake_foreign.healthy()
+        source = ForeignSource()
+        wish = foreign_source.Wish(job=view.job, follow=True)
+        first = source.chart(view, wish, NOW.timestamp())
+        assert first.watched
+        assert source.chart(view, wish, NOW.timestamp() + 0.5) is first
+        wider = dataclasses.replace(wish, chart_window_s=300.0)
+        assert source.chart(view, wider, NOW.timestamp() + 0.5) is not first

@@ -152,7 +152,7 @@ def _foreign_row(job: ForeignJob, census: Census, index_of: Mapping[str, int]) -
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
         job=job.name,
-        state="running" if any(state not in "ZX" for state in states) else "lost",
+        state=_foreign_state(job, states),
         host=procs.host_name(),
         command=job.command,
         launcher=job.launcher,
@@ -170,6 +170,12 @@ def _foreign_row(job: ForeignJob, census: Census, index_of: Mapping[str, int]) -
         root_pid=job.root_pid,
         notes=list(job.notes),
     )
+
+
+def _foreign_state(job: ForeignJob, rank_states: Sequence[str]) -> JobState:
+    if not job.ranks:
+        return "starting"
+    return "running" if any(state not in "ZX" for state in rank_states) else "lost"
 
 
 def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int]) -> int | None:

@@ -86,6 +86,8 @@ def test_a_job_of_zombies_is_lost():
     agent, *ranks = torchrun(100, 0, 1)
     ended = [process(one.pid, 100, one.argv, state="Z", environ=one.environ) for one in ranks]
     assert rows(census(agent, *ended))["jobs"][0]["state"] == "lost"
+    [starting] = rows(census(agent))["jobs"]
+    assert (starting["state"], starting["ranks"]) == ("starting", [])
 
 
 def test_the_table_and_its_ranks():

@@ -151,6 +151,39 @@ def test_a_zombie_that_was_known_before_stays_a_rank():
     assert pid_by_rank(job) == {0: 101, 1: 102}
 
 
+@pytest.mark.parametrize(
+    ("command", "launcher", "name"),
+    [
+        ("python /venv/bin/torchrun --nproc-per-node 2 train.py --lr 1", "torchrun", "train:100"),
+        ("python /venv/bin/torchrun -m pkg.fit", "torchrun", "fit:100"),
+        ("python -m torch.distributed.run -m pkg.fit", "torchrun", "fit:100"),
+        ("python -m torch.distributed.run --no-python ./run", "torchrun", "torchrun:100"),
+        ("python /venv/bin/accelerate launch a/b.py", "accelerate", "b:100"),
+        ("mpirun -np 2 python x.py", "mpirun", "x:100"),
+    ],
+)
+def test_a_launcher_between_two_attempts_stays_a_job(command, launcher, name):
+    processes = [process(99, 1, "uv run it"), torch_process(100, 99, command)]
+    job = find_one(processes)
+    assert (job.launcher, job.name, job.root_pid) == (launcher, name, 100)
+    assert (job.ranks, job.launcher_pids) == ((), (99, 100))
+    assert "no rank yet" in job.notes[0]
+
+
+def test_one_launcher_of_several_is_named_once():
+    outer = torch_process(100, 1, "python /venv/bin/deepspeed train.py")
+    inner = torch_process(101, 100, "python -u -m deepspeed.launcher.launch train.py")
+    job = find_one([outer, inner])
+    assert (job.root_pid, job.helper_pids) == (100, (101,))
+
+
+@pytest.mark.parametrize(
+    "command", ["mpirun -np 8 ./solver", "srun --pty bash", "python /venv/bin/accelerate config"]
+)
+def test_launchers_of_something_else_are_no_training(command):
+    assert find([process(100, 1, command)]) == ([], [])
+
+
 def test_restarts_are_counted():
     job = find_one(torchrun(100, 0, 1, TORCHELASTIC_RESTART_COUNT="3"))
     assert [rank.restart_count for rank in job.ranks] == [3, 3]

@@ -263,16 +263,35 @@ def option_number(args: Sequence[str], *names: str) -> int | None:
     return None
 
 
+def launched_script(argv: Sequence[str]) -> str | None:
+    """The name of the script or module that a launcher's command line starts, if it names one."""
+    target = python_target(argv)
+    args = tuple(argv[1:]) if target is None else target.args
+    for word, following in zip(args, (*args[1:], ""), strict=True):
+        if word in ("-m", "--module") and following:
+            return Target("module", following).stem
+        if word.endswith(".py") and not word.startswith("-"):
+            return Target("script", word).stem
+    return None
+
+
 def stem_of(process: ProcessFacts) -> str:
-    """A short name of what the process runs."""
+    """A short name of what the process runs, or of what it launches."""
     if is_kernel(process):
         return "notebook"
+    kind = launcher_kind(process)
+    if kind is not None:
+        return _name(launched_script(process.argv) or kind)
     target = python_target(process.argv)
     if target is not None and (target.kind != "code" or not is_spawned(process)):
         stem = target.stem
     else:
         words = process.argv[0].split() if process.argv else []
         stem = base_name(words[0]) if words and not is_spawned(process) else process.comm
+    return _name(stem)
+
+
+def _name(stem: str) -> str:
     return re.sub(r"[^\w.-]+", "-", stem).strip("-")[:48] or "python"
 
 

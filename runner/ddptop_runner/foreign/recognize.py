@@ -14,7 +14,7 @@ from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.arguments import command_line, is_shell, is_wrapper, stem_of
 from ddptop_runner.foreign.by_environment import jobs_by_environment, lightning_jobs
 from ddptop_runner.foreign.by_workers import jobs_by_sockets, jobs_by_workers
-from ddptop_runner.foreign.singles import pinned_jobs, single_jobs
+from ddptop_runner.foreign.singles import launchers_without_ranks, pinned_jobs, single_jobs
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts, Unreadable
 from ddptop_runner.foreign.unreadable import find_unreadable
@@ -51,6 +51,7 @@ def find_jobs(
         jobs_by_workers,
         jobs_by_sockets,
         single_jobs,
+        launchers_without_ranks,
         lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
@@ -61,7 +62,9 @@ def find_jobs(
     jobs: list[ForeignJob] = []
     for draft in drafts:
         root = _root(draft)
-        if any(job.root_pid == root.pid for job in jobs):  # one program started several jobs
+        if draft.ranks and any(
+            job.root_pid == root.pid for job in jobs
+        ):  # one program started several jobs
             root = draft.ranks[0].process
         started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
         jobs.append(_finish(tree, draft, root, members, started_at, user_of(root.uid)))
@@ -72,7 +75,7 @@ def find_jobs(
 def _root(draft: JobDraft) -> ProcessFacts:
     """The topmost launcher that is more than a wrapper; without one the first rank."""
     real = (one for one in draft.launchers if not is_wrapper(one) and not is_shell(one))
-    return next(real, draft.ranks[0].process)
+    return next(real, None) or draft.ranks[0].process
 
 
 def _finish(
@@ -91,7 +94,7 @@ def _finish(
         if not is_wrapper(launcher):
             loose.update(one.pid for one in tree.descendants(launcher.pid, stop=members))
     loose -= known | {one.pid for one in launchers}
-    first = draft.ranks[0].process
+    first = draft.ranks[0].process if draft.ranks else root
     named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
     typed = first if draft.launcher == "ddptop" else root  # its guardian was typed by nobody
     return ForeignJob(

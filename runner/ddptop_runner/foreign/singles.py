@@ -9,6 +9,7 @@ from ddptop_runner.foreign.arguments import (
     is_kernel,
     is_python,
     is_wrapper,
+    launched_script,
     launcher_kind,
 )
 from ddptop_runner.foreign.claims import rendezvous_of
@@ -16,6 +17,7 @@ from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, is_copy, start
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 
 ONE_PROCESS = "accelerate started one process, so there is one rank"
+NO_RANK = "no rank yet, or none between two attempts"
 NOT_RECOGNIZED = "not recognised as training: shown because you named the process"
 
 
@@ -95,6 +97,36 @@ def _has_tensorflow_threads(process: ProcessFacts) -> bool:
     return any(
         name.startswith(("tf_", "collective_ops", "tensorflow")) for name in process.threads or ()
     )
+
+
+def launchers_without_ranks(tree: Tree) -> list[JobDraft]:
+    """A job for each launcher that is starting, or between two attempts: it has no rank now."""
+    waiting = {
+        process.pid: process
+        for process in sorted(tree.by_pid.values(), key=start_order)
+        if _launches_training(process)
+        and process.environ is not None
+        and process.state not in "ZX"
+        and not tree.is_taken(process)
+        and not any(one.pid in tree.members for one in tree.descendants(process.pid))
+    }
+    return [
+        JobDraft(
+            launcher=launcher_kind(process) or "python",
+            ranks=[],
+            launchers=[*tree.launch_chain(process), process],
+            notes=[NO_RANK],
+        )
+        for process in waiting.values()
+        if not any(above.pid in waiting for above in tree.ancestors(process))
+    ]
+
+
+def _launches_training(process: ProcessFacts) -> bool:
+    kind = launcher_kind(process)
+    if kind in ("mpirun", "srun"):  # those launch anything
+        return kind == "mpirun" and launched_script(process.argv) is not None
+    return kind is not None
 
 
 def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:

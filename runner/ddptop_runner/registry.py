@@ -235,10 +235,15 @@ def is_recent(view: JobView) -> bool:
     return (view.read_at - view.ended_at).total_seconds() < RECENT_S
 
 
-def rank_of_pid() -> dict[int, tuple[str, int | None]]:
-    """(job, rank) of every process that a live job of this host has on a device or as a rank."""
+def rank_of_pid(
+    views: Iterable[JobView] | None = None,
+) -> dict[int, tuple[str, int | None]]:
+    """(job, rank) of every process that a live job of this host has on a device or as a rank.
+
+    `views` are the jobs where they were read already.
+    """
     owners: dict[int, tuple[str, int | None]] = {}
-    for view in all_jobs():
+    for view in all_jobs() if views is None else views:
         if view.snapshot is None or view.on_other_host or not view.is_live:
             continue
         for gpu in view.snapshot.gpus:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
-from ddptop.commands.gpus import labelled
+from ddptop.commands.gpus import heard_by, labelled, with_xids
 from ddptop.commands.gpus_text import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
@@ -145,6 +146,31 @@ def test_processes_get_the_job_and_rank_that_is_known():
     assert [(p.job, p.rank) for p in labels[0].processes] == [(None, None), ("train", 3)]
     assert labels[1].processes is None
     assert as_text(report(gpus=labels)).count("train") == 1
+
+
+def test_xids_that_a_job_has_heard_are_shown():
+    heard = {"GPU-1": GpuSample(index=1, uuid="GPU-1", xid=[31], xid_meanings=["an address"])}
+    known = report(
+        gpus=[GpuSample(index=0, uuid="GPU-0", xid=[]), GpuSample(index=1, uuid="GPU-1")]
+    )
+    gpus = with_xids(known, heard).gpus
+    assert [gpu.xid for gpu in gpus] == [[], [31]]
+    assert "GPU 1: XID 31 (an address)" in as_text(report(gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({}, ["GPU-1"]),
+        ({"is_live": False}, []),
+        ({"on_other_host": True}, []),
+        ({"snapshot": None}, []),
+    ],
+)
+def test_only_live_jobs_of_this_host_know_the_xids_of_its_devices(changes, known):
+    gpus = [GpuSample(index=0, uuid="GPU-0", xid=[]), GpuSample(index=1, uuid="GPU-1", xid=[31])]
+    view = {"is_live": True, "on_other_host": False, "snapshot": SimpleNamespace(gpus=gpus)}
+    assert list(heard_by([SimpleNamespace(**{**view, **changes})])) == known
 
 
 def test_unknown_is_never_shown_as_zero():

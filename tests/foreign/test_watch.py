@@ -178,6 +178,46 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
         assert (view.output or "").endswith("lines that name no rank count as rank 0's")
 
 
+def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
+    book: ForeignBook, tmp_path: Path
+) -> None:
+    with (
+        (tmp_path / "all").open("wb", buffering=0) as all_,
+        (tmp_path / "rank0").open("wb", buffering=0) as own,
+        running(*SLEEP, stdout=all_) as launcher,
+        running(*SLEEP, stdout=own) as rank,
+    ):
+        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
+        census = census_of(job)
+        look(book, census, job.name)
+        own.write(b"step 3/9 loss 2.5\n")
+        all_.write(b"[default0]:step 2/9 loss 3.5\n")
+        view = look(book, census, job.name)
+        assert (first_rank(view).loss, first_rank(view).step) == (2.5, 3)
+        assert view.snapshot.total_steps == 9
+        assert book.lines(job.name).lines == ("[default0]:step 2/9 loss 3.5",)
+        assert book.lines(job.name, 0).lines == ("step 3/9 loss 2.5",)
+
+
+def test_a_bar_beside_lines_does_not_mix_with_their_steps() -> None:
+    progress = RankProgress()
+    at = utc_now()
+    for number in range(30):
+        at += dt.timedelta(seconds=1)
+        bar = Reading(step=number % 10, total=10, counts="epoch", loss=1.0)
+        progress.hear(bar, at, source=1)
+        if number >= 5:
+            progress.hear(Reading(step=number * 100, loss=2.0), at, source=2)
+    assert progress.step == 2900
+    assert progress.counts_run
+    assert progress.steps_per_s(at) == pytest.approx(100)
+    for number in range(40):
+        at += dt.timedelta(seconds=1)
+        progress.hear(Reading(step=number % 20, total=20, counts="epoch"), at, source=1)
+    assert progress.step == 19
+    assert not progress.counts_run
+
+
 def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,

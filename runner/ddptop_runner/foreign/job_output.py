@@ -36,6 +36,8 @@ class Heard:
     reading: Reading
     ranks: tuple[int, ...]
     """The ranks that write into that output."""
+    source: int
+    """Which output it is."""
     fresh: bool
     """False for what stood there before the first look."""
 
@@ -212,8 +214,12 @@ class JobOutput:
             readings, fresh, size = source.read(budget - used)
             used += size
             grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
-            heard += [Heard(reading, source.ranks, fresh) for reading in readings]
+            heard += [Heard(reading, source.ranks, id(source), fresh) for reading in readings]
         return heard, used, grew
+
+    def is_copy(self, heard: Heard, rank: int) -> bool:
+        """Whether the rank's own output has that, too: a launcher can both keep and hand on."""
+        return rank not in heard.ranks and next(self._keys_of(rank), None) is not None
 
     @property
     def has_panes(self) -> bool:

@@ -91,18 +91,18 @@ class JobRecord:
         """Fold in what was read of its outputs in this look."""
         if grew:
             self._grew_s = now_s
-        for progress in self._progress.values():
-            progress.begin_look()
+        for known in self._progress.values():
+            known.begin_look()
         backlog: dict[int, float] = {}
         for one in heard:
             rank = self._rank_of(one)
-            if rank is None:
+            if rank is None or self.output.is_copy(one, rank):
                 continue
             reading = one.reading
             progress = self._progress.get(rank)
             if progress is None:
                 progress = self._progress[rank] = RankProgress()
-            progress.hear(reading, now if one.fresh else None)
+            progress.hear(reading, now if one.fresh else None, one.source)
             if reading.loss is None or reading.kind == "val":
                 continue
             if one.fresh:

@@ -17,6 +17,10 @@ SILENT_FACTOR = 10.0
 """A log that is silent for so many of its usual intervals says nothing of the speed any more."""
 
 
+STRANGERS = 10
+"""So many steps in a row of another counter, and it is the one that goes on."""
+
+
 class RankProgress:
     """What the readings of one rank add up to."""
 
@@ -36,6 +40,10 @@ class RankProgress:
         self._of_run = True
         """Whether the step counts the whole run: it never went back."""
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
+        self._counter: tuple[int, int | None] | None = None
+        """What `step` is read from, as (source, total): a log may hold a bar and lines as well."""
+        self._counts_run = False
+        self._strangers = 0
 
     @property
     def total_steps(self) -> int | None:
@@ -51,13 +59,14 @@ class RankProgress:
         """Smallest and largest loss are since the previous look."""
         self.loss_min = self.loss_max = None
 
-    def hear(self, reading: Reading, at: dt.datetime | None) -> None:
+    def hear(self, reading: Reading, at: dt.datetime | None, source: int = 0) -> None:
         """Fold in one reading.
 
         Args:
             reading: of this rank.
             at: when it was written; None for what stood there before the first look, of which
                 nobody knows when.
+            source: which output it was read from.
         """
         if at is not None:
             self.last_at = at
@@ -67,8 +76,9 @@ class RankProgress:
             if reading.loss is not None:
                 self.validation_loss = reading.loss
             return
-        if reading.step is not None and reading.counts != "samples":
-            self._count(reading, reading.step, at)
+        step = reading.step if reading.counts != "samples" else None
+        if step is not None and self._is_counter(reading, source):
+            self._count(reading, step, at)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading)
 
@@ -81,14 +91,28 @@ class RankProgress:
         else:
             self.loss, self.loss_state = None, "nan" if math.isnan(loss) else "inf"
 
+    def _is_counter(self, reading: Reading, source: int) -> bool:
+        """Whether this is what the step is read from: one that counts the run, if there is one."""
+        counter = (source, reading.total)
+        counts_run = reading.counts == "run"
+        if counter == self._counter:
+            self._strangers = 0
+            return True
+        self._strangers += 1
+        better = counts_run and not self._counts_run
+        if self._counter is not None and not better and self._strangers < STRANGERS:
+            return False
+        self._counter, self._counts_run, self._strangers = counter, counts_run, 0
+        self._of_run, self.step, self._total = counts_run, None, None
+        self._marks.clear()
+        return True
+
     def _count(self, reading: Reading, step: int, at: dt.datetime | None) -> None:
         if self.step is not None and step < self.step:
             self._marks.clear()
             # in what stood there before, an earlier run may have ended half-way
             if at is not None or (self._total and self.step >= 0.8 * self._total):
                 self._of_run = False
-        if reading.counts != "run":
-            self._of_run = False
         self.step = step
         if reading.total is not None:
             self._total = reading.total

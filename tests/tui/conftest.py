@@ -15,6 +15,7 @@ from ddptop.tui.snapshot import Machine
 from tests.tui import fake_home
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW
+from tests.tui.terminal import Terminal
 
 from ddptop_runner import procs, registry
 
@@ -78,3 +79,16 @@ def make_app(frozen: Path) -> Callable[..., DdptopApp]:
         return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None, **options)
 
     return make
+
+
+@pytest.fixture
+def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*arguments: str, **options: bool) -> Terminal:
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()

@@ -204,11 +204,16 @@ def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
         return []
     if not gpu.processes:
         return _flow("processes", [line(("none: it is free", "dim"))], cells)
-    head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {'job':<24} command"
+    job = pad("job", _job_cells(cells))
+    head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
     return [
         fit(line((head, "dim")), cells),
         *(_process(process, cells, owners) for process in _heaviest_first(gpu.processes)),
     ]
+
+
+def _job_cells(cells: int) -> int:
+    return 30 if cells >= 100 else 18
 
 
 def _heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
@@ -219,7 +224,7 @@ def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
     job, rank = owners.get(process.pid, (process.job, process.rank))
     whose = units.NOT_KNOWN if process.note else "-"
     if job is not None:
-        whose = job if rank is None else f"{clip(job, 15)} rank {rank}"
+        whose = job if rank is None else f"{clip(job, _job_cells(cells) - 9)} rank {rank}"
     memory, share = process.mem_used_bytes, process.sm_util_percent
     command = program(process.command) if process.command else process.note or units.NOT_KNOWN
     spans: Line = (
@@ -227,7 +232,7 @@ def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
         (pad(process.user or units.NOT_KNOWN, 10) + " ", "" if process.user else "dim"),
         (f"{units.size(memory):>9} ", "" if memory is not None else "dim"),
         (f"{units.percent(share):>6}  ", "" if share is not None else "dim"),
-        (pad(whose, 24) + " ", "" if job else "dim"),
+        (pad(whose, _job_cells(cells)) + " ", "" if job else "dim"),
         (command, "dim"),
     )
     return fit(spans, cells)

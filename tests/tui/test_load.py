@@ -1,0 +1,104 @@
+"""A frame of a big machine: 64 devices, 512 processes, 64 jobs."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.tui import sources
+from ddptop.tui.app import DdptopApp
+from tests.tui import fake_foreign
+from tests.tui.driving import settle
+from tests.tui.fake_foreign import FakeWorld
+from tests.tui.fake_home import GIB, NOW, gpu
+from textual.pilot import Pilot
+
+from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.model import GpuProcess
+
+GPUS, RANKS = 64, 8
+FRAME_S = 0.1
+
+
+class ChangingFeed:
+    """Stands in for a sampler each of whose reports is another."""
+
+    def __init__(self, uuids: object = None) -> None:
+        self._chance = random.Random(3)
+
+    @property
+    def latest(self) -> DeviceReport:
+        gpus = [
+            gpu(
+                index,
+                util_percent=float(self._chance.randint(80, 100)),
+                power_w=float(self._chance.randint(380, 640)),
+                mem_used_bytes=self._chance.randrange(70 * GIB),
+                processes=[
+                    GpuProcess(pid=10_000 + RANKS * index + n, user="ada", command="python a.py")
+                    for n in range(RANKS)
+                ],
+            )
+            for index in range(GPUS)
+        ]
+        return DeviceReport(ts=NOW, boottime_s=0.0, source="nvml", gpus=gpus)
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def big_machine(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
+    monkeypatch.setattr(sources, "DeviceFeed", ChangingFeed)
+    for index in range(GPUS):
+        job = fake_foreign.foreign_job("train.py", RANKS, pid=9_990 + RANKS * index)
+        ranks, gpus = fake_foreign.ranks_of(job)
+        ranks = [msgspec.structs.replace(rank, gpu=index) for rank in ranks]
+        FakeWorld.views.append(fake_foreign.view_of(job, ranks, gpus[:1]))
+
+
+def frame_s(pilot: Pilot[None]) -> float:
+    """One look, shown and drawn as a whole."""
+    app = pilot.app
+    assert isinstance(app, DdptopApp)
+    monitor = app.monitor
+    assert monitor is not None
+    began = time.perf_counter()
+    monitor.snapshot = app.collector.look(monitor.wish())
+    monitor._compositor.render_update(full=True)
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("page", ["main", "devices"])
+@pytest.mark.usefixtures("big_machine")
+async def test_a_frame_takes_less_than_a_tenth_of_a_second(
+    make_app: Callable[..., DdptopApp], page: str
+) -> None:
+    async with make_app().run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        if page == "devices":
+            await pilot.press("v")
+        frames = [frame_s(pilot) for _ in range(9)]
+    assert statistics.median(frames) < FRAME_S
+
+
+@pytest.mark.usefixtures("big_machine")
+async def test_the_cursor_reaches_every_device(make_app: Callable[..., DdptopApp]) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("v", "G")
+        await pilot.pause()
+        panel = app.screen._devices
+        assert panel.chosen.index == GPUS - 1
+        assert any("-64 of 64" in text for line in panel._lines for text, _ in line)
+        assert panel._lines[panel.cursor_line()][0][0].strip() == str(GPUS - 1)

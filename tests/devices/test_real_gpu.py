@@ -9,12 +9,13 @@ import pytest
 
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.device_report import decode_report
+from ddptop_runner.devices.nvml_figures import FIGURES
 
 
 @pytest.mark.gpu
 def test_one_reading_agrees_with_nvidia_smi():
     report = sample_once(timeout_s=20)
-    fields = "index,uuid,name,memory.total,power.limit"
+    fields = "index,uuid,name,memory.total,pci.bus_id,clocks.max.sm"
     said = subprocess.run(
         ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
         capture_output=True,
@@ -23,12 +24,23 @@ def test_one_reading_agrees_with_nvidia_smi():
     ).stdout.splitlines()
     assert len(report.gpus) == len(said)
     for gpu, line in zip(report.gpus, said, strict=True):
-        index, uuid, name, total_mib, _ = (part.strip() for part in line.split(","))
+        index, uuid, name, total_mib, bus_id, clock = (part.strip() for part in line.split(","))
         assert (str(gpu.index), gpu.uuid, gpu.name) == (index, uuid, name)
         assert abs(gpu.mem_total_bytes / 2**20 - float(total_mib)) < 2
         assert gpu.util_percent is not None and 0 <= gpu.util_percent <= 100
         assert gpu.mem_used_bytes is not None and gpu.processes is not None
         assert not gpu.lost
+        assert (gpu.pci_bus_id or "").lower() == bus_id.lower()
+        assert gpu.sm_clock_max_mhz is None or str(gpu.sm_clock_max_mhz) == clock.split()[0]
+        nulls = {field for field in FIGURES if getattr(gpu, field) is None}
+        assert {field for field in gpu.unknown if "." not in field} == nulls
+
+
+@pytest.mark.gpu
+def test_rates_of_the_links_are_read_where_there_are_links():
+    for gpu in sample_once(timeout_s=30, links=True).gpus:
+        for field in ("pcie_rx_bytes_per_s", "nvlink_rx_bytes_per_s"):
+            assert (getattr(gpu, field) is None) == (field in gpu.unknown)
 
 
 @pytest.mark.gpu

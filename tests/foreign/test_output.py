@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from tests.foreign.toys import lines_in, printer, running
+from tests.foreign.toys import PRINTER, lines_in, printer, running
 
+from ddptop_runner import procs
 from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, look_at, neighbours_of
 from ddptop_runner.foreign.pane import Pane
 
@@ -147,6 +149,34 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
     finally:
         os.close(master)
         os.close(slave)
+
+
+FORWARDS = """
+import os, pty, sys
+own = open(sys.argv[1], "wb")  # a file of its own business
+pid, master = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-u", "-c", sys.argv[2]])
+while True:
+    data = os.read(master, 1000)
+    os.write(1, data)
+"""
+
+
+def test_a_terminal_that_the_launcher_made_leads_to_its_own_output(
+    tmp_path: Path, wait_until
+) -> None:
+    path = tmp_path / "out.log"
+    argv = (sys.executable, "-c", FORWARDS, os.fspath(tmp_path / "own"), PRINTER)
+    with path.open("wb") as file, running(*argv, stdout=file) as launcher:
+        wait_until(lambda: lines_in(path) > 2)
+        (rank,) = procs.children_of(launcher.pid)
+        try:
+            output = find(rank, launchers=(launcher.pid,))
+            assert output.words.startswith(f"file {path}, through terminal /dev/pts/")
+            assert b"step 1/1000" in read(output)
+        finally:
+            os.kill(rank, signal.SIGKILL)
 
 
 def test_descriptors_that_are_closed_or_of_nobody() -> None:

@@ -24,12 +24,12 @@ MAX_ANCESTORS = 6
 MAX_DESCRIPTORS = 512
 """Descriptors of one process that are looked at."""
 
-_NAMES = (
-    "tee cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf script pv rotatelogs cronolog"
-    " multilog svlogd mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
-)
-_FORWARDERS = frozenset(_NAMES.split())
-"""Programs that write what they read: to a file of theirs, or to their own output."""
+_KEEPERS = frozenset(["tee", "script", "rotatelogs", "cronolog", "multilog", "svlogd"])
+"""Programs that write what they read to files of theirs, and as a rule to their own output."""
+_FILTERS = "cat grep egrep fgrep sed awk gawk mawk ts tr cut stdbuf pv"
+_MPI = "mpirun mpiexec mpiexec.hydra orterun prterun horovodrun srun"
+_FORWARDERS = frozenset([*_KEEPERS, *_FILTERS.split(), *_MPI.split()])
+"""Programs that write what they read."""
 
 SinkKind = Literal[
     "file", "deleted", "pipe", "terminal", "null", "socket", "other", "closed", "hidden"
@@ -228,7 +228,7 @@ class Finder:
         """What `pid` does with what it reads: the files that it writes, else its own output."""
         if hops <= 0 or not self._hands_on(pid):
             return Output(f"{words}: cannot be read")
-        for sink in self._sinks(pid):
+        for sink in self._sinks(pid) if _name(pid) in _KEEPERS else ():
             if sink.fd > 2 and sink.kind in ("file", "deleted"):
                 found = self._of_file(sink, f"{words}, which writes {_shown(sink.target)}")
                 if found.key is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Sequence
@@ -108,16 +109,21 @@ def base_name(path: str) -> str:
 
 def is_python(process: ProcessFacts) -> bool:
     """Whether it runs Python, by its file, its first word or its name."""
-    if process.program is not None and _PYTHON.fullmatch(process.program):
+    if process.comm.startswith("pt_"):
         return True
-    if process.argv and _PYTHON.fullmatch(base_name(process.argv[0])):
-        return True
-    return bool(_PYTHON.fullmatch(process.comm)) or process.comm.startswith("pt_")
+    first = process.argv[0] if process.argv else ""
+    return any(map(_is_interpreter, (process.program or "", first, process.comm)))
 
 
-def python_target(argv: Sequence[str]) -> Target | None:
+@functools.lru_cache(maxsize=4096)
+def _is_interpreter(path: str) -> bool:
+    return _PYTHON.fullmatch(base_name(path)) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def python_target(argv: tuple[str, ...]) -> Target | None:
     """What a Python command line runs; None when the first word is no interpreter."""
-    if not argv or not _PYTHON.fullmatch(base_name(argv[0])):
+    if not argv or not _is_interpreter(argv[0]):
         return None
     index = 1
     while index < len(argv):
@@ -263,10 +269,10 @@ def option_number(args: Sequence[str], *names: str) -> int | None:
     return None
 
 
-def launched_script(argv: Sequence[str]) -> str | None:
+def launched_script(argv: tuple[str, ...]) -> str | None:
     """The name of the script or module that a launcher's command line starts, if it names one."""
     target = python_target(argv)
-    args = tuple(argv[1:]) if target is None else target.args
+    args = argv[1:] if target is None else target.args
     for word, following in zip(args, (*args[1:], ""), strict=True):
         if word in ("-m", "--module") and following:
             return Target("module", following).stem
@@ -302,7 +308,7 @@ def command_line(argv: Sequence[str]) -> str:
     `torchrun` stands in /proc as `/venv/bin/python /venv/bin/torchrun`.
     """
     words = list(argv)
-    if words and _PYTHON.fullmatch(base_name(words[0])):
+    if words and _is_interpreter(words[0]):
         words[0] = base_name(words[0])
         if len(words) > 1 and words[1].rpartition("/")[0].endswith("/bin"):
             words = [base_name(words[1]), *words[2:]]

@@ -23,7 +23,9 @@ def jobs_by_workers(tree: Tree) -> list[JobDraft]:
     """Jobs of mp.spawn and its like; those of several hosts' scripts on this host are joined."""
     drafts: list[JobDraft] = []
     for parent in sorted(tree.by_pid.values(), key=start_order):
-        if tree.is_taken(parent) or parent.environ is None or not tree.can_be_rank(parent):
+        if parent.environ is None or not tree.children(parent.pid):
+            continue
+        if not tree.can_be_rank(parent) or tree.is_taken(parent):
             continue
         if not tree.has_rank_workers(parent):
             continue

@@ -126,11 +126,11 @@ class Tree:
 
     def can_be_rank(self, process: ProcessFacts) -> bool:
         """Whether it could train at all: no launcher, shell, wrapper, tracker or tool."""
+        if not is_python(process) and not (process.libraries or frozenset()) & FRAMEWORKS:
+            return False
         if is_helper(process) or is_shell(process) or is_wrapper(process):
             return False
-        if launcher_kind(process) is not None:
-            return False
-        return is_python(process) or bool((process.libraries or frozenset()) & FRAMEWORKS)
+        return launcher_kind(process) is None
 
     def weight(self, process: ProcessFacts) -> tuple[bool, bool, bool, bool]:
         """How much speaks for a process as the one that trains; compare with `max`."""

@@ -114,10 +114,10 @@ def _who(process: GpuProcess) -> str:
     if process.user is None and process.command is None:
         return f"a process that cannot be seen here (pid {process.pid})"
     user = f"{process.user}'s " if process.user else ""
-    return f"{user}{_program(process.command)} (pid {process.pid})"
+    return f"{user}{program_of(process.command)} (pid {process.pid})"
 
 
-def _program(command: str | None) -> str:
+def program_of(command: str | None) -> str:
     """The script or program of a command line."""
     words = (command or "").split()
     for number, word in enumerate(words[1:], 1):

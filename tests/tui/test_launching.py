@@ -198,6 +198,8 @@ async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None
         await pilot.pause()
         assert screen.form().gpus == (0, 1)
         assert holder_words(held(2)) == "alice: train"
+        long = GpuProcess(pid=7, user="bob", command="/opt/env/bin/python -u /a/b/eval.py --x 1")
+        assert holder_words(GpuSample(index=0, processes=[long])) == "bob: eval.py"
         assert holder_words(idle) == "free"
         assert holder_words(divided).startswith("in MIG mode")
         assert "cannot be seen here" in holder_words(unseen)
@@ -221,7 +223,10 @@ async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
         await pilot.pause()
         assert row.display
         assert app.focused is screen.query_one("#force")
+        tick = screen.query_one("#force", Checkbox)
+        assert "✓" not in str(tick.render())
         await pilot.press("space")
+        assert "✓" in str(tick.render())
         assert (screen.form().force, screen.form().wait) == (True, False)
         screen.query_one("#wait", Checkbox).value = True
         await pilot.pause()

@@ -47,6 +47,17 @@ class PathInput(Input):
         await super()._on_key(event)
 
 
+class Tick(Checkbox):
+    """A box whose tick is told by more than its colour."""
+
+    BUTTON_INNER = " "
+
+    def watch_value(self) -> None:
+        """Draw the tick, or none."""
+        self.BUTTON_INNER = "✓" if self.value else " "
+        super().watch_value()
+
+
 LOOKS_FOR_FIGURES = 5
 """So often devices without figures are passed over, before they are offered as they are."""
 
@@ -127,8 +138,8 @@ class LaunchScreen(ModalScreen[str | None]):
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
             with Horizontal(id="busy"):
-                yield Checkbox("use busy GPUs anyway", id="force", compact=True)
-                yield Checkbox("wait until they are free", id="wait", compact=True)
+                yield Tick("use busy GPUs anyway", id="force", compact=True)
+                yield Tick("wait until they are free", id="wait", compact=True)
             with Horizontal(id="buttons"):
                 yield Button("Cancel  (esc)", id="cancel", compact=True)
                 yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)

@@ -12,7 +12,7 @@ from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Span, line
 from ddptop.tui.render.units import ranks, size_of
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.gpu_idle import DeviceUse, use_of
+from ddptop_runner.gpu_idle import DeviceUse, program_of, use_of
 from ddptop_runner.gpu_select import in_mig_mode, is_instance
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device
@@ -25,6 +25,9 @@ COLUMNS = (
     Column("who", " held by", 14, flex=True),
 )
 
+SHORT_COMMAND = 24
+"""Characters of a command that are shown whole."""
+
 
 def holder_words(gpu: GpuSample) -> str:
     """Who holds a device, in words."""
@@ -35,8 +38,15 @@ def holder_words(gpu: GpuSample) -> str:
     use = _use(gpu)
     if not use.busy:
         return "free" if gpu.processes is not None else "n/a"
-    names = {p.job or f"{p.user or 'someone'}: {p.command or '?'}" for p in gpu.processes or ()}
+    names = {p.job or f"{p.user or 'someone'}: {_short(p.command)}" for p in gpu.processes or ()}
     return ", ".join(sorted(names)) or use.holders[0]
+
+
+def _short(command: str | None) -> str:
+    """A command as far as there is room for it: else only the script or program."""
+    if command is None:
+        return "?"
+    return command if len(command) <= SHORT_COMMAND else program_of(command)
 
 
 def is_divided(gpu: GpuSample) -> bool:

@@ -326,6 +326,22 @@ def test_a_followed_job_that_is_gone_stays_as_lost(book: ForeignBook) -> None:
         assert book.events(job.name) == []
 
 
+def test_what_the_next_run_writes_is_not_the_lost_jobs(book: ForeignBook, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb", buffering=0) as file:
+        with running(*SLEEP, stdout=file) as process:
+            job = job_of(process.pid)
+            look(book, census_of(job), job.name)
+            file.write(b"step 1 loss 2.5\n")
+        view = look(book, Census(), job.name)  # its last words are read
+        assert (view.state, first_rank(view).loss) == ("lost", 2.5)
+        assert book.lines(job.name).lines == ("step 1 loss 2.5",)
+        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+        file.write(b"step 2 loss 9.5\n")
+        look(book, Census(), job.name)
+        assert book.lines(job.name).lines == ()
+        assert book.chart(job.name, 0, FAR, 10)[0].last == [2.5]
+
+
 def test_restarted_ranks_are_told(book: ForeignBook, tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("wb", buffering=0) as file,

@@ -58,8 +58,8 @@ class Source:
         self._parser = LossParser()
         self._cleaner: LineCleaner | None = None
         self._first = True
-        self._earlier = output.file is not None and appends(output.file)
-        """Whether what stands there at first may be of an earlier run."""
+        self._earlier = output.file is None or appends(output.file)
+        """Whether what stands there at first may be of an earlier run, as in a pane it may."""
         self._resting = False
         if output.file is not None:
             tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
@@ -87,7 +87,8 @@ class Source:
         """(readings, whether they were written since the last read, how much was read)."""
         fresh, self._first = not self._first, False
         if self.pane is not None:
-            return self._read_pane(self.pane), fresh, 0
+            readings = self._read_pane(self.pane)
+            return (readings if fresh else []), fresh, 0
         assert self.file is not None
         data = self.file.read(max_bytes)
         if not data:
@@ -260,10 +261,10 @@ class JobOutput:
             if output is None:
                 continue
             said = output.words
-            if errors is not None and errors.words != said:
+            if errors is not None and errors.words != said and not _same_place(errors, output):
                 said += f"; errors: {errors.words}"
-            own = {self._of[key].words for key in self._of if key[1] == 1 and key[0] is not None}
-            if rank is not None and len(own) > 1:
+            others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
+            if rank is not None and not all(_same_place(other, output) for other in others):
                 said = f"rank {rank}: {said}"
             if self.shared_default and rank is not None:
                 said += f"; lines that name no rank count as rank {rank}'s"
@@ -275,6 +276,10 @@ class JobOutput:
         for source in self._sources.values():
             source.close()
         self._sources.clear()
+
+
+def _same_place(one: Output, other: Output) -> bool:
+    return one.words == other.words if one.key is None else one.key == other.key
 
 
 def _processes(job: ForeignJob) -> tuple[tuple[int, int], ...]:

@@ -182,7 +182,6 @@ class JobRecord:
         return msgspec.structs.replace(snapshot, ranks=ranks, alerts=alerts)
 
     def _sample(self, rank: ForeignRank, seen: Seen | None, now: dt.datetime) -> RankSample:
-        progress = self._progress.get(rank.rank)
         sample = RankSample(
             rank=rank.rank,
             local_rank=rank.local_rank,
@@ -200,6 +199,11 @@ class JobRecord:
                 cpu_percent=seen.cpu_percent,
                 rss_bytes=seen.rss_bytes,
             )
+        return self._with_log(sample, now)
+
+    def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
+        """The rank with what its log told."""
+        progress = self._progress.get(sample.rank)
         if progress is None:
             return sample
         rate = progress.steps_per_s(now)
@@ -308,7 +312,12 @@ class JobRecord:
         reason = "gone; how it ended was not seen"
         ranks = [
             msgspec.structs.replace(
-                rank, state="unknown", state_reason=reason, cpu_percent=None, rss_bytes=None
+                self._with_log(rank, now),
+                state="unknown",
+                state_reason=reason,
+                cpu_percent=None,
+                rss_bytes=None,
+                steps_per_s=None,
             )
             for rank in last.ranks
         ]

@@ -197,7 +197,8 @@ class ForeignBook:
     def _read_outputs(self, now: dt.datetime, now_s: float) -> None:
         """The followed job's outputs whole; of the others as much as the budget allows, in turn."""
         followed = self._records.get(self._followed or "")
-        if followed is not None:
+        # once more when it has ended; what comes later is somebody else's
+        if followed is not None and followed.ended_at in (None, now):
             if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
                 followed.output.find(followed.foreign, now_s, closely=True)
             heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)

@@ -10,6 +10,7 @@ CPU is measured without a log of the queries, the queries in runs of their own.
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import random
 import shutil
@@ -23,8 +24,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
 
+import ddptop
 from common import Screen, cpu_s_of_tree
 from tests.nvml_stub import StubDriver, StubProcess
+
+import ddptop_runner
 
 NVITOP = [sys.executable, "-m", "nvitop"]
 DDPTOP = [sys.executable, "-m", "ddptop"]
@@ -109,6 +113,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    for package in (ddptop, ddptop_runner):  # as pip does where it installs, nvitop included
+        compileall.compile_dir(Path(package.__file__).parent, quiet=2)
     folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
     base = {**os.environ, "DDPTOP_HOME": str(folder / "home"), "TERM": "xterm-256color"}
     machine = Machine(folder, options.gpus)

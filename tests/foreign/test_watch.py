@@ -409,6 +409,11 @@ def test_ranks_on_their_devices(book: ForeignBook) -> None:
         assert [g.index for g in view.snapshot.gpus] == [2, 3]
         assert view.snapshot.imbalance.memory == 0
         assert view.snapshot.gpus[0].processes[0].job == job.name
+        look(book, census_of(job), job.name, gpus=gpus)
+        gone = look(book, Census(), job.name, gpus=gpus)  # their figures are no longer its own
+        assert [r.gpu for r in gone.snapshot.ranks] == [2, 3]
+        assert [r.gpu_util_percent for r in gone.snapshot.ranks] == [None, None]
+        assert [g.power_w for g in gone.snapshot.gpus] == [None, None]
 
 
 def test_a_job_without_a_device_has_none(book: ForeignBook) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop_runner import imbalance, procs, rank_devices
 from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.device_report import without_figures
 from ddptop_runner.foreign.job_output import Heard, JobOutput
 from ddptop_runner.foreign.loss_history import LossHistory
 from ddptop_runner.foreign.progress import RankProgress, eta_of
@@ -18,7 +19,7 @@ from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.job_watch import JobWatch
-from ddptop_runner.model import Event, GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 
 KEPT_EVENTS = 300
 
@@ -318,11 +319,22 @@ class JobRecord:
                 cpu_percent=None,
                 rss_bytes=None,
                 steps_per_s=None,
+                gpu_util_percent=None,
+                gpu_mem_used_bytes=None,
+                gpu_power_w=None,
             )
             for rank in last.ranks
         ]
         return msgspec.structs.replace(
-            last, ts=now, state="lost", ended_at=self.ended_at, ranks=ranks, alerts=[], eta_s=None
+            last,
+            ts=now,
+            state="lost",
+            ended_at=self.ended_at,
+            ranks=ranks,
+            gpus=[without_figures(gpu) for gpu in last.gpus],
+            imbalance=Imbalance(),
+            alerts=[],
+            eta_s=None,
         )
 
 

@@ -182,9 +182,10 @@ def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
             assert [one.pid for one in confirmed.processes] == [rank.pid]
 
 
-def test_this_process_and_its_ancestors_are_spared() -> None:
+def test_this_process_its_ancestors_and_their_other_children_are_spared() -> None:
     job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
-    with pytest.raises(UsageError, match="no process of"):
+    with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no process of"):
+        up(child)
         signals.plan(view_of(job), "kill")
 
 

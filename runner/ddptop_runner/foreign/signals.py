@@ -156,14 +156,16 @@ def _began(ticks: int | None) -> float:
 
 
 def _with_descendants(found: dict[int, ProcessId]) -> dict[int, ProcessId]:
+    """Neither this process nor an ancestor of it, nor what else such an ancestor has started."""
     ours = _own_line()
-    for pid in list(found):
+    kept = {pid: process for pid, process in found.items() if pid not in ours}
+    for pid in list(kept):
         for child in procs.descendants_of(pid):
-            if child not in found:
+            if child not in kept:
                 process = procs.identify(child)
                 if procs.is_alive(process):
-                    found[child] = process
-    return {pid: process for pid, process in found.items() if pid not in ours}
+                    kept[child] = process
+    return kept
 
 
 def _own_line() -> set[int]:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ddptop.tui.last_figures import LastFigures
 from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.series_points import points_of
@@ -50,6 +51,7 @@ class ForeignSource:
         self._book = ForeignBook()
         if watched is not None:
             self._taker.keep(watched)
+        self._last = LastFigures()
         self._census = Census()
         self._next_census_s = 0.0
         self._chart_key: object = None
@@ -64,8 +66,9 @@ class ForeignSource:
         if (now_s := boottime_s()) >= self._next_census_s:
             self._next_census_s = now_s + CENSUS_EVERY_S
             self._census = self._taker.take(gpus)
+        self._last.follow(follow)
         views = self._book.look(self._census, gpus, now, follow=follow)
-        return ForeignLook(tuple(views), self._census.unreadable)
+        return ForeignLook(tuple(map(self._last.fill, views)), self._census.unreadable)
 
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
         """The losses that its log told; the same object again while nothing looks different."""

@@ -274,7 +274,18 @@ def gone() -> ForeignView:
         view.snapshot,
         state="lost",
         ended_at=ago(62),
-        ranks=[replace_struct(rank, state="unknown") for rank in view.snapshot.ranks],
+        ranks=[
+            RankSample(
+                rank=rank.rank,
+                local_rank=rank.local_rank,
+                host=HOST,
+                pid=rank.pid,
+                state="unknown",
+                state_reason="gone; how it ended was not seen",
+            )
+            for rank in view.snapshot.ranks
+        ],
+        gpus=[],
     )
     lost = replace(view, snapshot=snapshot)
     FakeWorld.views[FakeWorld.views.index(view)] = lost

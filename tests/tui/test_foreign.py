@@ -208,6 +208,8 @@ class TestJobScreen:
             await settle(pilot)
             text = shown(app)
             assert "■ gone" in text
+            assert "as last seen" in text
+            assert "loss 2.1843 from its log" in text
             assert "nobody saw how" in text
             assert "61.2 GiB" in text
             assert "Stop" not in keys_shown(app)
@@ -352,6 +354,16 @@ class TestReadonly:
 
 
 class TestSource:
+    def test_another_job_that_is_gone_has_no_figures_of_this_one(self, frozen: Path) -> None:
+        view = fake_foreign.healthy()
+        source = ForeignSource()
+        source.read([], NOW, view.job)
+        source.read([], NOW, "other:1")
+        FakeWorld.views.clear()
+        fake_foreign.gone()
+        (left,) = source.read([], NOW, view.job).views
+        assert left.snapshot.ranks[0].rss_bytes is None
+
     def test_processes_are_counted_every_two_seconds_and_known_ones_at_each_look(
         self, frozen: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

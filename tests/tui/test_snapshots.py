@@ -125,13 +125,26 @@ def test_jobs_that_ddptop_did_not_start(
     assert snap_compare(make_app(), terminal_size=size, run_before=after())
 
 
-@pytest.mark.parametrize("kind", ["healthy", "with_findings", "gone"])
+@pytest.mark.parametrize("kind", ["healthy", "with_findings"])
 def test_a_foreign_job(
     held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, kind: str
 ) -> None:
     view = getattr(fake_foreign, kind)()
-    app = make_app(watched=view.foreign, readonly=kind == "gone")
+    app = make_app(watched=view.foreign)
     assert snap_compare(app, terminal_size=size, run_before=after())
+
+
+def test_a_foreign_job_that_is_gone(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    async def prepare(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        fake_foreign.FakeWorld.views.clear()
+        fake_foreign.gone()
+        await settle(pilot)
+
+    app = make_app(watched=fake_foreign.healthy().foreign, readonly=True)
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
 
 
 def test_the_findings_of_a_foreign_job(

@@ -188,6 +188,8 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
     """Why figures are missing, those of one reason together."""
     reasons: dict[str, list[str]] = {}
     for name, reason in gpu.unknown.items():
+        if "--links" in reason:
+            reason = "asked for by ddptop gpus --links"
         word = _FIELDS.get(name, name.replace("_", " "))
         if word not in (known := reasons.setdefault(reason, [])):
             known.append(word)

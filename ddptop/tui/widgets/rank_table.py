@@ -6,7 +6,7 @@ import datetime as dt
 
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line
+from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
@@ -88,7 +88,10 @@ class RankTable(Table):
         """Take a new look at the job's ranks."""
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = snapshot.ranks if snapshot is not None else []
-        self._columns = _columns(ranks, isinstance(detail.view, ForeignView))
+        foreign = isinstance(detail.view, ForeignView)
+        self._columns = _columns(ranks, foreign)
+        if foreign and not live:
+            note = line(("as last seen", "dim"))
         apart = detail.deviations
         rows = [
             (

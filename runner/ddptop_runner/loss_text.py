@@ -164,7 +164,9 @@ class LossParser:
             self._lone(line, rank, local, readings)
             return
         where, epoch = fields.progress(line)
-        readings.extend(_reading(rank, local, where, epoch, loss) for loss in found)
+        readings.append(_reading(rank, local, where, epoch, found[0]))
+        if len(found) > 1:
+            readings.append(_reading(rank, local, where, epoch, found[1]))
 
     def _lone(
         self, line: bytes, rank: int | None, local: int | None, readings: list[Reading]

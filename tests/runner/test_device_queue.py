@@ -1,0 +1,175 @@
+"""The wait for devices, look by look, with reports of the sampler as they would come."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+from tests.runner.builders import put_job
+
+from ddptop_runner import device_queue, procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.device_queue import QueueWatch, feed_of, queue_of, waiting_in_words
+from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.gpu_idle import DeviceUse
+from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import Device, DeviceQueue, read_spec
+
+NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
+DEVICES = [Device(index=i, uuid=f"GPU-{i}") for i in range(3)]
+
+
+class Feed:
+    """What a sampler has said last."""
+
+    def __init__(self) -> None:
+        self.latest: DeviceReport | None = None
+        self.note: str | None = None
+        self._looks = 0.0
+
+    def report(self, *busy: int, lost: int | None = None) -> None:
+        self._looks += 3.0
+        gpus = [
+            GpuSample(
+                index=i,
+                uuid=f"GPU-{i}",
+                lost=i == lost,
+                mem_used_bytes=2**33 if i in busy else 0,
+                processes=[GpuProcess(pid=7, user="alice", command="a")] if i in busy else [],
+            )
+            for i in range(3)
+        ]
+        self.latest = DeviceReport(ts=utc_now(), boottime_s=self._looks, gpus=gpus)
+
+
+class Story:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tell(self, type_: str, message: str) -> None:
+        self.told.append(f"{type_}: {message}")
+
+
+def waiting(name: str, feed: Feed, minute: int = 0, count: int = 2) -> tuple[QueueWatch, Story]:
+    live = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
+    live |= {"guardian": procs.identify(os.getpid()), "state": "queued"}
+    since = NOW + dt.timedelta(minutes=minute)
+    queue = DeviceQueue(candidates=DEVICES, count=count, since=since)
+    folder = put_job(name, live, queue=queue, job_id=f"{name}@1")
+    story = Story()
+    watch = queue_of(folder, read_spec(folder), story)
+    assert watch is not None
+    watch._feed = feed
+    return watch, story
+
+
+def taken(name: str, home: Path) -> list[int] | None:
+    devices = read_spec(RunFolder(home / "runs" / name)).devices
+    return None if devices is None else [device.index for device in devices]
+
+
+def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
+    feed = Feed()
+    watch, story = waiting("job", feed)
+    assert watch.look() is None  # the sampler has said nothing yet
+    feed.report(0, 1)
+    assert watch.look() is None
+    words = "waits for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) holds 8.0 GiB"
+    assert watch.alert().message == words
+    assert (watch.alert().gpus, watch.alert().severity) == ([0, 1], "info")
+    assert story.told == [f"queued: queued: {words}"]
+    feed.report(1)
+    assert watch.look() is None  # GPU 0 was free once, GPU 2 twice
+    assert watch.look() is None  # the same report is no other look
+    feed.report(1)
+    spec = watch.look()
+    assert spec is not None
+    assert [device.index for device in spec.devices] == taken("job", ddptop_home) == [0, 2]
+    assert len(story.told) == 1
+
+
+def test_two_jobs_do_not_take_the_same(ddptop_home):
+    feed = Feed()
+    first, _ = waiting("first", feed, minute=1, count=2)
+    second, _ = waiting("second", feed, minute=2, count=1)
+    for _ in range(2):
+        feed.report()
+        assert second.look() is None
+        granted = first.look()
+    assert granted is not None
+    assert "behind job first, queued before" in second.words
+    feed.report()
+    assert [device.index for device in second.look().devices] == [2]
+    assert (taken("first", ddptop_home), taken("second", ddptop_home)) == ([0, 1], [2])
+
+
+def test_what_cannot_be_written_is_tried_again(ddptop_home, monkeypatch):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    real = device_queue.write_spec
+
+    def disk_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(device_queue, "write_spec", disk_full)
+    for _ in range(3):
+        feed.report()
+        assert watch.look() is None
+    monkeypatch.setattr(device_queue, "write_spec", real)
+    feed.report()
+    assert watch.look() is not None
+
+
+def test_beside_a_lost_device_the_others_go_by_uuid(ddptop_home):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    feed.report(lost=1)
+    assert watch.look() is None
+    assert "GPU 1: it is lost" in watch.words
+    feed.report(lost=1)
+    spec = watch.look()
+    assert [device.index for device in spec.devices] == [0, 2]
+    assert spec.queue.by_uuid
+
+
+async def test_nothing_of_other_peoples_devices_is_left_once_the_wait_is_over(ddptop_home):
+    feed = Feed()
+    watch, _ = waiting("job", feed)
+    feed.report(0)
+    watch.look()
+    assert [gpu.index for gpu in watch.latest.gpus] == [0, 1, 2]
+
+    async def stop() -> None:
+        return None
+
+    feed.stop = stop
+    await watch.stop()
+    assert watch.latest is None
+
+
+def test_a_job_with_devices_or_without_any_waits_for_none(ddptop_home):
+    folder = put_job("cpu")
+    assert queue_of(folder, read_spec(folder), Story()) is None
+    assert feed_of(read_spec(folder)) is None
+
+
+QUEUE = DeviceQueue(candidates=DEVICES, count=3, since=NOW)
+BUSY = DeviceUse(DEVICES[0], ("somebody holds it",))
+FREE = [DeviceUse(device) for device in DEVICES]
+
+
+@pytest.mark.parametrize(
+    ("uses", "ahead", "note", "words"),
+    [
+        ([], [], None, "waits for GPUs 0-2"),
+        ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody holds it"),
+        (FREE, [], None, "waits for GPUs 0-2; free, and taken if they still are at the next look"),
+        (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued before"),
+        ([], [], "the driver is gone", "waits for GPUs 0-2; the driver is gone"),
+    ],
+)
+def test_what_is_waited_for_in_words(uses, ahead, note, words):
+    assert waiting_in_words(QUEUE, uses, ahead, note) == words

@@ -29,8 +29,8 @@ def tell(rank, context=None):
 TORCHRUN = (
     COMMON
     + """
-dist.init_process_group("gloo")
 if __name__ == "__main__":
+    dist.init_process_group("gloo")
     tell(dist.get_rank(), sys.argv[1])
 """
 )

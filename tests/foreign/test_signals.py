@@ -145,13 +145,17 @@ def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[
         assert process.stdout is not None
         child = int(process.stdout.readline())
         identity = procs.identify(child)
-        confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
-        assert (
-            confirmed.sentence == f"SIGKILL to all 2 processes of the job (torchrun {process.pid})"
-        )
-        assert signals.send(confirmed).left == ()
-        assert reaped(process) == -signal.SIGKILL
-        wait_until(lambda: not procs.is_alive(identity))
+        try:
+            confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
+            assert (
+                confirmed.sentence
+                == f"SIGKILL to all 2 processes of the job (torchrun {process.pid})"
+            )
+            assert signals.send(confirmed).left == ()
+            assert reaped(process) == -signal.SIGKILL
+            wait_until(lambda: not procs.is_alive(identity))
+        finally:
+            procs.signal_process(identity, signal.SIGKILL)
 
 
 def test_a_process_that_took_the_pid_is_never_signalled() -> None:

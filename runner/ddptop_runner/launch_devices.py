@@ -204,9 +204,14 @@ def refusal(
         what, remedy = f"{names_of(held)} {verb} busy{words}", ""
         if free and not any(device.is_mig for device in free):
             remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
-        elif request is not None and not any(device.is_mig for device in held):
+        elif _names_some(request) and not any(device.is_mig for device in held):
             remedy = f"give --gpus auto:{len(chosen)} for the idlest, "
     return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to go on anyway")
+
+
+def _names_some(request: GpuRequest | None) -> bool:
+    """Whether others than the devices asked for may be allowed."""
+    return request is not None and request.kind in ("indices", "uuids")
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:

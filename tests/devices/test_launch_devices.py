@@ -70,6 +70,8 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     assert "give --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
     with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest, --wait-gpus"):
         choose("1", {}, None)
+    with pytest.raises(UsageError, match=r"holds 1.0 GiB; --wait-gpus to wait for them"):
+        choose("all", {"CUDA_VISIBLE_DEVICES": "1"}, None)
     with pytest.raises(UsageError, match=r"auto:4: 3 of 4 are free.*give auto:3, --wait-gpus"):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)

@@ -174,13 +174,15 @@ def test_threads_of_python_processes_only():
 
 THREAD = """
 import socket, threading, time
-server = socket.create_server(("127.0.0.1", 0))
 def work():
     open("/proc/thread-self/comm", "w").write("pt_tcpstore_uv")
-    print(server.getsockname()[1], flush=True)
+    print("named", flush=True)
     time.sleep(600)
 input()
 threading.Thread(target=work, daemon=True).start()
+input()
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
 time.sleep(600)
 """
 
@@ -191,8 +193,14 @@ def test_a_thread_that_appears_later_brings_its_process_ports(wait_until):
         assert one(table, child.pid).listens is None
         child.stdin.write(b"\n")
         child.stdin.flush()
+        child.stdout.readline()
+        assert one(table, child.pid).listens == frozenset()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
         port = int(child.stdout.readline())
-        facts = wait_until(lambda: (now := one(table, child.pid)).listens and now)
+        facts = wait_until(
+            lambda: (now := one(table, child.pid)).listens and now, what="another look at ports"
+        )
         assert facts.listens == {port} and "pt_tcpstore_uv" in facts.threads
 
 

@@ -177,6 +177,17 @@ def test_one_launcher_of_several_is_named_once():
     assert (job.root_pid, job.helper_pids) == (100, (101,))
 
 
+def test_a_launcher_that_led_to_another_job_is_none_of_its_own():
+    agent, *ranks = torchrun(100, 0, 1)
+    processes = [
+        torch_process(90, 1, "python /venv/bin/accelerate launch outer.py"),
+        process(91, 90, "bash inner.sh"),
+        replace(agent, ppid=91),
+        *ranks,
+    ]
+    assert find_one(processes).name == "train:100"
+
+
 @pytest.mark.parametrize(
     "command", ["mpirun -np 8 ./solver", "srun --pty bash", "python /venv/bin/accelerate config"]
 )

@@ -44,14 +44,19 @@ def plain(of: Line) -> str:
     return "".join(text for text, _ in of)
 
 
+def cells_of(text: str) -> int:
+    """Terminal cells that the text takes; most of it is ASCII, where that is its length."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def width(of: Line) -> int:
     """Width in terminal cells."""
-    return sum(cell_len(text) for text, _ in of)
+    return sum(cells_of(text) for text, _ in of)
 
 
 def clip(text: str, cells: int) -> str:
     """`text` cut to at most `cells`, ending in an ellipsis when something is missing."""
-    if cell_len(text) <= cells:
+    if cells_of(text) <= cells:
         return text
     if cells <= 0:
         return ""
@@ -62,7 +67,7 @@ def clip(text: str, cells: int) -> str:
 def pad(text: str, cells: int, align: str = "<") -> str:
     """`text` cut or filled to exactly `cells`; `align` is "<" or ">"."""
     text = clip(text, cells)
-    space = " " * (cells - cell_len(text))
+    space = " " * (cells - cells_of(text))
     return space + text if align == ">" else text + space
 
 
@@ -71,7 +76,7 @@ def fit(of: Line, cells: int) -> Line:
     spans: list[Span] = []
     left = cells
     for text, style in of:
-        size = cell_len(text)
+        size = cells_of(text)
         if size > left:
             if (cut := clip(text, left)) or left:
                 spans.append((pad(cut, left), style))
@@ -145,7 +150,7 @@ def wrap(text: str, cells: int, rows: int) -> list[str]:
         current = ""
         for word in paragraph.split(" "):
             candidate = f"{current} {word}" if current else word
-            if cell_len(candidate) <= cells:
+            if cells_of(candidate) <= cells:
                 current = candidate
                 continue
             if current:

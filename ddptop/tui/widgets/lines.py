@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -10,15 +9,15 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddptop.tui.render.text import STYLES, Line, fit
+from ddptop.tui.render.text import STYLES, Line, cells_of, fit
 
 
 def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
     """The first cell that differs, and the one behind the last: what has to be sent again."""
-    start = sum(cell_len(text) for text, _ in common_spans(old, new))
-    if sum(cell_len(text) for text, _ in old) != sum(cell_len(text) for text, _ in new):
+    start = sum(cells_of(text) for text, _ in common_spans(old, new))
+    if sum(cells_of(text) for text, _ in old) != sum(cells_of(text) for text, _ in new):
         return min(start, width - 1), width
-    end = sum(cell_len(text) for text, _ in common_spans(old[::-1], new[::-1]))
+    end = sum(cells_of(text) for text, _ in common_spans(old[::-1], new[::-1]))
     start, end = min(start, width - 1), width - end
     return (start, end) if start < end else (0, width)
 
@@ -64,7 +63,7 @@ class LinesView(Widget):
         self._lines: list[Line] = []
         self._cursor_line: int | None = None
         self._strips: dict[int, Strip] = {}
-        self._palette: dict[str, Style] | None = None
+        self._palette: dict[tuple[str, bool], Style] = {}
 
     def build(self, width: int, height: int) -> list[Line]:
         """The lines of a view of that many cells."""
@@ -101,13 +100,18 @@ class LinesView(Widget):
     def notify_style_update(self) -> None:
         """Colours changed: nothing cached is right any more."""
         super().notify_style_update()
-        self._palette = None
+        self._palette = {}
         self._strips.clear()
 
-    def _style(self, name: str) -> Style:
-        if self._palette is None:
-            self._palette = {style: self._resolve(style) for style in (*STYLES, "cursor")}
-        return self._palette.get(name, Style.null())
+    def _style(self, name: str, on_cursor: bool) -> Style:
+        """A span's style on this widget's background, or on the cursor's."""
+        style = self._palette.get((name, on_cursor))
+        if style is None:
+            style = self.rich_style
+            for part in ("cursor" if on_cursor else "", name if name in STYLES else ""):
+                style += self._resolve(part) if part else Style.null()
+            self._palette[name, on_cursor] = style
+        return style
 
     def _resolve(self, name: str) -> Style:
         """A component's style with its transparency blended into this widget's background."""
@@ -125,10 +129,10 @@ class LinesView(Widget):
         width = self.size.width
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
-            base = self.rich_style
-            if y == self._cursor_line:
-                base += self._style("cursor")
+            on_cursor = y == self._cursor_line
             spans = fit(self._lines[y] if y < len(self._lines) else (), width)
-            strip = Strip([Segment(text, base + self._style(name)) for text, name in spans], width)
+            strip = Strip(
+                [Segment(text, self._style(name, on_cursor)) for text, name in spans], width
+            )
             self._strips[y] = strip
         return strip

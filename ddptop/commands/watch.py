@@ -52,4 +52,3 @@ def run(target: str, *, readonly: bool, terminal: bool) -> int:
     if isinstance(found, JobView):
         return attach.run(found.job, readonly=readonly)
     return attach.run(None, watched=found, readonly=readonly)
-

@@ -223,8 +223,8 @@ BAD = {
     "no job at all": (2, ["status"], ["no job is alive", "ddptop ls --all"]),
     "no rank": (2, ["logs", "x", "-r", "one"], ["-r one", "all"]),
     "no terminal for the overview": (2, [], ["needs a terminal", "ddptop ls"]),
-    "foreign training": (2, ["ps"], ["ps", "yet"]),
-    "watching foreign training": (2, ["watch", "1"], ["watch", "yet"]),
+    "no such training to watch": (3, ["watch", "none"], ["no training 'none'", "ddptop ps"]),
+    "no screen to be read-only": (2, ["--readonly", "ls"], ["--readonly before ls"]),
 }
 
 

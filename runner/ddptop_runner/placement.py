@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.rank_devices import where_mostly
 
 _ENDED = ("exited", "failed", "stopped", "zombie")
 _MIB = 1024**2
 _GIB = 1024**3
-
-MOSTLY = 3.0
-"""A rank that holds this much more memory on one device than on any other works there."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,9 @@ class Placement:
         held = self.held(rank.rank)
         if len(held) == 1:
             return held[0]
-        sizes = [device.memory[rank.rank] for device in held]
-        known = [size for size in sizes if size is not None]
-        if held and len(known) == len(held):
-            fullest, second = sorted(known, reverse=True)[:2]
-            if fullest >= MOSTLY * second:
-                return held[sizes.index(fullest)]
+        mostly = where_mostly([(device, device.memory[rank.rank]) for device in held])
+        if mostly is not None:
+            return mostly
         named = [device for device in held if device.index == rank.gpu]
         return named[0] if len(named) == 1 else None
 

@@ -7,6 +7,7 @@ set it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,9 @@ from ddptop_runner.model import GpuSample, RankSample
 from ddptop_runner.spec import Device
 
 _ENDED = ("exited", "failed", "stopped")
+
+MOSTLY = 3.0
+"""A rank that holds this much more memory on one device than on any other works there."""
 
 
 def join(
@@ -27,11 +31,12 @@ def join(
     """Give each rank its device figures, and each process of the job its job and rank.
 
     A rank's `gpus` are all devices that it holds memory on. Its `gpu` is the only one of them; or,
-    with one rank per device, the rank's own one, so that a stray context on another device does not
-    hide it; else None. Its memory is that of its processes. Where the driver lists no process of
-    the job (it cannot, or the pids are of another namespace) memory is the whole device's, if only
-    one rank is on it. Its `cuda_device` is the place of `gpu` among the job's devices, which is how
-    CUDA counts those in CUDA_VISIBLE_DEVICES.
+    so that a stray context on another device does not hide it, with one rank per device the rank's
+    own one, and else, with several ranks, the one on which it holds most by far; else None. Its
+    memory is that of its processes. Where the driver lists no process of the job (it cannot, or the
+    pids are of another namespace) memory is the whole device's, if only one rank is on it. Its
+    `cuda_device` is the place of `gpu` among the job's devices, which is how CUDA counts those in
+    CUDA_VISIBLE_DEVICES.
 
     Args:
         ranks: the job's ranks on this host.
@@ -56,6 +61,21 @@ def stray_devices(rank: RankSample, gpus: Sequence[GpuSample]) -> list[int]:
     if rank.gpu is None:
         return []
     return sorted(gpu.index for gpu in gpus if gpu.uuid in rank.gpus and gpu.index != rank.gpu)
+
+
+_Held = TypeVar("_Held")
+
+
+def where_mostly(held: Sequence[tuple[_Held, int | None]]) -> _Held | None:
+    """Of several devices, each with the bytes a rank holds there, the one on which it works.
+
+    None where none stands out, and where one of the sizes is not known.
+    """
+    sizes = [size for _, size in held if size is not None]
+    if len(sizes) < 2 or len(sizes) < len(held):
+        return None
+    fullest, second = sorted(sizes, reverse=True)[:2]
+    return held[sizes.index(fullest)][0] if fullest >= MOSTLY * second else None
 
 
 def _owners(
@@ -87,6 +107,8 @@ def _join_rank(
         own = held[0] if len(held) == 1 else None
         if own is None and default is not None and len(ranks) == len(devices):
             own = next((gpu for gpu in held if _same(gpu, default)), None)
+        if own is None and len(ranks) > 1:
+            own = where_mostly([(gpu, _memory_of(rank.rank, [gpu], owner)) for gpu in held])
         return msgspec.structs.replace(
             rank,
             gpu=None if own is None else own.index,

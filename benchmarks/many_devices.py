@@ -1,0 +1,124 @@
+"""How long a frame takes with 64 devices and 512 processes on them.
+
+    python benchmarks/many_devices.py [--gpus 64] [--processes 512] [--seconds 30]
+
+The processes are real and look like the ranks of jobs of eight; all device figures change every
+second. A frame is what the interface's own thread does for one look: taking the snapshot, laying
+out and drawing. The look itself is another thread's work and is printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
+
+from common import Screen
+from tests.nvml_stub import StubDriver, StubProcess
+
+ALLOWED_S = 0.1
+RANKS_PER_JOB = 8
+SKIP = 5
+"""Frames of the start are not counted."""
+
+VIEWER = """
+import sys, time
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.collector import Collector
+told = open(sys.argv[1], "a", 1)
+look = Collector.look
+def timed_look(self, wish):
+    began = time.perf_counter()
+    try:
+        return look(self, wish)
+    finally:
+        told.write(f"look {time.perf_counter() - began}\\n")
+Collector.look = timed_look
+class Timed(DdptopApp):
+    def on_snapshot_ready(self, message):
+        began = time.perf_counter()
+        super().on_snapshot_ready(message)
+        self.call_after_refresh(lambda: told.write(f"frame {time.perf_counter() - began}\\n"))
+app = Timed()
+app.run()
+"""
+
+
+def start_ranks(folder: Path, number: int) -> list[subprocess.Popen[bytes]]:
+    """Processes that sleep and look like ranks: by their name, arguments and variables."""
+    python = folder / "python3"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", python)
+    processes = []
+    for index in range(number):
+        job, rank = divmod(index, RANKS_PER_JOB)
+        variables = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(RANKS_PER_JOB),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(20_000 + job),
+            "TORCHELASTIC_RUN_ID": f"job{job}",
+        }
+        processes.append(subprocess.Popen([str(python), "3600"], env=variables))
+    return processes
+
+
+def main() -> None:
+    """Measure and print; exit status 1 when a usual frame takes too long."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpus", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=512)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--keys", default="", help="typed before measuring")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="ddptop-bench-"))
+    driver = StubDriver(folder, options.gpus)
+    ranks = start_ranks(folder, options.processes)
+    told = folder / "times"
+    env = {**driver.env(log=False), "DDPTOP_HOME": str(folder / "home"), "TERM": "xterm-256color"}
+    screen = Screen([sys.executable, "-c", VIEWER, str(told)], env, rows=60, columns=200)
+    chance = random.Random(1)
+    try:
+        screen.drain(3.0)
+        screen.type(options.keys)
+        deadline = time.monotonic() + options.seconds
+        while time.monotonic() < deadline:
+            with driver.together():
+                for gpu in driver.gpus:
+                    gpu.util, gpu.power_mw = chance.randint(50, 100), chance.randint(1, 7) * 100_000
+                    gpu.mem_used = chance.randrange(70 << 30)
+                    gpu.processes = [
+                        StubProcess(process.pid, chance.randrange(8 << 30), sm_util=10)
+                        for process in ranks[gpu.index :: options.gpus]
+                    ]
+            screen.drain(1.0)
+        lines = [line.split() for line in told.read_text(encoding="utf-8").splitlines()]
+    finally:
+        screen.close()
+        for process in ranks:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder)
+    times = {
+        kind: [float(value) for name, value in lines if name == kind][SKIP:]
+        for kind in ("frame", "look")
+    }
+    for kind, values in times.items():
+        print(
+            f"{options.gpus} devices, {options.processes} processes: {kind} median "
+            f"{1000 * statistics.median(values):.0f} ms, worst {1000 * max(values):.0f} ms of "
+            f"{len(values)}" + (f" (allowed: {1000 * ALLOWED_S:.0f} ms)" * (kind == "frame"))
+        )
+    sys.exit(statistics.median(times["frame"]) > ALLOWED_S)
+
+
+if __name__ == "__main__":
+    main()

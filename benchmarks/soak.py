@@ -36,10 +36,10 @@ from ddptop_runner.devices import open_backend
 from ddptop_runner.model import encode
 now_s = [1000.0]
 sampler.boottime_s = lambda: now_s[0]
-backend = open_backend(None)
+backend, cost = open_backend(None), sampler.Cost()
 for line in sys.stdin:
     now_s[0] += 1.0
-    report = sampler.report(backend)
+    report = sampler.report(backend, cost)
     encode(report)
     print(len(report.gpus), flush=True)
 """

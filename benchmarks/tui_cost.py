@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import fcntl
 import math
 import os
-import pty
 import random
-import select
 import shutil
 import signal
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 import time
 from pathlib import Path
+
+from common import Screen, cpu_s_of_tree
 
 from ddptop_runner import imbalance, procs
 from ddptop_runner.history import HistoryWriter
@@ -33,7 +29,6 @@ from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec, write_atomic, write_spec
 
 JOB = "bench"
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def samples(
@@ -135,25 +130,6 @@ def play_supervisor(home: Path, ranks: int, gpus: int, history_s: int, step_s: i
         time.sleep(1.0 - time.time() % 1.0 + 0.2)
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time of a process so far."""
-    fields = procs.stat_fields(pid)
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S if fields else 0.0
-
-
-def drain(fd: int, seconds: float, until: bytes | None = None) -> int:
-    """Read what the interface draws, for some time or until it drew `until`; how many bytes."""
-    count, recent, deadline = 0, b"", time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if select.select([fd], [], [], left)[0]:
-            data = os.read(fd, 1 << 16)
-            count += len(data)
-            recent = recent[-200:] + data
-            if until is not None and until in recent:
-                break
-    return count
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
@@ -174,37 +150,28 @@ def main() -> None:
     spec, node = home / "runs" / JOB / "job.json", home / "runs" / JOB / "nodes"
     while not (spec.exists() and any(node.iterdir())):
         time.sleep(0.1)
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    env = {**os.environ, "DDPTOP_HOME": str(home), "TERM": "xterm-256color"}
     started = time.monotonic()
-    tui = subprocess.Popen(
-        [sys.executable, "-m", "ddptop", *([] if options.overview else ["attach", JOB])],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, "DDPTOP_HOME": str(home), "TERM": "xterm-256color"},
-        start_new_session=True,
+    screen = Screen(
+        [sys.executable, "-m", "ddptop", *([] if options.overview else ["attach", JOB])], env
     )
     try:
-        drain(master, 10.0, until=b"start")  # the time axis of the chart: everything is there
+        screen.drain(10.0, until=b"start")  # the time axis of the chart: everything is there
         opened_s = time.monotonic() - started
-        os.write(master, options.keys.encode())
-        drain(master, 8.0)
-        before, drawn = cpu_s(tui.pid), time.monotonic()
-        received = drain(master, options.seconds)
-        share = (cpu_s(tui.pid) - before) / (time.monotonic() - drawn)
-        rss = int(Path(f"/proc/{tui.pid}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        screen.type(options.keys)
+        screen.drain(8.0)
+        before, drawn = cpu_s_of_tree(screen.pid), time.monotonic()
+        received = screen.drain(options.seconds)
+        share = (cpu_s_of_tree(screen.pid) - before) / (time.monotonic() - drawn)
         print(
             f"{options.ranks} ranks, {options.gpus} GPUs, {options.history_s} s of history:"
             f" {100 * share:.1f} % of a core, {received / options.seconds / 1000:.1f} kB/s,"
-            f" RSS {rss / 2**20:.0f} MiB, whole screen {opened_s:.2f} s after the start"
+            f" RSS {screen.rss_bytes() / 2**20:.0f} MiB, whole screen {opened_s:.2f} s after the"
+            " start"
         )
     finally:
-        for pid in (tui.pid, writer):
-            os.kill(pid, signal.SIGKILL)
-        tui.wait()
+        screen.close()
+        os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
         shutil.rmtree(home)
 

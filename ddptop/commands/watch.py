@@ -24,7 +24,7 @@ def find(target: str) -> JobView | ForeignJob:
 
 
 def _own(target: str) -> JobView | None:
-    """Ddptop's own job that has this process, or this name or prefix."""
+    """Ddptop's own job that has this process, or this name or prefix; digits are no prefix."""
     if target.isdigit():
         pid = int(target)
         live = (view for view in all_jobs() if view.is_live and not view.on_other_host)
@@ -32,9 +32,10 @@ def _own(target: str) -> JobView | None:
         if found is not None:
             return found
     try:
-        return resolve_own(target)
+        named = resolve_own(target)
     except NoSuchJobError:
         return None
+    return named if named.job == target or not target.isdigit() else None
 
 
 def run(target: str, *, readonly: bool, terminal: bool) -> int:

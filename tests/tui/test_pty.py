@@ -31,7 +31,7 @@ def test_a_terminal_that_hangs_up_ends_it_without_a_busy_loop(
     terminal: Callable[..., Terminal], wait_until: WaitUntil
 ) -> None:
     one = terminal(ignore_hangup=True)
-    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     before = cpu_s(one.process.pid)
     hung_up_at = time.monotonic()
     one.hang_up()
@@ -48,7 +48,7 @@ def test_a_terminal_that_hangs_up_ends_it_without_a_busy_loop(
 
 def test_a_plain_hangup_ends_it(terminal: Callable[..., Terminal], wait_until: WaitUntil) -> None:
     one = terminal()
-    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     one.hang_up()
     wait_until(one.ended, timeout_s=10, what="its end")
 
@@ -70,7 +70,7 @@ def test_sigterm_gives_the_terminal_back(
     terminal: Callable[..., Terminal], wait_until: WaitUntil
 ) -> None:
     one = terminal()
-    wait_until(lambda: one.draws(b"no jobs yet"), what="the overview")
+    wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     one.process.terminate()
     wait_until(one.ended, timeout_s=10, what="its end")
     assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"

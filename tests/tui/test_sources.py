@@ -84,13 +84,23 @@ class TestHistory:
     ) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))
         source, now_s = HistorySource(), NOW.timestamp()
-        wish = Wish(job="mlp-cpu", chart_columns=200)
+        wish = Wish(job="mlp-cpu", follow=True, chart_columns=200)
         first = source.chart(view, wish, now_s)
         assert sorted(first.series) == [0, 1]
         assert first.until - first.since == pytest.approx(755, abs=2)
         assert source.chart(view, wish, now_s + 3) is first
         assert source.chart(view, wish, now_s + 4) is not first
         assert queries.count("rank_series") == 2
+
+    def test_beside_other_jobs_a_chart_is_read_less_often(
+        self, frozen: Path, queries: list[str]
+    ) -> None:
+        view = read_job(fake_home.two_cpu_ranks(frozen))
+        source, now_s = HistorySource(), NOW.timestamp()
+        wish = Wish(job="mlp-cpu", chart_columns=2000)
+        first = source.chart(view, wish, now_s)
+        assert source.chart(view, wish, now_s + 4) is first
+        assert source.chart(view, wish, now_s + 6) is not first
 
     def test_another_window_is_read_at_once(self, frozen: Path) -> None:
         view = read_job(fake_home.two_cpu_ranks(frozen))

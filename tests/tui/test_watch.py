@@ -63,6 +63,18 @@ def test_a_pid_of_ddptops_own_job_is_that_job(
     assert found.job == "mlp-cpu"
 
 
+def test_a_pid_is_no_prefix_of_an_own_job(
+    ddptop_home: Path, training: subprocess.Popen[bytes]
+) -> None:
+    spec = fake_home.spec_of(f"{training.pid}9", 1, 60)
+    folder = fake_home.make_folder(ddptop_home, spec)
+    ended = {"state": "finished", "ended_at": fake_home.ago(10), "guardian": None}
+    fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, **ended))
+    assert isinstance(watch.find(str(training.pid)), ForeignJob)
+    found = watch.find(f"{training.pid}9")
+    assert isinstance(found, JobView)
+
+
 def test_what_is_not_there_is_said(ddptop_home: Path) -> None:
     with pytest.raises(NoSuchJobError):
         watch.find("no-such-training")

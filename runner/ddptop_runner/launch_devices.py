@@ -127,7 +127,7 @@ def again(
             "`ddptop gpus` says why",
         )
     gpu_select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
-    return _Decision(pool, count, present, [], None, force, wait).make()
+    return _Decision(pool, count, present, [], None, force, wait, others=False).make()
 
 
 def machine(named: Sequence[str] = ()) -> list[GpuSample]:
@@ -151,6 +151,8 @@ class _Decision:
     request: GpuRequest | None
     force: bool
     wait: bool
+    others: bool = True
+    """Whether the person may name other devices instead."""
 
     def make(self) -> DeviceChoice:
         """Decide by what other jobs have now.
@@ -164,7 +166,7 @@ class _Decision:
         if gone := [use for use in chosen if use.gone]:
             raise UsageError(busy_in_words(gone), "see `ddptop gpus`")
         if busy and not self.force and not self.wait:
-            raise refusal(self.request, uses, chosen)
+            raise refusal(self.request, uses, chosen, others=self.others)
         notes = [*self.left_out]
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
@@ -186,9 +188,20 @@ class _Decision:
 
 
 def refusal(
-    request: GpuRequest | None, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]
+    request: GpuRequest | None,
+    uses: Sequence[DeviceUse],
+    chosen: Sequence[DeviceUse],
+    *,
+    others: bool = True,
 ) -> UsageError:
-    """Says who is on which device, and how else the job can be had."""
+    """Says who is on which device, and how else the job can be had.
+
+    Args:
+        request: what `--gpus` says; None when it was not given.
+        uses: the devices that the job may get.
+        chosen: those of them that it would get.
+        others: whether the person may name other devices instead; `restart` cannot.
+    """
     free = [use.device for use in uses if not use.busy]
     if request is not None and request.kind == "auto":
         verb = "is" if len(free) == 1 else "are"
@@ -202,7 +215,7 @@ def refusal(
         alike = f"{names_of(held)}: "  # the same holder on all of them
         words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
         what, remedy = f"{names_of(held)} {verb} busy{words}", ""
-        if free and not any(device.is_mig for device in free):
+        if others and free and not any(device.is_mig for device in free):
             remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
         elif _names_some(request) and not any(device.is_mig for device in held):
             remedy = f"give --gpus auto:{len(chosen)} for the idlest, "

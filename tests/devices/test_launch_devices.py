@@ -141,8 +141,9 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
             with pytest.raises(UsageError, match=r"is outside: CUDA_VISIBLE_DEVICES is"):
                 again(spec, env)
     stub.set(0, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
-    with pytest.raises(UsageError, match="GPU 0 is busy"):
+    with pytest.raises(UsageError, match="GPU 0 is busy") as refused:
         again(spec, {})
+    assert "; --wait-gpus to wait" in str(refused.value)  # `restart` has no --gpus
     assert again(spec, {}, force=True).devices == devices
     assert again(spec, {}, wait=True).waits
     stub.lose(2)

@@ -141,6 +141,23 @@ class TestOverview:
             await settle(pilot)
             assert FakeWorld.followed[-1] is None
 
+    async def test_devices_alone_hide_jobs_and_losses(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        fake_foreign.healthy()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert app.screen.query_one("#chart").display
+            await pilot.press("v", "j")
+            await settle(pilot)
+            assert not app.screen.query_one("#chart").display
+            assert not app.screen.jobs.display
+            assert "── GPU 1 ──" in shown(app)
+            await pilot.press("escape")
+            await settle(pilot)
+            assert app.screen.query_one("#chart").display
+
     async def test_the_screen_of_an_own_job_looks_for_none(
         self, frozen: Path, make_app: MakeApp
     ) -> None:

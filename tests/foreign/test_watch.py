@@ -375,6 +375,19 @@ def test_a_job_keeps_its_name_when_its_launcher_is_gone(book: ForeignBook) -> No
         assert view.foreign.root_pid == rank.pid
 
 
+def test_a_dead_launcher_that_was_pinned_is_not_the_job(book: ForeignBook) -> None:
+    with running(*SLEEP) as launcher, running(*SLEEP) as rank:
+        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
+        look(book, census_of(job), job.name)
+        pinned = job_of(launcher.pid, name=job.name)
+        for jobs in ((pinned, job_of(rank.pid)), (job_of(rank.pid), pinned)):
+            view = look(book, census_of(*jobs), job.name)
+            assert [one.pid for one in view.snapshot.ranks] == [rank.pid]
+        kinds = [event.type for event in book.events(job.name)]
+        assert kinds == ["watched"]
+        assert book.known() == 1
+
+
 # -- devices ---------------------------------------------------------------------------------------
 
 

@@ -219,15 +219,19 @@ def _own_job_above(pid: int, own: IsOwn) -> str | None:
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:
     """The same job in a later census, or None when it is not there any more.
 
-    It is the same while its launcher or one of its ranks is the same process, so that a restart of
-    the ranks and the death of the launcher both keep it.
+    It is the same while one of its ranks or its launcher is the same process, so that a restart of
+    the ranks and the death of the launcher both keep it. Ranks count before the launcher: a dead
+    one that was pinned is still there by itself until it is reaped.
     """
-    wanted = _identities(job)
-    found = [(len(wanted & _identities(other)), other) for other in census.jobs]
-    shared, best = max(found, key=lambda item: item[0], default=(0, None))
-    return best if shared else None
+    found = [(_shared(job, other), other) for other in census.jobs]
+    shared, best = max(found, key=lambda item: item[0], default=((0, False), None))
+    return best if any(shared) else None
 
 
-def _identities(job: ForeignJob) -> set[tuple[int, int]]:
-    ranks = {(rank.pid, rank.start_ticks) for rank in job.ranks}
-    return ranks | {(job.root_pid, job.root_start_ticks)}
+def _shared(one: ForeignJob, other: ForeignJob) -> tuple[int, bool]:
+    """(how many ranks are the same processes, whether the launcher is)."""
+    ranks = {(rank.pid, rank.start_ticks) for rank in one.ranks}
+    others = {(rank.pid, rank.start_ticks) for rank in other.ranks}
+    roots = [(job.root_pid, job.root_start_ticks) for job in (one, other)]
+    same = roots[0] == roots[1] or roots[0] in others or roots[1] in ranks
+    return len(ranks & others), same

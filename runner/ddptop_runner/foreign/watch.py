@@ -173,7 +173,7 @@ class ForeignBook:
         left = {job.name: job for job in census.jobs}
         for name, record in list(self._records.items()):
             job = left.get(name)
-            if job is None or job.root_start_ticks != record.foreign.root_start_ticks:
+            if job is None or not _has_the_same_rank(job, record.foreign):
                 job = find_again(record.foreign, census)
             if job is not None and job.name in left:
                 del left[job.name]
@@ -232,3 +232,8 @@ class ForeignBook:
                 self._panes.clear()
             known = self._panes[key] = (now_s, panes.list_panes(found))
         return known[1]
+
+
+def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
+    ranks = {(rank.pid, rank.start_ticks) for rank in one.ranks}
+    return any((rank.pid, rank.start_ticks) in ranks for rank in other.ranks)

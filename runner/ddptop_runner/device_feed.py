@@ -42,8 +42,9 @@ def next_delay_s(previous_s: float | None, lived_s: float) -> float:
 class DeviceFeed:
     """Keeps a sampler process running and its latest report at hand.
 
-    Where there is nothing to sample the process ends, is not started again, and the report says
-    why. A sampler that the driver blocks is left alone: another one would block as well.
+    Where there is nothing to sample the process ends, and the report says why. It is started again
+    every 30 s, as a driver may be loaded later or have been away only then. A sampler that the
+    driver blocks is left alone: another one would block as well.
     """
 
     def __init__(
@@ -123,8 +124,9 @@ class DeviceFeed:
             started_s = boottime_s()
             status, last_words = await self._run_once()
             if status == NOTHING_TO_SAMPLE:
-                self._final = True
-                return
+                self._final, delay_s = True, None
+                await asyncio.sleep(LONGEST_DELAY_S)
+                continue
             self._trouble = crash_note(status, last_words)
             delay_s = next_delay_s(delay_s, boottime_s() - started_s)
             await asyncio.sleep(delay_s)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.nvml_stub.driver import DRIVER_NOT_LOADED
 
 from ddptop_runner import device_feed
 from ddptop_runner.device_feed import DeviceFeed, next_delay_s
@@ -158,15 +159,23 @@ async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch, 
     await feed.stop()
 
 
-async def test_where_there_is_nothing_to_sample_it_stays_ended(stub):
-    stub.gpus = []
+async def test_where_there_is_nothing_to_sample_it_looks_again_seldom(stub, monkeypatch):
+    gpus, stub.gpus = stub.gpus, []
     stub.write()
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
     await until(lambda: feed.latest and feed.pid is None)
-    await until(lambda: feed._task.done())
     assert "sees no device" in feed.note
     assert stub.counts()["nvmlInitWithFlags"] == 1
+    await feed.stop()
+    monkeypatch.setattr(device_feed, "LONGEST_DELAY_S", 0.2)
+    stub.slow_ms = 0
+    stub.set_driver(init_status=DRIVER_NOT_LOADED)
+    await feed.start()
+    await until(lambda: feed.latest and "not loaded" in (feed.note or ""))
+    stub.gpus = gpus
+    stub.set_driver(init_status=0)
+    await until(lambda: feed.latest.gpus and feed.note is None)
     await feed.stop()
 
 

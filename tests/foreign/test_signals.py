@@ -115,6 +115,20 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         assert outcome.left == ()
 
 
+def test_ranks_without_a_launcher_are_each_told() -> None:
+    with (
+        running(*SLEEP, **QUIET, start_new_session=True) as first,
+        running(*SLEEP, **QUIET, start_new_session=True) as second,
+    ):
+        up(first)
+        up(second)
+        confirmed = signals.plan(view_of(job_of(first.pid, second.pid)), "stop")
+        assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to what")
+        outcome = signals.send(confirmed)
+        assert (reaped(first), reaped(second)) == (-signal.SIGINT, -signal.SIGINT)
+        assert "SIGINT was enough" in outcome.sentence
+
+
 def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
     with (
         running(*SLEEP, **QUIET) as launcher,

@@ -92,29 +92,34 @@ def plan(
     if not recorded:
         raise UsageError(f"no process of {view.job} is left to signal")
     group = _group_of(job.root_pid)
-    launchers = [
-        process
-        for pid, process in recorded.items()
+    near = {
+        pid
+        for pid in recorded
         if pid == job.root_pid or (group is not None and _group_of(pid) == group)
-    ]
+    }
+    ranks = {rank.pid for rank in job.ranks} & set(recorded)
+    # nobody above them, and groups of their own: each has to be told
+    alone = job.root_pid in ranks and not ranks <= near
+    launchers = [process for pid, process in recorded.items() if pid in (ranks if alone else near)]
     # a launcher that is gone has left ranks without a group to hear it
     launchers = launchers or list(recorded.values())
-    name = f"{job.launcher} {job.root_pid}"
+    name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
     return SignalPlan(
         job=view.job,
         action=action,
-        sentence=_sentence(action, name, len(launchers), len(recorded), grace_s),
+        sentence=_sentence(
+            action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s
+        ),
         launchers=tuple(launchers),
         processes=tuple(recorded.values()),
         grace_s=grace_s,
     )
 
 
-def _sentence(action: Action, name: str, first: int, all_: int, grace_s: float) -> str:
+def _sentence(action: Action, name: str, others: int, all_: int, grace_s: float) -> str:
     everyone = "it" if all_ == 1 else f"all {all_} processes of the job"
     if action == "kill":
         return f"SIGKILL to {name}" if all_ == 1 else f"SIGKILL to {everyone} ({name})"
-    others = first - 1
     also = ""
     if others:
         also = f" and the {'other process' if others == 1 else f'{others} others'} of its group"

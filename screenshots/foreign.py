@@ -20,14 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
 
 import psutil
-from ddptop.tui import foreign_source
 from ddptop.tui.app import DdptopApp
-from make import SIZE, rasterise, without_fonts
+from make import SIZE, only, rasterise, without_fonts
 from tests.nvml_stub import StubDriver, StubProcess
-
-from ddptop_runner.foreign.census import CensusTaker
-from ddptop_runner.foreign.types import Census
-from ddptop_runner.model import GpuSample
 
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30
@@ -96,18 +91,6 @@ def hold(driver: StubDriver, even: Sequence[int], uneven: Sequence[int]) -> None
             gpu.util = chance.randint(94, 99)
             gpu.power_mw = chance.randint(596_000, 655_000)
             gpu.temperature = chance.randint(58, 67)
-
-
-def only(launchers: Sequence[int]) -> None:
-    """Show the jobs made here, and nobody else's on this machine."""
-
-    class Ours(CensusTaker):
-        def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
-            census = super().take(gpus)
-            jobs = tuple(job for job in census.jobs if job.root_pid in launchers)
-            return Census(jobs, (), census.facts)
-
-    foreign_source.CensusTaker = Ours  # type: ignore[misc]
 
 
 async def take(name: str, title: str, *keys: str) -> None:

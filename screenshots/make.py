@@ -18,13 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ddptop.tui import foreign_source
 from ddptop.tui.app import DdptopApp
 from textual.pilot import Pilot
 
 from ddptop_runner import commands
+from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.types import Census
+from ddptop_runner.model import GpuSample
 from ddptop_runner.paths import run_folder
 from ddptop_runner.registry import JobView, all_jobs, read_job
 
@@ -135,6 +139,18 @@ def run_jobs(work: Path) -> None:
     )
 
 
+def only(launchers: Sequence[int]) -> None:
+    """Of the training that ddptop did not start show only these: none of others' here."""
+
+    class Ours(CensusTaker):
+        def take(self, gpus: Sequence[GpuSample] = ()) -> Census:
+            census = super().take(gpus)
+            jobs = tuple(job for job in census.jobs if job.root_pid in launchers)
+            return Census(jobs, (), census.facts)
+
+    foreign_source.CensusTaker = Ours  # type: ignore[misc]
+
+
 async def settle(pilot: Pilot[None]) -> None:
     """Give the collector some looks."""
     for _ in range(5):
@@ -209,6 +225,7 @@ def main() -> None:
     """Run jobs, take pictures, end jobs."""
     with own_world() as work:
         run_jobs(work)
+        only([])
         asyncio.run(take_all())
 
 

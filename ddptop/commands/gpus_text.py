@@ -41,7 +41,7 @@ def as_text(report: DeviceReport, width: int | None = None, *, links: bool = Fal
         links: whether PCIe and NVLink were asked for.
     """
     if not report.gpus:
-        return _wrapped(f"no NVIDIA GPU: {report.note or 'the driver lists none'}", width)
+        return _wrapped(f"no GPU to show: {report.note or 'the driver lists none'}", width)
     names = _names(report.gpus)
     wide = width is None or width >= WIDE_COLUMNS
     columns = [column for column in _COLUMNS if wide or not column.wide_only]

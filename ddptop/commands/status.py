@@ -59,6 +59,8 @@ def describe(view: JobView, status: JobStatus) -> str:
             lines.append(f"  evidence: {status.cause.evidence}")
     if view.spec.devices:
         lines.append(f"  devices: {devices_in_words(view.spec.devices)}")
+    if note := _device_note(view, status):
+        lines.append(f"  device figures: {note}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
         headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]
@@ -66,6 +68,15 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
     lines += _failing_lines(view, status)
     return "\n".join(lines)
+
+
+def _device_note(view: JobView, status: JobStatus) -> str | None:
+    """Why a live job's devices are not known, where no alert says it."""
+    if not view.is_live or view.snapshot is None:
+        return None
+    if any(alert.id in ("gpu-lost", "queued") for alert in status.alerts):
+        return None
+    return view.snapshot.device_note
 
 
 def _cells(rank: RankSample) -> list[str]:

@@ -214,6 +214,18 @@ def test_status_says_how_old_its_words_are(ddptop_home, ddptop_cli):
     assert status["guarded"] is False and status["snapshot_age_s"] >= 90
 
 
+def test_status_says_why_devices_are_not_known(ddptop_home, ddptop_cli):
+    here = procs.identify(os.getpid())
+    state = {"state": "running", "guardian": here, "supervisor": here, "device_note": "it blocks"}
+    put_job("train", state)
+    assert "  device figures: it blocks" in ddptop_cli("status", "train").stdout.splitlines()
+    lost = Alert(id="gpu-lost", severity="error", message="GPU 1 is lost", since=utc_now())
+    put_job("other", {**state, "alerts": [lost]})
+    assert "it blocks" not in ddptop_cli("status", "other").stdout
+    put_job("ended", {**state, "state": "finished"})
+    assert "it blocks" not in ddptop_cli("status", "ended").stdout
+
+
 @pytest.mark.parametrize(
     ("state", "changes", "status"),
     [

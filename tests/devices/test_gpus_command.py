@@ -131,7 +131,7 @@ def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
     assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
     done = gpus(no_library_env)
     assert done.returncode == 0
-    assert done.stdout.startswith("no NVIDIA GPU: libnvidia-ml.so.1 was not found: install")
+    assert done.stdout.startswith("no GPU to show: libnvidia-ml.so.1 was not found: install")
     assert done.stdout.count("\n") == 1
 
 

@@ -461,6 +461,14 @@ def test_a_driver_without_devices_is_named(make_stub, make_reader):
     assert "sees no device" in report["note"]
 
 
+def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, make_reader):
+    stub = make_stub(2)
+    stub.set_driver(errors={"nvmlDeviceGetCount_v2": UNKNOWN})
+    report = make_reader(stub).report(0)
+    assert (report["source"], report["gpus"]) == (None, [])
+    assert "does not list its devices (unreadable: NVML error 999)" in report["note"]
+
+
 def test_another_package_of_pynvmls_name_is_explained(tmp_path):
     (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
     script = "from ddptop_runner.devices import open_backend; print(open_backend().note)"

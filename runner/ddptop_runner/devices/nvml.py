@@ -92,6 +92,7 @@ class NvmlBackend:
         found = find(uuids)
         self._gpus, self._missing = found.gpus, found.missing
         self._listed, self._forbidden = found.listed, found.forbidden
+        self._uncounted = found.uncounted
         for gpu in self._gpus:
             self._mark_links(gpu)
         self._watch_xids()
@@ -105,7 +106,12 @@ class NvmlBackend:
     @property
     def note(self) -> str | None:
         """See `DeviceBackend`."""
-        if not self._listed and not self._forbidden:
+        if self._uncounted is not None and not self._gpus:
+            return (
+                f"the NVIDIA driver {self.driver or ''} does not list its devices "
+                f"({self._uncounted}): see what `nvidia-smi` says"
+            )
+        if not self._listed and not self._forbidden and not self._gpus:
             return f"the NVIDIA driver {self.driver or ''} sees no device: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:

@@ -23,6 +23,8 @@ class Found(NamedTuple):
     """Devices that this user or container may not use."""
     missing: list[str]
     """UUIDs that were asked for and are not there."""
+    uncounted: str | None
+    """Why the driver does not say how many devices there are; None where it does."""
 
 
 def find(uuids: Collection[str] | None) -> Found:
@@ -34,7 +36,8 @@ def find(uuids: Collection[str] | None) -> Found:
     found: list[Gpu] = []
     unnamed: list[Gpu] = []
     listed = forbidden = 0
-    for index in range(device_count()):
+    count = device_count()
+    for index in range(0 if isinstance(count, Why) else count):
         gpu = _look_up(index)
         if gpu is None:
             forbidden += 1
@@ -56,16 +59,17 @@ def find(uuids: Collection[str] | None) -> Found:
             if len(unnamed) == len(missing) == 1:
                 unnamed[0].uuid = missing.pop()
     found.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
-    return Found(found, listed, forbidden, sorted(missing))
+    uncounted = str(count) if isinstance(count, Why) else None
+    return Found(found, listed, forbidden, sorted(missing), uncounted)
 
 
-def device_count() -> int:
-    """How many devices the driver lists; 0 where it does not say."""
+def device_count() -> int | Why:
+    """How many devices the driver lists, or why it does not say."""
     tally.calls += 1
     try:
         return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return 0
+    except pynvml.NVMLError as error:
+        return words.why_not(error.value)
 
 
 def look_again(gpu: Gpu) -> bool:
@@ -78,7 +82,7 @@ def look_again(gpu: Gpu) -> bool:
     try:
         if gpu.uuid is not None:
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-        elif gpu.index < device_count():
+        elif not isinstance(count := device_count(), Why) and gpu.index < count:
             handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
         else:
             return False

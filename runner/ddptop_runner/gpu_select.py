@@ -99,6 +99,13 @@ def resolve(
     return chosen
 
 
+def why_none(present: Present, inherited_cvd: str | None) -> str:
+    """Why none of the machine's devices is allowed, or none of those that are is there."""
+    if visible_devices(present, inherited_cvd):
+        return "every GPU that is allowed is lost"
+    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPU"
+
+
 def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: str | None) -> None:
     """Check devices against the outer bound.
 

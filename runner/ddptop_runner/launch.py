@@ -125,7 +125,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         wait=request.wait_gpus,
     )
     notes += choice.notes
-    nproc = _nproc(request.nproc, choice.count, notes)
+    nproc = _nproc(request.nproc, choice, notes)
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
     backing, why = ("tmux", tmux.why_unusable())
@@ -297,8 +297,11 @@ def _bring_history_back(folder: RunFolder) -> None:
         stored.unlink()
 
 
-def _nproc(asked: int | None, device_count: int, notes: list[str]) -> int:
+def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
+    device_count = choice.count
     if asked is not None:
+        if choice.why_none is not None:
+            notes.append(f"this job has no GPU: {choice.why_none}")
         if device_count and asked > device_count:
             notes.append(
                 f"{asked} ranks share {device_count} GPU{'s' if device_count > 1 else ''};"
@@ -306,7 +309,10 @@ def _nproc(asked: int | None, device_count: int, notes: list[str]) -> int:
             )
         return asked
     if not device_count:
-        raise UsageError("this job has no GPU, so the number of ranks is unknown", "give --nproc N")
+        why = "" if choice.why_none is None else f" ({choice.why_none})"
+        raise UsageError(
+            f"this job has no GPU{why}, so the number of ranks is unknown", "give --nproc N"
+        )
     return device_count
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ddptop_runner import gpu_claims, gpu_select
 from ddptop_runner.clock import utc_now
 from ddptop_runner.device_once import sample_once
+from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpu_idle import (
     DeviceUse,
@@ -35,6 +36,8 @@ class DeviceChoice:
     notes: tuple[str, ...] = ()
     remake: Callable[[], DeviceChoice] | None = field(default=None, compare=False, repr=False)
     """Decides again by what other jobs have taken meanwhile, without asking the driver again."""
+    why_none: str | None = None
+    """Why a machine's devices are not the job's; None where it has some, or wants or needs none."""
 
     @property
     def waits(self) -> bool:
@@ -80,12 +83,16 @@ def choose(
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = gpu_select.mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
-    present = machine(named)
+    present, why_none = machine(named)
     pool = gpu_select.resolve(request, present, visible, nproc=nproc)
     if not pool:
         if wait:
             raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
-        return DeviceChoice(pool)
+        if request is not None:
+            why_none = None
+        elif present:
+            why_none = gpu_select.why_none(present, visible)
+        return DeviceChoice(pool, why_none=why_none)
     notes = gpu_select.left_out(request, present, visible)
     count = len(pool)
     if request is not None and request.kind == "auto":
@@ -120,7 +127,7 @@ def again(
         if wait:
             raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
         return DeviceChoice(devices)
-    present = machine([device.uuid or "" for device in pool if device.is_mig])
+    present, _ = machine([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(
             f"{spec.job} ran on {names_of(pool)}, and this machine has no GPU that ddptop can see",
@@ -130,14 +137,20 @@ def again(
     return _Decision(pool, count, present, [], None, force, wait, others=False).make()
 
 
-def machine(named: Sequence[str] = ()) -> list[GpuSample]:
-    """The machine's devices now, with the MIG instances of these UUIDs."""
-    present = list(sample_once().gpus)
+def machine(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
+    """The machine's devices now, with the MIG instances of these UUIDs.
+
+    Returns:
+        Also why there is none although there is a driver; None where there is none of either.
+    """
+    report = sample_once()
+    present = list(report.gpus)
+    why_none = None if present or report.note == LIBRARY_MISSING else report.note
     known = [gpu.uuid or "" for gpu in present]
     missing = [uuid for uuid in named if not any(there.startswith(uuid) for there in known)]
     if missing:
         present += sample_once(uuids=missing).gpus
-    return present
+    return present, why_none
 
 
 @dataclass(frozen=True)
@@ -239,7 +252,7 @@ def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
 def free_now(env: Mapping[str, str]) -> int | None:
     """How many of the allowed devices are free; None where there is none at all."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    present = machine(gpu_select.mig_instances(visible))
+    present, _ = machine(gpu_select.mig_instances(visible))
     pool = gpu_select.resolve(None, present, visible)
     if pool is None:
         return None

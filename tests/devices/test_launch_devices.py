@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.nvml_stub import StubDriver, StubGpu, StubProcess
-from tests.nvml_stub.driver import GIB, NOT_SUPPORTED
+from tests.nvml_stub.driver import DRIVER_NOT_LOADED, GIB, NOT_SUPPORTED
 from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner import device_once
@@ -127,6 +127,20 @@ def test_beside_a_lost_device_the_others_go_by_uuid(stub):
     assert choice.environment["CUDA_VISIBLE_DEVICES"].startswith(f"{stub.gpu(0).uuid},")
     queued = choose("0", {}, None, wait=True)
     assert queued.queue.by_uuid
+
+
+def test_a_job_without_a_device_learns_why(stub):
+    assert choose("none", {}, 2).why_none is choose(None, {}, 2).why_none is None
+    for visible in ("", "9"):
+        choice = choose(None, {"CUDA_VISIBLE_DEVICES": visible}, 2)
+        assert choice.devices == []
+        assert choice.why_none == f"CUDA_VISIBLE_DEVICES is {visible!r}, which allows no GPU"
+    for index in range(4):
+        stub.lose(index)
+    assert choose(None, {}, 2).why_none == "every GPU that is allowed is lost"
+    stub.set_driver(init_status=DRIVER_NOT_LOADED)
+    choice = choose(None, {}, 2)
+    assert choice.devices is None and "the NVIDIA driver is not loaded" in choice.why_none
 
 
 def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):

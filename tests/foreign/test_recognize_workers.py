@@ -293,6 +293,13 @@ def test_a_pinned_process_is_a_job():
     assert [job.name for job in jobs] == ["sleep:40"]
     assert jobs[0].ranks[0].helpers == (41,)
     assert "not recognised" in jobs[0].notes[0]
+    assert jobs[0].world_size is None
+
+
+def test_of_a_pinned_process_that_is_hidden_it_is_not_said_that_it_is_no_rank():
+    jobs, _ = find([torch_process(40, 1, "python x.py", environ=None)], pinned=[40])
+    [note] = jobs[0].notes
+    assert "may not read its environment" in note and "not recognised" not in note
 
 
 def test_a_circle_of_parents_ends():

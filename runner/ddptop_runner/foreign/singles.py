@@ -19,6 +19,10 @@ from ddptop_runner.foreign.types import Launcher, ProcessFacts
 ONE_PROCESS = "accelerate started one process, so there is one rank"
 NO_RANK = "no rank yet, or none between two attempts"
 NOT_RECOGNIZED = "not recognised as training: shown because you named the process"
+NOT_READABLE = (
+    "shown because you named the process: this user may not read its environment, so whether it is"
+    " a rank, and which, is not known"
+)
 
 
 def single_jobs(tree: Tree) -> list[JobDraft]:
@@ -141,8 +145,7 @@ def pinned_jobs(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
             JobDraft(
                 launcher=launcher,
                 ranks=[RankDraft(process, 0, 0, "single")],
-                world_size=1,
-                notes=[NOT_RECOGNIZED],
+                notes=[NOT_RECOGNIZED if process.environ is not None else NOT_READABLE],
             )
         )
     return drafts

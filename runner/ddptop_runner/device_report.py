@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from ddptop_runner.clock import boottime_s, utc_now
-from ddptop_runner.devices.words import LIBRARY, LIBRARY_MISSING, NO_ANSWER
+from ddptop_runner.devices.words import LIBRARY, LIBRARY_BROKEN, LIBRARY_MISSING, NO_ANSWER
 from ddptop_runner.model import SCHEMA, Base, GpuSample
 
 NOTHING_TO_SAMPLE = 3
@@ -119,7 +119,13 @@ def driver_library_exists() -> bool:
 
 
 def no_library_report() -> DeviceReport:
-    """The report of a machine without NVML's library."""
+    """The report of a machine without NVML's library, or with one that cannot be loaded."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        reason = str(error)
+        if "No such file" not in reason:  # such as an empty file that an image has in its place
+            return empty_report(LIBRARY_BROKEN.format(reason=reason))
     return empty_report(LIBRARY_MISSING)
 
 

@@ -14,6 +14,7 @@ from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arg
 
 from ddptop_runner import launch, launch_devices
 from ddptop_runner.device_report import empty_report
+from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.errors import UsageError
 
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
@@ -131,7 +132,7 @@ def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
     """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
     (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
     (tmp_path / "folder.py").mkdir()
-    monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report("no driver"))
+    monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
     monkeypatch.delenv("CONDA_PREFIX", raising=False)

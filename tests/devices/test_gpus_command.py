@@ -12,8 +12,9 @@ from ddptop.commands.gpus import heard_by, labelled, with_xids
 from ddptop.commands.gpus_text import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
+from ddptop_runner import device_report
 from ddptop_runner.clock import utc_now
-from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.device_report import DeviceReport, no_library_report
 from ddptop_runner.model import GpuProcess, GpuSample
 
 GPU_KEYS = {
@@ -127,12 +128,17 @@ def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
     done = gpus(no_library_env, "--json")
     assert done.returncode == 0
     answer = json.loads(done.stdout)
-    assert "libnvidia-ml.so.1 was not found" in answer.pop("note")
+    assert "file too short): install the NVIDIA driver again" in answer.pop("note")
     assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
     done = gpus(no_library_env)
     assert done.returncode == 0
-    assert done.stdout.startswith("no GPU to show: libnvidia-ml.so.1 was not found: install")
-    assert done.stdout.count("\n") == 1
+    words = "no GPU to show: libnvidia-ml.so.1 is there and cannot be loaded ("
+    assert done.stdout.startswith(words) and done.stdout.count("\n") == 1
+
+
+def test_a_library_that_is_not_there_is_called_missing(monkeypatch):
+    monkeypatch.setattr(device_report, "LIBRARY", "libnvidia-ml-of-nobody.so.1")
+    assert "libnvidia-ml.so.1 was not found: install" in no_library_report().note
 
 
 def report(**fields: object) -> DeviceReport:

@@ -106,13 +106,12 @@ class NvmlBackend:
     @property
     def note(self) -> str | None:
         """See `DeviceBackend`."""
+        driver = f"the NVIDIA driver {self.driver or ''}".rstrip()
         if self._uncounted is not None and not self._gpus:
-            return (
-                f"the NVIDIA driver {self.driver or ''} does not list its devices "
-                f"({self._uncounted}): see what `nvidia-smi` says"
-            )
+            why = f"({self._uncounted}): see what `nvidia-smi` says"
+            return f"{driver} does not list its devices {why}"
         if not self._listed and not self._forbidden and not self._gpus:
-            return f"the NVIDIA driver {self.driver or ''} sees no device: see `nvidia-smi -L`"
+            return f"{driver} sees no device: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:
             parts.append(f"not on this machine: {', '.join(self._missing)}")

@@ -26,6 +26,11 @@ LIBRARY_MISSING = (
     "(docker run --gpus all)"
 )
 
+LIBRARY_BROKEN = (
+    f"{LIBRARY} is there and cannot be loaded ({{reason}}): install the NVIDIA driver again, or "
+    "start the container with its GPUs (docker run --gpus all)"
+)
+
 PYNVML_MISSING = (
     "the Python package nvidia-ml-py is missing or replaced by another of its import name: "
     "pip install --force-reinstall nvidia-ml-py"

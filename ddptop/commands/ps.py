@@ -17,6 +17,7 @@ from ddptop_runner.device_once import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.model import GpuSample
+from ddptop_runner.spans import span
 
 NONE_FOUND = (
     "no training found that ddptop did not start (looked for torchrun, accelerate, DeepSpeed,"
@@ -117,7 +118,7 @@ def _cells(
         row.launcher,
         row.user,
         str(here) if world == here else f"{here} of {count(world)}",
-        _indices([gpu.index for gpu in gpus if gpu.uuid in held]),
+        span((gpu.index for gpu in gpus if gpu.uuid in held), compact=True) or "-",
         number(sum(cpu), 3) + "%" if cpu else NOT_AVAILABLE,
         size(sum(one.rss_bytes for one in seen)) if seen else NOT_AVAILABLE,
         duration(max(0.0, elapsed_s)),
@@ -125,23 +126,11 @@ def _cells(
     )
 
 
-def _indices(indices: Sequence[int]) -> str:
-    """`0-3,6`, or `-` for none."""
-    runs: list[list[int]] = []
-    for index in sorted(set(indices)):
-        if runs and runs[-1][-1] == index - 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return ",".join(parts) or "-"
-
-
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
     """One line per process that may be training, with the reason why that is not known."""
     lines = ["may be training, but cannot be looked into:"]
     for row in rows:
-        held = _indices([gpu.index for gpu in gpus if gpu.uuid in row.gpus])
+        held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)
         on = f" GPU {held}" if row.gpus else ""
         what = f" {row.command}" if row.command else ""
         who = f" of {row.user}" if row.user else ""

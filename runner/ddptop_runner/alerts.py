@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.model import Alert, GpuSample, RankSample, Severity
+from ddptop_runner.spans import name_ranks
 
 LINGER_S = 5.0
 """How long an alert that had to hold stays without being found."""
@@ -33,17 +34,13 @@ class Finding:
     """For how long it must hold before it is shown."""
 
 
-def _ranks_in_words(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-
-
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
     """What a person should look at, worst first."""
     found = []
     for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
         bad = tuple(rank.rank for rank in ranks if rank.loss_state == loss_state)
         if bad:
-            message = f"the loss of {_ranks_in_words(bad)} is {name}"
+            message = f"the loss of {name_ranks(bad)} is {name}"
             found.append(Finding(f"loss-{loss_state}", "error", message, bad))
     lost = tuple(gpu.index for gpu in gpus if gpu.lost)
     if lost:
@@ -53,16 +50,16 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
         verb = "make" if len(hung) > 1 else "makes"
-        message = f"{_ranks_in_words(hung)} {verb} no progress"
+        message = f"{name_ranks(hung)} {verb} no progress"
         found.append(Finding("hung", "error", message, hung))
     paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
     if paused:
         verb = "are" if len(paused) > 1 else "is"
-        message = f"{_ranks_in_words(paused)} {verb} paused by a signal (SIGCONT lets it go on)"
+        message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT lets it go on)"
         found.append(Finding("paused", "warning", message, paused))
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
     if quiet:
-        message = f"{_ranks_in_words(quiet)} took no step for much longer than usual"
+        message = f"{name_ranks(quiet)} took no step for much longer than usual"
         found.append(Finding("quiet", "info", message, quiet))
     return found
 

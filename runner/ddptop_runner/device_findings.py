@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ddptop_runner.alerts import Finding
 from ddptop_runner.model import GpuProcess, GpuSample, Severity
-from ddptop_runner.placement import Device, Placement, median, name_gpus, name_ranks, size
+from ddptop_runner.placement import Device, Placement, median, size
+from ddptop_runner.spans import name_gpus, name_ranks
 
 HELD_BACK = frozenset({"hardware slowdown", "thermal, by hardware", "power brake"})
 """Reasons for lower clocks that no healthy device gives under load."""

@@ -13,16 +13,8 @@ from ddptop_runner import device_findings
 from ddptop_runner.alerts import Finding
 from ddptop_runner.findings_help import explain
 from ddptop_runner.model import GpuSample, RankSample, Severity
-from ddptop_runner.placement import (
-    Device,
-    Placement,
-    median,
-    name_gpus,
-    name_ranks,
-    size,
-    sizes,
-    span,
-)
+from ddptop_runner.placement import Device, Placement, median, size, sizes
+from ddptop_runner.spans import name_gpus, name_ranks, span
 
 __all__ = ["explain", "find"]
 

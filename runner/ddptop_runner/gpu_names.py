@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from ddptop_runner.spans import name_gpus
 from ddptop_runner.spec import Device, DeviceQueue, JobSpec
 
 
@@ -19,17 +20,7 @@ def names_of(devices: Sequence[Device]) -> str:
     """`GPU 3`, `GPUs 0-2, 5` in ascending order, or a MIG instance."""
     if any(device.is_mig for device in devices):
         return ", ".join(name_of(device) for device in devices)
-    indices = sorted({device.index for device in devices})
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][-1] + 1:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-    parts = []
-    for run in runs:
-        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(index) for index in run]
-    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(parts)}"
+    return name_gpus(sorted({device.index for device in devices}))
 
 
 def wanted_in_words(queue: DeviceQueue) -> str:

@@ -114,30 +114,6 @@ def median(values: Iterable[float | None]) -> float | None:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def span(numbers: Iterable[int]) -> str:
-    """`0-3, 5`: ascending, with runs of three and more drawn together."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    words = [
-        f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
-    ]
-    return ", ".join(words)
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 1-3`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {span(ranks)}"
-
-
-def name_gpus(gpus: Sequence[int]) -> str:
-    """`GPU 1`, `GPUs 1-3`."""
-    return f"GPU{'s' if len(gpus) > 1 else ''} {span(gpus)}"
-
-
 def size(bytes_: float) -> str:
     """`812 MiB`, `4.5 GiB`."""
     return f"{bytes_ / _GIB:.1f} GiB" if bytes_ >= 0.95 * _GIB else f"{bytes_ / _MIB:.0f} MiB"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ddptop_runner.spans import span
+
 NOT_KNOWN = "n/a"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -128,16 +130,7 @@ def watts(value: float | None, limit: float | None = None) -> str:
 
 def ranks(numbers: list[int]) -> str:
     """Ranks or indices with ranges folded: `0-3,5`."""
-    folded: list[str] = []
-    ordered = sorted(set(numbers))
-    start = 0
-    for position, number in enumerate(ordered):
-        if position + 1 < len(ordered) and ordered[position + 1] == number + 1:
-            continue
-        first = ordered[start]
-        folded.append(str(first) if first == number else f"{first}-{number}")
-        start = position + 1
-    return ",".join(folded)
+    return span(numbers, compact=True)
 
 
 def plural(number: int, noun: str) -> str:

@@ -1,0 +1,32 @@
+"""Numbers of ranks and devices in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def span(numbers: Iterable[int], *, compact: bool = False) -> str:
+    """`0-2, 5, 6`: ascending, with runs of three and more drawn together.
+
+    With `compact`, for a table: `0-2,5-6`.
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    comma, shortest = (",", 2) if compact else (", ", 3)
+    return comma.join(
+        f"{run[0]}-{run[-1]}" if len(run) >= shortest else comma.join(map(str, run)) for run in runs
+    )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 1-3`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {span(ranks)}"
+
+
+def name_gpus(gpus: Sequence[int]) -> str:
+    """`GPU 1`, `GPUs 1-3`."""
+    return f"GPU{'s' if len(gpus) > 1 else ''} {span(gpus)}"

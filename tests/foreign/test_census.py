@@ -171,6 +171,14 @@ def test_a_living_process_that_is_no_training(sleeper):
     assert "not recognised" in job.notes[0]
 
 
+def test_the_script_that_started_a_job_is_that_job(sleeper):
+    """`nohup bash run.sh &` leaves a person with the pid of the shell."""
+    one, other = (torch_process(sleeper().pid, 1, "python x.py") for _ in range(2))
+    assert resolve(str(os.getpid()), census_of([one])).root_pid == one.pid
+    with pytest.raises(UsageError, match=f"started several: .*x:{other.pid}"):
+        resolve(str(os.getpid()), census_of([one], [other]))
+
+
 def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
     spec = make_spec("mine")
     put_job("mine")

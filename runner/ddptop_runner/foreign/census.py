@@ -151,9 +151,10 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
     """The foreign job that a person means by `text`.
 
     Args:
-        text: the pid of any process of the job, the job's name, a unique prefix of it, or the
-            script's name. A living pid that belongs to no recognised job is a job of one rank,
-            with a note that says so; its facts are not in the census (see `CensusTaker.keep`).
+        text: the pid of any process of the job, or of the script or shell that started just it,
+            the job's name, a unique prefix of it, or the script's name. A living pid that belongs
+            to no recognised job is a job of one rank, with a note that says so; its facts are not
+            in the census (see `CensusTaker.keep`).
         census: as just taken.
         own: as for `CensusTaker`.
 
@@ -183,6 +184,12 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if job is not None:
         return job
     _refuse_own(pid, own)
+    below = [job for job in census.jobs if pid in _above(job.root_pid)]
+    if len(below) == 1:
+        return below[0]
+    if below:
+        names = ", ".join(sorted(job.name for job in below))
+        raise UsageError(f"{pid} has started several: {names}", "name one of them")
     taker = CensusTaker(own)
     ticks = procs.start_ticks(pid)
     if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
@@ -214,6 +221,17 @@ def _own_job_above(pid: int, own: IsOwn) -> str | None:
             return None
         pid = int(fields[1])
     return None
+
+
+def _above(pid: int) -> list[int]:
+    """Parent, grandparent and so on; not the first process, below which everything stands."""
+    found: list[int] = []
+    while (fields := procs.stat_fields(pid)) is not None:
+        pid = int(fields[1])
+        if pid <= 1 or pid in found:
+            break
+        found.append(pid)
+    return found
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:

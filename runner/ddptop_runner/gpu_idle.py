@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.gpu_names import name_of, names_of
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.spec import Device
@@ -38,7 +39,7 @@ class DeviceUse:
     util_percent: float | None = None
     temperature_c: float | None = None
     gone: bool = False
-    """Whether it is lost or not there."""
+    """Whether it is lost, not there, or divided into MIG instances."""
     doubt: str | None = None
     """Why it is not sure whether the device is free; None when it is."""
 
@@ -59,6 +60,8 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if gpu is None or gpu.lost:
         lost = "it is lost" if gpu is not None else "it is not there"
         return DeviceUse(device, (lost,), gone=True)
+    if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
+        return DeviceUse(device, ("it is in MIG mode and cannot be used as a whole",), gone=True)
     processes = gpu.processes or []
     idle = gpu.util_percent is None or gpu.util_percent < IDLE_UTIL_PERCENT
     memory = {process.pid: _memory_of(process, gpu) for process in processes}

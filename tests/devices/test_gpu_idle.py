@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.gpu_idle import (
     busy_in_words,
     choice_in_words,
@@ -103,6 +104,16 @@ USES = {
         "alice's a (pid 4) holds 4.0 GiB and alice's a (pid 3) holds 3.0 GiB and 2 more",
     ),
     "lost": (gpu(lost=True), (), "it is lost"),
+    "in MIG mode": (
+        gpu(mig_instances=["MIG-1"]),
+        (),
+        "it is in MIG mode and cannot be used as a whole",
+    ),
+    "in MIG mode without instances": (
+        gpu(note=NO_INSTANCES),
+        (),
+        "it is in MIG mode and cannot be used as a whole",
+    ),
     "not there": (None, (), "it is not there"),
     "no list of processes, memory in use": (
         gpu(processes=None, mem_used_bytes=12 * GIB),

@@ -163,6 +163,10 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
     stub.lose(2)
     with pytest.raises(UsageError, match="GPU 2: it is lost"):
         again(spec, {}, force=True)
+    stub.restore(2)
+    stub.set(2, mig_mode=1)
+    with pytest.raises(UsageError, match="GPU 2: it is in MIG mode and cannot be used as a whole"):
+        again(spec, {}, force=True)
     gone = make_spec(devices=[Device(index=0, uuid="GPU-other")])
     with pytest.raises(UsageError, match="GPU 0: it is not there"):
         again(gone, {})

@@ -18,6 +18,7 @@ device every fourth tick: PCIe takes the driver 20 ms per figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from ddptop_runner.devices.nvml_figures import LINK_FIGURES, RARE, SLOW
 from ddptop_runner.devices.nvml_find import find, instances, is_there, look_again
 from ddptop_runner.devices.nvml_links import read_links
 from ddptop_runner.devices.nvml_processes import process_queries, read_processes
-from ddptop_runner.devices.nvml_queries import Gpu, LostError, read, read_fast
+from ddptop_runner.devices.nvml_queries import Gpu, LostError, read, read_fast, read_mig_mode
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import init_failure
 from ddptop_runner.devices.xid import XidWatch
@@ -220,7 +221,10 @@ class NvmlBackend:
             self._process_queries = process_queries(self.driver)
 
     def _renew_instances(self) -> None:
-        """Look again which MIG instances there are."""
+        """Look again which devices are in MIG mode, and which instances there are."""
+        for gpu in self._gpus:
+            if gpu.parent_uuid is None and gpu.handle is not None and not gpu.mig_mode:
+                self._guard(gpu, partial(read_mig_mode, gpu))
         if self._uuids is not None:
             for gpu in self._gpus:
                 if gpu.parent_uuid and gpu.handle is not None and not is_there(gpu.uuid or ""):

@@ -214,6 +214,12 @@ def read_fast(gpu: Gpu) -> None:
         raise LostError
 
 
+def read_mig_mode(gpu: Gpu) -> None:
+    """Ask whether a whole device is divided; newer ones change that without a reset."""
+    mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
+    gpu.mig_mode = not isinstance(mode, Why) and mode[0] == 1
+
+
 def identify(gpu: Gpu) -> None:
     """Read what never changes."""
     if gpu.uuid is None:
@@ -225,8 +231,7 @@ def identify(gpu: Gpu) -> None:
             gpu.uuid = uuid
     read(gpu, FIXED_OF_ALL if gpu.parent_uuid else FIXED)
     if gpu.parent_uuid is None:
-        mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
-        gpu.mig_mode = not isinstance(mode, Why) and mode[0] == 1
+        read_mig_mode(gpu)
     else:
         not_told = [name for name in FIGURES if name not in TOLD_OF_MIG]
         gpu.put(not_told, [words.MIG_INSTANCE] * len(not_told))

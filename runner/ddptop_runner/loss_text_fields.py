@@ -21,7 +21,12 @@ _NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")
 _NAME_PARTS = re.compile(rb"[_/.\-]")
 _MAX_NAME = 48
 
-_NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
+_NUMBER = (
+    rb"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?"
+    rb"|nan|inf(?:inity)?)"
+)
+_DIGITS = re.compile(rb"[-+]?\d+")
+_COMMA = re.compile(rb",\d")
 _VALUE = re.compile(
     rb"(?P<suffix>[\w/.\-]{0,32})[\"']?(?P<sep>\s{0,8}(?:[:=|]|->)\s{0,16}|\s+is\s+|\s{1,16})"
     rb"[\"'(\[]?(?:tensor\()?(?P<number>" + _NUMBER + rb")(?![\w%]|\.\d)"
@@ -29,6 +34,9 @@ _VALUE = re.compile(
 _END_OF_WORD = re.compile(rb"\s*(?:$|[,;|\t)\]}])")
 
 _BEFORE = re.compile(rb"([a-z]+)[ ]$")
+_OF_ANOTHER_STEP = frozenset(
+    {b"best", b"(best", b"lowest", b"min", b"minimum", b"previous", b"prev", b"old", b"target"}
+)
 _VAL_WORD = re.compile(
     rb"(?<![\w./-])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)"
     rb"(?![\w./-])"
@@ -53,6 +61,8 @@ def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
     parts = set(_NAME_PARTS.split(line[start:at] + suffix))
     if suffix and suffix[:1] not in b"_/.-":
         return None  # lossless, losses
+    if _is_of_another_step(line, start):
+        return None
     validation = bool(parts & _VAL)
     weight = 1 if b"epoch" in parts else 0
     if parts - _TRAIN - _VAL - _NEUTRAL - {b"epoch"}:
@@ -71,17 +81,22 @@ def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
 
 
 _PLAIN = re.compile(  # the only loss of a line, without a name that asks for a closer look
-    rb"(?:^|[\s,;|{(\"'])(?:train_|train/)?loss[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
-    rb"([-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
+    rb"(?:^|[\s,;|{(\"'])(?P<name>(?:train_|train/)?loss)[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
+    rb"(?P<value>[-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
 )
+
+
+def _is_of_another_step(line: bytes, start: int) -> bool:
+    """Whether the two words before the name at `start` say that it is a record or a goal."""
+    return not _OF_ANOTHER_STEP.isdisjoint(line[max(0, start - 32) : start].split()[-2:])
 
 
 def losses(line: bytes) -> list[Loss]:
     """At most one loss of the training and one of a validation, the training's first."""
     if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
         plain = _PLAIN.search(line)
-        if plain is not None:
-            text = plain[1]
+        if plain is not None and not _is_of_another_step(line, plain.start("name")):
+            text = plain["value"]
             return [Loss(float(text), text, False, 0)]
     return _closely(line)
 
@@ -99,7 +114,9 @@ def _closely(line: bytes) -> list[Loss]:
                 known = best.get(validation)
                 if known is None or weight < known.weight:
                     text = found["number"]
-                    best[validation] = Loss(float(text), text, validation, weight)
+                    best[validation] = Loss(
+                        float(text.replace(b",", b"")), text, validation, weight
+                    )
         at = line.find(b"loss", at + 4)
     return [best[key] for key in (False, True) if key in best]
 
@@ -107,6 +124,8 @@ def _closely(line: bytes) -> list[Loss]:
 def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
     """Whether what follows is a value and no part of a sentence."""
     sep, number = found["sep"].strip(), found["number"]
+    if _DIGITS.fullmatch(number) and _COMMA.match(line, found.end()):
+        return False  # 0,52: a decimal comma, or the first of several
     if sep in (b":", b"="):
         return True
     if number[-1:].isalpha():  # nan, inf: words of a sentence too

@@ -239,6 +239,30 @@ def test_other_words_for_a_loss(
     assert reading.loss == loss
 
 
+@pytest.mark.parametrize(
+    ("line", "loss"),
+    [
+        ("step 3 loss: 1,234.56", 1234.56),
+        ("step 3 loss=12,345,678.5, lr=0.1", 12345678.5),
+        ("step 3 loss: 0,5432", None),  # a decimal comma, or two values: not to be told apart
+        ("step 3 loss=2,lr=0.1", 2.0),
+        ("step 3 loss: 0.5,0.6", 0.5),
+    ],
+)
+def test_a_comma_within_a_number(line: str, loss: float | None) -> None:
+    assert [reading.loss for reading in read(f"{line}\n".encode())] == (
+        [] if loss is None else [loss]
+    )
+
+
+@pytest.mark.parametrize("word", ["best", "Lowest", "min", "previous", "old"])
+def test_a_loss_of_another_step_is_not_this_steps(word: str) -> None:
+    for name in ("loss", "Train_loss", "val_loss", "validation loss"):
+        assert read(f"step 3 {word} {name}: 0.25\n".encode()) == []
+    both = read(f"step 3 loss 0.5 ({word} loss 0.25)\n".encode())
+    assert [reading.loss for reading in both] == [0.5]
+
+
 @pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf"])
 def test_a_loss_that_is_no_number_is_read_as_printed(text: str) -> None:
     for line in (f"step 3 loss: {text}", f"step 3 loss {text}", f"{{'loss': '{text}'}}"):

@@ -85,6 +85,15 @@ def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path: Path, wait_until) ->
         assert b"step 1/1000" in read(output)
 
 
+def test_the_reader_is_found_when_the_writer_has_a_session_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with (
+        running(*printer(), stdout=subprocess.PIPE, start_new_session=True) as process,
+        running("tee", str(path), stdin=process.stdout) as tee,
+    ):
+        assert tee.pid in neighbours_of([process.pid])
+
+
 def test_a_pipe_through_a_filter_is_followed_to_its_file(tmp_path: Path, wait_until) -> None:
     path = tmp_path / "out.log"
     with (

@@ -41,7 +41,8 @@ class JobRecord:
         self._seq = 0
         self._looks = 0
         self._last: NodeSnapshot | None = None
-        self._tell(now, "watched", f"{job.launcher} job with {len(job.ranks)} ranks on this host")
+        ranks = "1 rank" if len(job.ranks) == 1 else f"{len(job.ranks)} ranks"
+        self._tell(now, "watched", f"{job.launcher} job with {ranks} on this host")
 
     # -- what changed --------------------------------------------------------------------------
 

@@ -131,7 +131,10 @@ def _name(pid: int) -> str:
 
 
 def neighbours_of(pids: Iterable[int]) -> list[int]:
-    """Processes that may read the output of these: themselves, parents, and their sessions."""
+    """Processes that may read the output of these: themselves, parents, and all their sessions.
+
+    A parent's session counts too: `setsid train | tee log` leaves `tee` in that of the shell.
+    """
     near: dict[int, None] = {}
     sessions = set()
     for pid in pids:
@@ -141,8 +144,7 @@ def neighbours_of(pids: Iterable[int]) -> list[int]:
             if fields is None:
                 break
             near[pid] = None
-            if hops == 0:
-                sessions.add(fields[3])
+            sessions.add(fields[3])
             pid, hops = int(fields[1]), hops + 1
     for pid in procs.all_pids():
         if pid not in near and (fields := procs.stat_fields(pid)) and fields[3] in sessions:

@@ -138,7 +138,7 @@ def test_a_lost_device_takes_its_instances_with_it(stub, make_reader):
     assert gpus[3]["mem_used_bytes"] == 5 * GIB
 
 
-def test_a_device_that_enters_mig_mode_while_it_is_watched(make_stub, make_reader):
+def test_a_device_that_enters_and_leaves_mig_mode_while_it_is_watched(make_stub, make_reader):
     stub = make_stub([StubGpu(0), StubGpu(1, mig_mode=0)])
     reader = make_reader(stub)
     assert not reader.report(0)["gpus"][1]["mig_instances"]
@@ -147,3 +147,8 @@ def test_a_device_that_enters_mig_mode_while_it_is_watched(make_stub, make_reade
     gpus = reader.report(31)["gpus"]
     assert [gpu["uuid"] for gpu in gpus] == [stub.gpu(0).uuid, stub.gpu(1).uuid, "MIG-7"]
     assert gpus[1]["mig_instances"] == ["MIG-7"]
+    stub.gpus.pop()
+    stub.set(1, mig_mode=0)
+    gpus = reader.report(62)["gpus"]
+    assert [gpu["uuid"] for gpu in gpus] == [stub.gpu(0).uuid, stub.gpu(1).uuid]
+    assert gpus[1]["mig_instances"] == [] and gpus[1]["note"] is None

@@ -223,8 +223,12 @@ class NvmlBackend:
     def _renew_instances(self) -> None:
         """Look again which devices are in MIG mode, and which instances there are."""
         for gpu in self._gpus:
-            if gpu.parent_uuid is None and gpu.handle is not None and not gpu.mig_mode:
+            if gpu.parent_uuid is None and gpu.handle is not None:
                 self._guard(gpu, partial(read_mig_mode, gpu))
+        for device in [gpu for gpu in self._gpus if gpu.mig_instances and not gpu.mig_mode]:
+            device.mig_instances = []
+            if self._uuids is None:
+                self._gpus = [gpu for gpu in self._gpus if gpu.parent_uuid != device.uuid]
         if self._uuids is not None:
             for gpu in self._gpus:
                 if gpu.parent_uuid and gpu.handle is not None and not is_there(gpu.uuid or ""):

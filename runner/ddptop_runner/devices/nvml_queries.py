@@ -217,7 +217,8 @@ def read_fast(gpu: Gpu) -> None:
 def read_mig_mode(gpu: Gpu) -> None:
     """Ask whether a whole device is divided; newer ones change that without a reset."""
     mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
-    gpu.mig_mode = not isinstance(mode, Why) and mode[0] == 1
+    if not isinstance(mode, Why):
+        gpu.mig_mode = mode[0] == 1
 
 
 def identify(gpu: Gpu) -> None:

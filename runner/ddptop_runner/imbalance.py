@@ -24,6 +24,13 @@ ENOUGH_FOR_A_SPREAD = 4
 _GIB = 1024**3
 
 
+LOSS_APART = 0.5
+"""Of the median: from here on a rank's loss is an outlier ..."""
+
+LOSS_APART_LEAST = 0.05
+"""... unless it is no more than this away."""
+
+
 @dataclass(frozen=True)
 class _Bounds:
     """From when on a figure is drawn as a warning: both bounds must be reached."""
@@ -37,7 +44,7 @@ class _Bounds:
 
 _COMMON_BOUNDS: dict[Figure, _Bounds] = {
     "step_time": _Bounds(lambda rank: rank.step_time_s, 0.2, 0.01),
-    "loss": _Bounds(lambda rank: rank.loss, 0.5, 0.05),
+    "loss": _Bounds(lambda rank: rank.loss, LOSS_APART, LOSS_APART_LEAST),
 }
 _DEVICE_BOUNDS: dict[Figure, _Bounds] = {
     "memory": _Bounds(lambda rank: rank.gpu_mem_used_bytes, 0.2, 1.0 * _GIB),

@@ -221,3 +221,21 @@ class TestRange:
 )
 def test_zooming_passes_over_windows_longer_than_the_run(current, step, run_s, expected):
     assert next_window(current, step, run_s) == expected
+
+
+class TestOutliersAndLabels:
+    def test_the_chart_and_the_rank_table_single_out_alike(self) -> None:
+        def of(value: float) -> dict[int, float]:
+            ranks = {rank: points([2.0] * 40) for rank in range(3)} | {3: points([value] * 40)}
+            return outliers({r: bin_points(p, 0.0, 40.0, 20) for r, p in ranks.items()}, 20)
+
+        assert of(2.8) == {}
+        assert list(of(3.1)) == [3]
+
+    def test_a_long_label_moves_the_whole_axis(self) -> None:
+        values: list[float | None] = [0.001034 - place * 2e-7 for place in range(30)]
+        data = ChartData(series={0: points(values)}, since=0.0, until=30.0)
+        lines = [plain(one) for one in draw_chart(data, ChartOptions(), 80, 12).lines]
+        axis = {one.index(mark) for one in lines[:-1] for mark in "┤│" if mark in one}
+        assert len(axis) == 1
+        assert any("0.001030 ┤" in one for one in lines)

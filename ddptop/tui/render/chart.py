@@ -11,9 +11,10 @@ from typing import Literal
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.braille import DOTS_X, DOTS_Y, Canvas
-from ddptop.tui.render.series import OUTLIER_RATIO, ChartData, Columns, across, bin_points, outliers
+from ddptop.tui.render.series import ChartData, Columns, across, bin_points, outliers
 from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.units import deviation, loss, ranks
+from ddptop_runner.imbalance import LOSS_APART
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
@@ -113,8 +114,7 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
     """Only where a rank is away from the median, so that it does not hide it elsewhere."""
     mean = [
         value
-        if value is not None
-        and (usual is None or abs(value - usual) > OUTLIER_RATIO / 2 * abs(usual))
+        if value is not None and (usual is None or abs(value - usual) > LOSS_APART / 2 * abs(usual))
         else None
         for value, usual in zip(columns.mean, middle.mean, strict=True)
     ]
@@ -180,7 +180,7 @@ def _tick_rows(axis: scale.Scale, rows: int) -> dict[int, str]:
     }
 
 
-def _time_axis(data: ChartData, cells: int) -> Line:
+def _time_axis(data: ChartData, cells: int, gutter: int) -> Line:
     """Labels under the plot: time since the start, or before the right edge."""
     span = max(1.0, data.until - data.since)
     step = scale.time_step_s(span, cells // 10)
@@ -197,7 +197,7 @@ def _time_axis(data: ChartData, cells: int) -> Line:
         if start < 0 or any(c != " " for c in text[max(0, start - 1) : start + len(label) + 1]):
             continue
         text[start : start + len(label)] = label
-    return line(" " * GUTTER, ("".join(text), "dim"))
+    return line(" " * gutter, ("".join(text), "dim"))
 
 
 def _marks(data: ChartData, cells: int) -> dict[int, str]:
@@ -210,10 +210,10 @@ def _marks(data: ChartData, cells: int) -> dict[int, str]:
 
 
 def _plot_row(
-    canvas: Canvas, y: int, label: str | None, marks: dict[int, str], bad: set[int]
+    canvas: Canvas, y: int, label: str | None, marks: dict[int, str], bad: set[int], gutter: int
 ) -> Line:
     """One row: axis label, curves, and in the empty cells grid, restart marks, NaN marks."""
-    spans: list[tuple[str, str]] = [(f"{label or '':>{GUTTER - 2}} ", "dim")]
+    spans: list[tuple[str, str]] = [(f"{label or '':>{gutter - 2}} ", "dim")]
     spans.append(("┤" if label else "│", "faint"))
     background = dict.fromkeys(marks, ("┊", "dim"))
     if y == 0:
@@ -245,9 +245,14 @@ class Chart:
     """What the curves are, for the right end of the chart's title."""
 
 
-def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) -> Chart:
-    """The chart in exactly `height` lines of `width` cells."""
-    cells, rows = width - GUTTER, height - 1
+def draw_chart(
+    data: ChartData, options: ChartOptions, width: int, height: int, gutter: int = GUTTER
+) -> Chart:
+    """The chart in exactly `height` lines of `width` cells.
+
+    `gutter` is the least width of the value axis; longer labels widen it.
+    """
+    cells, rows = width - gutter, height - 1
     if cells < 8 or rows < 2:
         return Chart([line(("too small for a chart", "dim"))][:height], ())
     if not any(points.t for points in data.series.values()):
@@ -264,11 +269,13 @@ def draw_chart(data: ChartData, options: ChartOptions, width: int, height: int) 
     axis = scale.Scale(low, high, canvas.dots_y, logarithmic)
     _draw(canvas, axis, plot, options)
     labels = _tick_rows(axis, rows)
+    if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
+        return draw_chart(data, options, width, height, needed)
     marks = _marks(data, cells)
     bad = {x // DOTS_X for columns in plot.ranks.values() for x in columns.not_finite}
-    lines = [_plot_row(canvas, y, labels.get(y), marks, bad) for y in range(rows)]
+    lines = [_plot_row(canvas, y, labels.get(y), marks, bad, gutter) for y in range(rows)]
     note = _note(plot, options, max(values) if values and max(values) > high else None)
-    return Chart([*lines, _time_axis(data, cells)], note)
+    return Chart([*lines, _time_axis(data, cells, gutter)], note)
 
 
 def _note(plot: _Plot, options: ChartOptions, peak: float | None) -> Line:

@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-OUTLIER_RATIO = 0.2
-"""A rank whose recent values lie this far from the ranks' median is drawn as an outlier."""
+from ddptop_runner.imbalance import LOSS_APART, LOSS_APART_LEAST
 
 OUTLIER_MIN_RANKS = 3
 """With fewer ranks nobody can say which of them is the odd one."""
@@ -119,18 +118,25 @@ def across(ranks: Sequence[Columns], columns: int) -> Columns:
 
 
 def outliers(ranks: Mapping[int, Columns], columns: int) -> dict[int, float]:
-    """Ranks whose recent values lie apart from the others' median, and by which ratio."""
+    """Ranks whose recent losses lie apart from the others' median, and by which ratio.
+
+    The bounds are those of the rank table, so that both single out the same ranks.
+    """
     if len(ranks) < OUTLIER_MIN_RANKS:
         return {}
     found: dict[int, float] = {}
     middle = across(list(ranks.values()), columns).mean
     recent = [x for x, value in enumerate(middle) if value][-max(3, columns // 8) :]
     for rank, values in ranks.items():
-        ratios = [
-            (mine - usual) / abs(usual)
+        pairs = [
+            (mine - usual, abs(usual))
             for x in recent
             if (mine := values.mean[x]) is not None and (usual := middle[x])
         ]
-        if len(ratios) >= 3 and abs(ratio := statistics.median(ratios)) > OUTLIER_RATIO:
+        if len(pairs) < 3:
+            continue
+        ratio = statistics.median(apart / usual for apart, usual in pairs)
+        away = abs(statistics.median(apart for apart, _ in pairs))
+        if abs(ratio) >= LOSS_APART and away >= LOSS_APART_LEAST:
             found[rank] = ratio
     return found

@@ -32,6 +32,7 @@ from ddptop.tui.sources import read_machine
 from ddptop.tui.theme import DARK, LIGHT
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.foreign.signals import SignalOutcome
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
 
@@ -208,25 +209,32 @@ class DdptopApp(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._carry_out(operation)
+                self._carry_out(view.job, operation)
 
         self.push_screen(
             ConfirmScreen(operation.question, operation.effect, operation.verb), answered
         )
 
     @work(thread=True, group="commands")
-    def _carry_out(self, operation: operations.Operation) -> None:
-        error, said = None, None
+    def _carry_out(self, job: str, operation: operations.Operation) -> None:
+        error, said, ended = None, operation.done, None
         try:
-            said = operation.run()
+            outcome = operation.run()
+            if isinstance(outcome, SignalOutcome):
+                said = outcome.sentence
+                ended = (job, outcome.ended_by) if outcome.ended_by else None
+            elif outcome:
+                said = outcome
         except DdptopError as refused:
             error = refused
         except OSError as failed:
             error = DdptopError(str(failed))
-        self.post_message(messages.CommandDone(said or operation.done, error))
+        self.post_message(messages.CommandDone(said, error, ended))
 
     def on_command_done(self, message: messages.CommandDone) -> None:
         """Say how it went, and look again."""
+        if message.ended is not None:
+            self.collector.ended(*message.ended)
         self._tell(message.text, message.error)
         self.collector.ask()
 

@@ -80,6 +80,10 @@ class Collector:
         """Look again as soon as possible."""
         self._asked.set()
 
+    def ended(self, job: str, signal: str) -> None:
+        """Learn that a foreign job ended by a signal that a person had sent from here."""
+        self._foreign.ended_by[job] = signal
+
     def stop(self) -> None:
         """End the thread, waiting two seconds at most: a hung disk must not hold the person."""
         self._stopping = True

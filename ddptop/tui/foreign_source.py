@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from ddptop.tui.last_figures import LastFigures
 from ddptop.tui.messages import LogKey, LogRead
@@ -47,6 +49,8 @@ class ForeignSource:
 
     def __init__(self, watched: ForeignJob | None = None) -> None:
         """`watched` stays a job whether or not it is recognised: a person pointed at it."""
+        self.ended_by: dict[str, str] = {}
+        """The signal that was sent from here, by the job that it ended."""
         self._taker = CensusTaker()
         self._book = ForeignBook()
         if watched is not None:
@@ -68,7 +72,14 @@ class ForeignSource:
             self._census = self._taker.take(gpus)
         self._last.follow(follow)
         views = self._book.look(self._census, gpus, now, follow=follow)
-        return ForeignLook(tuple(map(self._last.fill, views)), self._census.unreadable)
+        return ForeignLook(
+            tuple(map(self._last.fill, map(self._explained, views))), self._census.unreadable
+        )
+
+    def _explained(self, view: ForeignView) -> ForeignView:
+        """With the signal that ended it, where that was sent from here."""
+        signal = None if view.is_live else self.ended_by.get(view.job)
+        return view if signal is None else replace(view, ended_by=signal)
 
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
         """The losses that its log told; the same object again while nothing looks different."""
@@ -105,7 +116,14 @@ class ForeignSource:
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:
         """What happened while it was watched, latest first."""
-        return tuple(self._book.events(view.job))
+        events = tuple(self._book.events(view.job))
+        if view.ended_by is None:
+            return events
+        text = f"all processes are gone, after {view.ended_by} sent from here"
+        return tuple(
+            msgspec.structs.replace(one, message=text) if one.type == "lost" else one
+            for one in events
+        )
 
     def log(self, view: ForeignView, rank: int | None, viewer: int) -> LogRead | None:
         """What is new in an output since the last look, or None; first the last lines."""

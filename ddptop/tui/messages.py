@@ -62,6 +62,8 @@ class CommandDone(Message):
     text: str
     """What was done, for the person."""
     error: DdptopError | None = None
+    ended: tuple[str, str] | None = None
+    """A job that ddptop did not start and the signal that ended it."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ class Operation:
     verb: str
     done: str
     """What to say afterwards, where `run` returns nothing better."""
-    run: Callable[[], str | None]
+    run: Callable[[], str | signals.SignalOutcome | None]
     """Blocks; raises DdptopError."""
 
 
@@ -60,7 +60,7 @@ def _signalled(view: ForeignView, action: signals.Action) -> Operation:
         plan.sentence,
         verb,
         f"{view.job} was sent its signals",
-        lambda: signals.send(plan).sentence,
+        lambda: signals.send(plan),
     )
 
 

@@ -73,6 +73,7 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         assert reaped(process) == -signal.SIGINT
         assert outcome.left == ()
         assert "SIGINT was enough" in outcome.sentence
+        assert outcome.ended_by == "SIGINT"
 
 
 def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,24 @@ class TestJobScreen:
             await until(pilot, lambda: "has ended" in said(app))
             assert "R starts it again" not in said(app)
 
+    async def test_one_that_was_stopped_from_here_says_so(
+        self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def send(plan: SignalPlan) -> SignalOutcome:
+            FakeWorld.views.clear()
+            fake_foreign.gone()
+            return SignalOutcome("gone", ended_by="SIGINT")
+
+        Sent(monkeypatch)
+        monkeypatch.setattr(signals, "send", send)
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            await pilot.press("s", "y")
+            await until(pilot, lambda: "ended after SIGINT sent from here" in shown(app))
+            assert "nobody saw how" not in shown(app)
+
     async def test_only_stop_and_kill_are_offered(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()
         app = make_app(watched=view.foreign)

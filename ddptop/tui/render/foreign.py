@@ -37,7 +37,8 @@ def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
         first.append(field("rendezvous", view.foreign.rendezvous, ""))
     second = _labelled("output", view.output or units.NOT_KNOWN, cells)
     if not view.is_live:
-        second = fit(line(" ", (GONE, "warn")), cells)
+        how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
+        second = fit(line(" ", (how, "warn")), cells)
     return [
         fit(fill(first, cells, gap), cells),
         second,

@@ -62,6 +62,8 @@ class SignalOutcome:
     """In words, for the person."""
     left: tuple[int, ...] = ()
     """Pids that are still there."""
+    ended_by: str | None = None
+    """The last kind of signal that was sent before all were gone: "SIGINT"."""
 
 
 def plan(
@@ -236,7 +238,8 @@ class _Ending:
     def _done(self, name: str) -> SignalOutcome:
         took_s = time.monotonic() - self._started_s
         return SignalOutcome(
-            f"{self._plan.job} is gone, {took_s:.1f} s after the first signal; {name} was enough"
+            f"{self._plan.job} is gone, {took_s:.1f} s after the first signal; {name} was enough",
+            ended_by=name,
         )
 
     def _alive(self) -> list[ProcessId]:

@@ -19,6 +19,8 @@ class ForeignView:
     read_at: dt.datetime
     output: str | None = None
     """Where its output goes, and why it cannot be read where it cannot."""
+    ended_by: str | None = None
+    """The signal that this viewer sent it last before it was gone; None when it sent none."""
 
     guarded = None
     on_other_host = False

@@ -21,6 +21,7 @@ from ddptop.tui.render.devices import (
 from ddptop.tui.render.text import plain, width
 from ddptop.tui.render.units import cost
 from ddptop.tui.sources import DeviceSource
+from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells
 from tests.tui import fake_foreign
 from tests.tui.fake_foreign import HeldFeed, IllFeed
@@ -188,3 +189,27 @@ class TestChangedCells:
         new = ((" 0 ", "strong"), ("97 %", ""), ("  612", ""), (" W", ""), (" free", "dim"))
         start, end = changed_cells(self.OLD, new, 19)
         assert (start, end) == (7, 14)
+
+
+class TestIdlePower:
+    def test_full_utilization_at_idle_power_is_said_at_once(self) -> None:
+        idle = msgspec.structs.replace(
+            gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=None
+        )
+        assert "100 % at idle power" in plain(holder_text(idle))
+        assert "at idle power" in plain(holder_text(idle, brief=True))
+
+    def test_work_is_not_taken_for_it(self) -> None:
+        busy = msgspec.structs.replace(
+            gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=40.0
+        )
+        unknown = msgspec.structs.replace(busy, mem_util_percent=0.0, power_limit_w=None)
+        drawing = msgspec.structs.replace(busy, mem_util_percent=0.0, power_w=600.0)
+        for sample in (busy, unknown, drawing):
+            assert "idle power" not in plain(holder_text(sample))
+
+    def test_no_room_hides_no_trouble(self) -> None:
+        panel = DevicePanel()
+        lost = msgspec.structs.replace(gpu(7), lost=True)
+        panel.show_devices([*(gpu(index) for index in range(7)), lost], holder_text)
+        assert "and 5 more, trouble on GPU 7: press v" in plain(panel.build(60, 6)[-1])

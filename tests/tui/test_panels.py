@@ -322,3 +322,28 @@ class TestRows:
         assert plain(devices.holder_text(mine)) == "llama-ft rank 3"
         assert plain(devices.holder_text(gpu(0, processes=[]))) == "free"
         assert plain(devices.holder_text(gpu(0, processes=None))) == "n/a"
+
+
+class TestRoomForWhatMatters:
+    def test_the_worst_alert_is_wrapped_to_its_remedy(self) -> None:
+        stray = Alert(
+            id="stray",
+            severity="error",
+            message="ranks 1, 2 hold 514 MiB each (1.0 GiB in all) on GPU 0, where rank 0 works: "
+            "missing torch.cuda.set_device(local_rank) before the first CUDA call",
+            since=NOW,
+        )
+        mild = Alert(id="mild", severity="warning", message="mild", since=NOW)
+        lines = [plain(one) for one in panels.alert_lines([mild, stray], NOW, 80, 4)]
+        assert "CUDA call" in lines[-2]
+        assert "mild" in lines[-1]
+        many = [plain(one) for one in panels.alert_lines([mild, stray, mild], NOW, 80, 3)]
+        assert len(many) == 3
+        assert "and 2 more: press f" in many[-1]
+
+    def test_a_step_beyond_the_total_is_no_share(self) -> None:
+        assert rows._share(2_344, 1_000) is None
+        assert rows._share(500, 1_000) == 50.0
+
+    def test_alerts_stay_in_a_narrow_table_of_jobs(self) -> None:
+        assert "alerts" in {column.key for column, _ in fit_columns(JOB_COLUMNS, 58)}

@@ -11,6 +11,7 @@ from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.registry import AnyJob
+from ddptop_runner.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 
 Holder = Callable[[GpuSample], Line]
 """Who holds a device, and what is wrong with it."""
@@ -30,7 +31,7 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
     """A row of column names, then one device a line: bars, figures, and who holds it."""
     names = [short_name(gpu.name) for gpu in gpus]
     name_cells = min(18, max(map(len, names), default=0)) + 2 if cells >= 96 else 0
-    full = cells >= 60
+    full = cells >= 72
     memory = [
         units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
         if full
@@ -110,8 +111,22 @@ def slowed_by(gpu: GpuSample) -> list[str]:
     return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
 
 
+def spins(gpu: GpuSample) -> bool:
+    """Whether it reads full utilization at idle power, as when it waits in a collective.
+
+    Seen at one look only: whether its job is stuck takes longer to tell.
+    """
+    if gpu.util_percent is None or gpu.power_w is None or not gpu.power_limit_w:
+        return False
+    return (
+        gpu.util_percent >= SPINNING_PERCENT
+        and gpu.power_w < VERY_LOW_POWER * gpu.power_limit_w
+        and (gpu.mem_util_percent or 0) <= SPINNING_MEM_PERCENT
+    )
+
+
 def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
-    """Throttling, XID errors and failing memory, in words; `brief` gives no reasons."""
+    """Throttling, XID errors, failing memory, work without power; `brief` gives no reasons."""
     parts: list[Line] = []
     if gpu.xid:
         parts.append(line((f"XID {','.join(map(str, gpu.xid))}", "bad")))
@@ -124,6 +139,9 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
     if reasons := slowed_by(gpu):
         text = _brief_reason(reasons) if brief else "; ".join(reasons)
         parts.append(line((f"▼ {text}", "warn")))
+    if spins(gpu):
+        text = "at idle power" if brief else f"{gpu.util_percent:.0f} % at idle power"
+        parts.append(line((f"▲ {text}", "warn")))
     if gpu.note and not gpu.lost:
         parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))
     return fill(parts, _TROUBLE_CELLS, "  ")
@@ -138,8 +156,11 @@ def _brief_reason(reasons: Sequence[str]) -> str:
 # --- who holds a device ---------------------------------------------------------------------------
 
 
-def holder_text(gpu: GpuSample, owners: Owners | None = None) -> Line:
-    """What is wrong with a device, and who holds it: jobs and ranks, or user and command."""
+def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = False) -> Line:
+    """What is wrong with a device, and who holds it: jobs and ranks, or user and command.
+
+    `brief` leaves room for the holder by giving no reasons.
+    """
     held: dict[str, list[int]] = {}
     others: list[str] = []
     for process in gpu.processes or []:
@@ -149,7 +170,7 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None) -> Line:
         else:
             others.append(stranger(process))
     parts = [
-        device_trouble(gpu),
+        device_trouble(gpu, brief),
         *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
     ]
     parts += [line((text, "dim")) for text in dict.fromkeys(others)]

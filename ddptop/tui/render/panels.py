@@ -27,6 +27,9 @@ from ddptop_runner.registry import AnyJob, JobView
 HOT_C = 85.0
 """From here on a temperature is drawn as a warning."""
 
+ALERT_ROWS = 3
+"""An alert is wrapped over so many lines at most."""
+
 FULL_SHARE = 0.95
 """From here on a memory bar is drawn as a warning."""
 
@@ -167,26 +170,32 @@ def _facts(view: AnyJob, snapshot: NodeSnapshot) -> list[Line]:
 
 
 def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int) -> list[Line]:
-    """The worst alerts, one a line, and how many more there are."""
+    """The worst alerts, and how many more there are, in at most `most` lines.
+
+    The worst one has the first claim on lines, for its remedy stands at its end.
+    """
     order = {"error": 0, "warning": 1, "info": 2}
     ranked = sorted(alerts, key=lambda alert: (order.get(alert.severity, 1), alert.since))
-    shown = ranked if len(ranked) <= most else ranked[: most - 1]
-    lines = []
-    for alert in shown:
-        symbol, style = words.severity(alert.severity)
-        since = f"since {units.brief_duration((now - alert.since).total_seconds())}"
-        if alert.severity == "info":
-            since = ""
-        text = clip(alert.message, cells - 6 - len(since))
-        lines.append(
-            fit(
-                spread(line(" ", (f"{symbol} {text}", style)), line((f"{since} ", "dim")), cells),
-                cells,
-            )
-        )
-    if len(shown) < len(ranked):
-        lines.append(fit(line((f"   and {len(ranked) - len(shown)} more: press f", "dim")), cells))
-    return lines
+    lines: list[Line] = []
+    for place, alert in enumerate(ranked):
+        rest = len(ranked) - place - 1
+        room = most - len(lines)
+        if room < 1 or (room == 1 and rest and place):
+            lines.append(fit(line((f"   and {rest + 1} more: press f", "dim")), cells))
+            break
+        later = 0 if not rest else 1 if place == 0 else min(rest, room - 1)
+        lines += _alert(alert, now, cells, max(1, min(ALERT_ROWS, room - later)))
+    return lines[:most]
+
+
+def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
+    symbol, style = words.severity(alert.severity)
+    since = f"since {units.brief_duration((now - alert.since).total_seconds())}"
+    if alert.severity == "info":
+        since = ""
+    first, *more = wrap(alert.message, cells - 6 - len(since), rows)
+    head = spread(line(" ", (f"{symbol} {first}", style)), line((f"{since} ", "dim")), cells)
+    return [fit(head, cells), *(fit(line("   ", (text, style)), cells) for text in more)]
 
 
 def cause_lines(

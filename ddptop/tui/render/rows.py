@@ -101,7 +101,8 @@ def held_gpus(snapshot: NodeSnapshot) -> str:
 
 
 def _share(step: int, total: int | None) -> float | None:
-    return 100 * step / total if total else None
+    """Nothing beyond the total: a log that counts otherwise has told no share."""
+    return 100 * step / total if total and step <= total else None
 
 
 def _alerts(view: AnyJob) -> Span:

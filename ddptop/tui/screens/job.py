@@ -147,11 +147,11 @@ class JobScreen(JobCommands):
         view, state = detail.view, detail.view.snapshot
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
         self._header.show(view, now)
-        tall = self.size.height >= 32
         alerts = alerts_of(view)
         if detail.trouble:
             alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
-        self._alerts.show(alerts, now, 3 if tall else 2)
+        height = self.size.height
+        self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
         cause = state.cause if state is not None and not view.is_live else None
         rows = max(3, min(10, self.size.height // 4))
         self._cause.show(view.state, cause, detail.cause_tail, rows)

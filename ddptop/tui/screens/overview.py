@@ -80,10 +80,10 @@ class OverviewScreen(MonitorScreen):
             return
         panel = self._devices
         if snapshot.devices.gpus:
-            owners = snapshot.owners
+            owners, brief = snapshot.owners, self.size.width < 100
             panel.show_devices(
                 snapshot.devices.gpus,
-                lambda gpu: holder_text(gpu, owners),
+                lambda gpu: holder_text(gpu, owners, brief=brief),
                 reason=snapshot.devices.note,
             )
         else:

@@ -12,17 +12,18 @@ from ddptop_runner.model import Alert, Cause
 
 
 class AlertsPanel(LinesView):
-    """The worst alerts, one a row; takes no room without any."""
+    """The worst alerts; takes no room without any."""
 
     def __init__(self) -> None:
         super().__init__()
         self._alerts: Sequence[Alert] = ()
         self._now = dt.datetime.min
+        self._most = 0
 
     def show(self, alerts: Sequence[Alert], now: dt.datetime, most: int) -> None:
         """Show at most `most` rows."""
-        self._alerts, self._now = alerts, now
-        rows = min(len(alerts), most)
+        self._alerts, self._now, self._most = alerts, now, most
+        rows = len(alert_lines(alerts, now, max(20, self.screen.size.width), most))
         self.display = rows > 0
         if self.styles.height is None or self.styles.height.value != rows:
             self.styles.height = rows
@@ -30,7 +31,7 @@ class AlertsPanel(LinesView):
 
     def build(self, width: int, height: int) -> list[Line]:
         """The rows."""
-        return alert_lines(self._alerts, self._now, width, height)
+        return alert_lines(self._alerts, self._now, width, self._most)
 
 
 class CausePanel(LinesView):

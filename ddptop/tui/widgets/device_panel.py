@@ -9,7 +9,7 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from ddptop.tui.render.devices import Holder, device_lines
+from ddptop.tui.render.devices import Holder, device_lines, device_trouble, label
 from ddptop.tui.render.panels import cpu_rank_lines, machine_lines
 from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.render.uneven import imbalance_note
@@ -168,7 +168,20 @@ class DevicePanel(LinesView, can_focus=True):
             note = (*note, (f"  {self._top + 1}-{self._top + rows} of {number}", "dim"))
         shown = self._gpus[self._top : self._top + rows] if scrolls else self._gpus
         lines = [rule("devices", width, note), *device_lines(shown, width, self._holder), *reason]
-        return _cut(lines, height)
+        if len(lines) <= height or scrolls:
+            return _cut(lines, height)
+        return self._cut_devices(lines, reason, height)
+
+    def _cut_devices(self, lines: list[Line], reason: list[Line], height: int) -> list[Line]:
+        """As many devices as fit; the last line counts the others, and names those in trouble."""
+        room = height - len(reason)
+        if room <= HEAD_LINES + 1:
+            return _cut(lines, height)
+        hidden = self._gpus[room - HEAD_LINES - 1 :]
+        missing = line((f" and {len(hidden)} more", "dim"))
+        if ill := [label(gpu) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
+            missing = (*missing, (f", trouble on GPU {', '.join(ill)}", "warn"))
+        return [*lines[: room - 1], (*missing, (": press v", "dim")), *reason]
 
     def _reason_lines(self, width: int) -> list[Line]:
         if not self._reason:

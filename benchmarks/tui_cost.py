@@ -22,7 +22,8 @@ from pathlib import Path
 
 from common import Screen, cpu_s_of_tree
 
-from ddptop_runner import imbalance, procs
+from ddptop_runner import procs
+from ddptop_runner.balance import imbalance
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.model import Event, GpuSample, NodeSnapshot, RankSample, encode
 from ddptop_runner.paths import RunFolder

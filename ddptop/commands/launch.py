@@ -12,7 +12,7 @@ from typing import Any
 from ddptop.output import put, say
 from ddptop_runner import launch as launcher
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_names import cuda_names, name_of, renumbered, wanted_in_words
+from ddptop_runner.gpus.names import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.launch import LaunchPlan, LaunchRequest
 from ddptop_runner.registry import JobView
 

@@ -15,7 +15,7 @@ from ddptop.output import (
 )
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import JobStatus, job_status
-from ddptop_runner.gpu_names import devices_in_words
+from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.logs import last_lines
 from ddptop_runner.model import RankSample
 from ddptop_runner.registry import JobView, resolve

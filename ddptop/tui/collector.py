@@ -28,11 +28,11 @@ from ddptop.tui.sources import (
     LogSource,
     read_machine,
 )
+from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.imbalance import deviations
 from ddptop_runner.logs import last_lines
 from ddptop_runner.model import Event
 from ddptop_runner.registry import AnyJob, JobView

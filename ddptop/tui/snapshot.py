@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddptop.tui.render.series import ChartData
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.foreign.types import Unreadable
-from ddptop_runner.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, GpuSample
 from ddptop_runner.registry import AnyJob
 

@@ -15,20 +15,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ddptop_runner import (
-    gpu_claims,
-    handover,
-    interpreters,
-    launch_devices,
-    procs,
-    survival,
-    tmux,
-)
+from ddptop_runner import handover, interpreters, procs, survival, tmux
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.gpus import claims as gpu_claims
+from ddptop_runner.gpus import for_launch as launch_devices
+from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.launch_checks import folder_of, overrides_of, require_script, require_text
-from ddptop_runner.launch_devices import DeviceChoice
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec

@@ -22,19 +22,20 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import evidence, imbalance, procs, rank_devices, rank_table
+from ddptop_runner import evidence, procs, rank_table
 from ddptop_runner.agent_launch import agent_plan
 from ddptop_runner.attempt_record import Message
+from ddptop_runner.balance import imbalance, rank_devices
+from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.device_queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.errors import ControlError, DdptopError
-from ddptop_runner.gpu_names import launched_in_words
-from ddptop_runner.gpu_select import job_environment
+from ddptop_runner.gpus.names import launched_in_words
+from ddptop_runner.gpus.queue import QueueWatch, feed_of, queue_of
+from ddptop_runner.gpus.select import job_environment
 from ddptop_runner.group import Group
 from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.job_watch import JobWatch
 from ddptop_runner.model import LIVE_STATES, Alert, NodeSnapshot, ProcessId, decode_snapshot, encode
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message

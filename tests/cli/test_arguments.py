@@ -12,10 +12,11 @@ from ddptop.__main__ import main
 from ddptop.cli import cli
 from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arguments
 
-from ddptop_runner import launch, launch_devices
+from ddptop_runner import launch
 from ddptop_runner.device_report import empty_report
 from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.errors import UsageError
+from ddptop_runner.gpus import for_launch as launch_devices
 
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
 

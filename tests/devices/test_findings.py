@@ -18,11 +18,11 @@ from tests.devices.jobs import (
     somebody,
 )
 
-from ddptop_runner import findings_help
 from ddptop_runner.alerts import AlertBook, Finding
-from ddptop_runner.findings import explain, find
+from ddptop_runner.balance import findings_help
+from ddptop_runner.balance.findings import explain, find
+from ddptop_runner.balance.rank_devices import join
 from ddptop_runner.model import GpuSample, RankSample
-from ddptop_runner.rank_devices import join
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 RANKS, GPUS = make_job()

@@ -8,9 +8,10 @@ import threading
 
 from tests.runner.builders import gone, put_job
 
-from ddptop_runner import gpu_claims, procs
+from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
-from ddptop_runner.gpu_claims import Claim, claims, queued_before, taking, uses
+from ddptop_runner.gpus import claims as gpu_claims
+from ddptop_runner.gpus.claims import Claim, claims, queued_before, taking, uses
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.paths import runs_dir
 from ddptop_runner.spec import Device, DeviceQueue, read_spec

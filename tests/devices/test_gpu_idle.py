@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.gpu_idle import (
+from ddptop_runner.gpus.idle import (
     busy_in_words,
     choice_in_words,
     free_streaks,
@@ -15,7 +15,7 @@ from ddptop_runner.gpu_idle import (
     key,
     use_of,
 )
-from ddptop_runner.gpu_names import cuda_names, devices_in_words, names_of, renumbered
+from ddptop_runner.gpus.names import cuda_names, devices_in_words, names_of, renumbered
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.spec import Device
 

@@ -4,8 +4,8 @@ import pytest
 
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_request import GpuRequest, parse_gpus
-from ddptop_runner.gpu_select import (
+from ddptop_runner.gpus.request import GpuRequest, parse_gpus
+from ddptop_runner.gpus.select import (
     job_environment,
     left_out,
     mig_instances,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.imbalance import RankDeviation, deviation, deviations, imbalance, of_job
+from ddptop_runner.balance.imbalance import RankDeviation, deviation, deviations, imbalance, of_job
+from ddptop_runner.balance.rank_devices import join
 from ddptop_runner.model import GpuProcess, GpuSample, Imbalance, RankSample
-from ddptop_runner.rank_devices import join
 from ddptop_runner.spec import Device
 
 

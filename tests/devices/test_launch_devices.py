@@ -15,7 +15,7 @@ from tests.runner.builders import make_spec, put_job
 from ddptop_runner import device_once
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import UsageError
-from ddptop_runner.launch_devices import again, choose, free_now
+from ddptop_runner.gpus.for_launch import again, choose, free_now
 from ddptop_runner.spec import Device
 
 

@@ -20,8 +20,8 @@ from tests.devices.jobs import (
 )
 
 from ddptop_runner.alerts import Finding
+from ddptop_runner.balance.stuck import StuckWatch
 from ddptop_runner.model import GpuSample, RankSample
-from ddptop_runner.stuck import StuckWatch
 
 RANKS, GPUS = make_job()
 TRAINING = change_all(GPUS, util_percent=98.0, power_w=540.0)

@@ -15,8 +15,8 @@ from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
 from ddptop_runner import device_once, launch
-from ddptop_runner.device_queue import LOOK_S
 from ddptop_runner.errors import UsageError
+from ddptop_runner.gpus.queue import LOOK_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import device_queue, procs
+from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
-from ddptop_runner.device_queue import QueueWatch, feed_of, queue_of, waiting_in_words
 from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.gpu_idle import DeviceUse
+from ddptop_runner.gpus import queue as device_queue
+from ddptop_runner.gpus.idle import DeviceUse
+from ddptop_runner.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import Device, DeviceQueue, read_spec

@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 from tests.devices.jobs import JOB, change_all, make_gpu, make_job, of_rank
 
-from ddptop_runner.job_watch import JobWatch
+from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.model import JobState, NodeSnapshot
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
-from ddptop_runner import imbalance
+from ddptop_runner.balance import imbalance
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreadable
 from ddptop_runner.foreign.view import ForeignView

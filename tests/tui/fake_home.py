@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import imbalance, procs
+from ddptop_runner import procs
+from ddptop_runner.balance import imbalance
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.model import (

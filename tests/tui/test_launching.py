@@ -68,7 +68,7 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
     elif not form.gpus:
         assert options["gpus"] == "none"
     else:
-        from ddptop_runner.gpu_request import parse_gpus
+        from ddptop_runner.gpus.request import parse_gpus
 
         assert parse_gpus(options["gpus"]).indices == form.gpus
 

@@ -12,7 +12,7 @@ from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
 
-from ddptop_runner.imbalance import RankDeviation
+from ddptop_runner.balance.imbalance import RankDeviation
 from ddptop_runner.model import (
     Alert,
     Cause,

@@ -14,7 +14,7 @@ from ddptop.tui.render.braille import DOTS_X, DOTS_Y, Canvas
 from ddptop.tui.render.series import ChartData, Columns, across, bin_points, outliers
 from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.units import deviation, loss, ranks
-from ddptop_runner.imbalance import LOSS_APART
+from ddptop_runner.balance.imbalance import LOSS_APART
 
 ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")

@@ -8,10 +8,10 @@ from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.panels import FULL_SHARE, HOT_C, short_name
 from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
+from ddptop_runner.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.registry import AnyJob
-from ddptop_runner.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 
 Holder = Callable[[GpuSample], Line]
 """Who holds a device, and what is wrong with it."""

@@ -6,7 +6,7 @@ import datetime as dt
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.foreign import note_alerts
-from ddptop_runner.findings_help import explain
+from ddptop_runner.balance.findings_help import explain
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert
 from ddptop_runner.registry import AnyJob

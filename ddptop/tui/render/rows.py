@@ -9,8 +9,8 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.text import Span
 from ddptop.tui.render.uneven import worst_figure
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddptop_runner.imbalance import LOSS_APART, LOSS_APART_LEAST
+from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
 
 OUTLIER_MIN_RANKS = 3
 """With fewer ranks nobody can say which of them is the odd one."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
-from ddptop_runner.imbalance import Figure, deviations
+from ddptop_runner.balance.imbalance import Figure, deviations
 from ddptop_runner.model import Imbalance, NodeSnapshot
 
 UNEVEN = 0.2

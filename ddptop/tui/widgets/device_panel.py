@@ -15,7 +15,7 @@ from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.render.uneven import imbalance_note
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.imbalance import Figure
+from ddptop_runner.balance.imbalance import Figure
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()

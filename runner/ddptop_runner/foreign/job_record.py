@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner import imbalance, procs, rank_devices
+from ddptop_runner import procs
+from ddptop_runner.balance import imbalance, rank_devices
+from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.device_report import without_figures
 from ddptop_runner.foreign.job_output import Heard, JobOutput
@@ -18,7 +20,6 @@ from ddptop_runner.foreign.states import Seen, state_of
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
-from ddptop_runner.job_watch import JobWatch
 from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 
 KEPT_EVENTS = 300

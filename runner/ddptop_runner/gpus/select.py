@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_names import name_of, names_of
-from ddptop_runner.gpu_request import GpuRequest
+from ddptop_runner.gpus.names import name_of, names_of
+from ddptop_runner.gpus.request import GpuRequest
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device
 

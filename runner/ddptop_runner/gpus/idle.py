@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.gpu_names import name_of, names_of
+from ddptop_runner.gpus.names import name_of, names_of
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.spec import Device
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop_runner import procs, registry
-from ddptop_runner.gpu_idle import DeviceUse, key, use_of
+from ddptop_runner.gpus.idle import DeviceUse, key, use_of
 from ddptop_runner.model import GpuSample
 from ddptop_runner.paths import runs_dir
 from ddptop_runner.registry import JobView

@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ddptop_runner import device_findings
 from ddptop_runner.alerts import Finding
-from ddptop_runner.findings_help import explain
+from ddptop_runner.balance import device_findings
+from ddptop_runner.balance.findings_help import explain
+from ddptop_runner.balance.placement import Device, Placement, median, size, sizes
 from ddptop_runner.model import GpuSample, RankSample, Severity
-from ddptop_runner.placement import Device, Placement, median, size, sizes
 from ddptop_runner.spans import name_gpus, name_ranks, span
 
 __all__ = ["explain", "find"]

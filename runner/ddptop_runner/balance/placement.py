@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ddptop_runner.balance.rank_devices import where_mostly
 from ddptop_runner.model import GpuProcess, GpuSample, RankSample
-from ddptop_runner.rank_devices import where_mostly
 
 _ENDED = ("exited", "failed", "stopped", "zombie")
 _MIB = 1024**2

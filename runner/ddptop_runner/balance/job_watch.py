@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ddptop_runner import alerts, findings
+from ddptop_runner import alerts
+from ddptop_runner.balance import findings
+from ddptop_runner.balance.stuck import StuckWatch
 from ddptop_runner.model import Alert, NodeSnapshot
-from ddptop_runner.stuck import StuckWatch
 
 _AT_WORK = ("starting", "running", "hung")
 """States in which ranks should be on their devices."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddptop_runner import gpu_claims, gpu_select
 from ddptop_runner.clock import utc_now
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpu_idle import (
+from ddptop_runner.gpus import claims as gpu_claims
+from ddptop_runner.gpus import select as gpu_select
+from ddptop_runner.gpus.idle import (
     DeviceUse,
     busy_in_words,
     choice_in_words,
     idlest,
 )
-from ddptop_runner.gpu_names import names_of, wanted_in_words
-from ddptop_runner.gpu_request import GpuRequest, parse_gpus
+from ddptop_runner.gpus.names import names_of, wanted_in_words
+from ddptop_runner.gpus.request import GpuRequest, parse_gpus
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device, DeviceQueue, JobSpec
 

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop_runner import gpu_claims, registry
+from ddptop_runner import registry
 from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.gpu_idle import (
+from ddptop_runner.gpus import claims as gpu_claims
+from ddptop_runner.gpus.idle import (
     DeviceUse,
     busy_in_words,
     free_streaks,
     grant,
 )
-from ddptop_runner.gpu_names import wanted_in_words
+from ddptop_runner.gpus.names import wanted_in_words
 from ddptop_runner.model import Alert, GpuSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import DeviceQueue, JobSpec, write_spec

@@ -1,0 +1,1 @@
+"""How a job's ranks sit on its devices, and what is wrong with that: pure functions."""

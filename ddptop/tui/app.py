@@ -20,6 +20,7 @@ from textual.screen import Screen
 from ddptop.tui import messages, operations
 from ddptop.tui.actions import Action, palette_actions
 from ddptop.tui.collector import Collector
+from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
@@ -129,6 +130,8 @@ class DdptopApp(App[None]):
             monitor.snapshot = message.snapshot
         if isinstance(self.screen, LaunchScreen) and message.snapshot.wish.devices:
             self.screen.show_devices(message.snapshot.devices)
+        if isinstance(self.screen, SectionsScreen):
+            self.screen.look_again(message.snapshot)
 
     def on_wish_changed(self) -> None:
         """Look for what is wanted now."""
@@ -168,7 +171,9 @@ class DdptopApp(App[None]):
 
     def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
         """Show a text in sections."""
-        self.push_screen(SectionsScreen(message.title, message.hint, message.sections))
+        self.push_screen(
+            SectionsScreen(message.title, message.hint, message.sections, message.look_again)
+        )
 
     def on_launch_wanted(self) -> None:
         """Open the form; what was launched is shown."""
@@ -209,6 +214,9 @@ class DdptopApp(App[None]):
 
         def answered(yes: bool | None) -> None:
             if yes:
+                if operation.plan is not None:
+                    self.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
+                    self.collector.ask()
                 self._carry_out(view.job, operation)
 
         self.push_screen(
@@ -229,12 +237,14 @@ class DdptopApp(App[None]):
             error = refused
         except OSError as failed:
             error = DdptopError(str(failed))
-        self.post_message(messages.CommandDone(said, error, ended))
+        self.post_message(messages.CommandDone(said, error, ended, job))
 
     def on_command_done(self, message: messages.CommandDone) -> None:
         """Say how it went, and look again."""
         if message.ended is not None:
             self.collector.ended(*message.ended)
+        if message.job is not None:
+            self.collector.stopping(message.job, None)
         self._tell(message.text, message.error)
         self.collector.ask()
 

@@ -80,6 +80,13 @@ class Collector:
         """Look again as soon as possible."""
         self._asked.set()
 
+    def stopping(self, job: str, words: str | None) -> None:
+        """Learn which signals a foreign job is being sent from here; None: no more."""
+        if words is None:
+            self._foreign.stopping.pop(job, None)
+        else:
+            self._foreign.stopping[job] = words
+
     def ended(self, job: str, signal: str) -> None:
         """Learn that a foreign job ended by a signal that a person had sent from here."""
         self._foreign.ended_by[job] = signal

@@ -51,6 +51,8 @@ class ForeignSource:
         """`watched` stays a job whether or not it is recognised: a person pointed at it."""
         self.ended_by: dict[str, str] = {}
         """The signal that was sent from here, by the job that it ended."""
+        self.stopping: dict[str, str] = {}
+        """The signals that are being sent from here, in words, by job."""
         self._taker = CensusTaker()
         self._book = ForeignBook()
         if watched is not None:
@@ -77,8 +79,11 @@ class ForeignSource:
         )
 
     def _explained(self, view: ForeignView) -> ForeignView:
-        """With the signal that ended it, where that was sent from here."""
-        signal = None if view.is_live else self.ended_by.get(view.job)
+        """With the signals that are sent to it from here, or the one that ended it."""
+        if view.is_live:
+            sending = self.stopping.get(view.job)
+            return view if sending is None else replace(view, stopping=sending)
+        signal = self.ended_by.get(view.job)
         return view if signal is None else replace(view, ended_by=signal)
 
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:

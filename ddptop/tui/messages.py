@@ -64,6 +64,8 @@ class CommandDone(Message):
     error: DdptopError | None = None
     ended: tuple[str, str] | None = None
     """A job that ddptop did not start and the signal that ended it."""
+    job: str | None = None
+    """The job that it was about."""
 
 
 @dataclass
@@ -103,6 +105,8 @@ class SectionsWanted(Message):
     hint: str
     sections: list[tuple[str, str]]
     """Heading and text."""
+    look_again: Callable[[Snapshot], tuple[str, list[tuple[str, str]]]] | None = None
+    """Hint and sections of a later look; None: they stay as they are."""
 
 
 @dataclass

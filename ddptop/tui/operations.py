@@ -31,6 +31,8 @@ class Operation:
     """What to say afterwards, where `run` returns nothing better."""
     run: Callable[[], str | signals.SignalOutcome | None]
     """Blocks; raises DdptopError."""
+    plan: signals.SignalPlan | None = None
+    """Of a job that ddptop did not start: the signals that `run` sends."""
 
 
 Maker = Callable[[AnyJob], Operation]
@@ -61,6 +63,7 @@ def _signalled(view: ForeignView, action: signals.Action) -> Operation:
         verb,
         f"{view.job} was sent its signals",
         lambda: signals.send(plan),
+        plan,
     )
 
 

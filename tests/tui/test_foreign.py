@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from ddptop.tui import foreign_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.foreign_source import ForeignSource
+from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.render.text import plain
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
@@ -32,6 +35,7 @@ from ddptop_runner.foreign import signals
 from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Alert
 
 MakeApp = Callable[..., DdptopApp]
 SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
@@ -252,6 +256,51 @@ class TestJobScreen:
             await until(pilot, lambda: "ended after SIGINT sent from here" in shown(app))
             assert "nobody saw how" not in shown(app)
 
+    async def test_signals_that_are_under_way_are_said_until_they_are_over(
+        self, held_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        over = threading.Event()
+
+        def send(plan: SignalPlan) -> SignalOutcome:
+            assert over.wait(30)
+            return SignalOutcome("pid 7 is still there after SIGKILL", (7,))
+
+        Sent(monkeypatch)
+        monkeypatch.setattr(signals, "send", send)
+        app = make_app(watched=fake_foreign.healthy().foreign)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            assert "● running" in shown(app)
+            await pilot.press("s", "y")
+            try:
+                await until(pilot, lambda: "◌ stopping" in shown(app))
+                assert "SIGINT sent at " in shown(app)
+            finally:
+                over.set()
+            await until(pilot, lambda: "◌ stopping" not in shown(app))
+            assert "SIGINT sent at " not in shown(app)
+            assert "is still there after SIGKILL" in said(app)
+
+    async def test_findings_that_are_open_follow_what_is_found(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view = fake_foreign.healthy()
+        app = make_app(watched=view.foreign)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            await pilot.press("f")
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+            await until(pilot, lambda: "nothing is found" in said(app))
+            alert = Alert(id="x", severity="warning", message="GPU 3 is hot", since=NOW)
+            later = fake_foreign.replace_struct(view.snapshot, alerts=[alert])
+            FakeWorld.views[:] = [dataclasses.replace(view, snapshot=later)]
+            await look(pilot)
+            await until(pilot, lambda: "GPU 3 is hot" in said(app))
+            assert "worst first" in said(app)
+            FakeWorld.views.clear()
+            await look(pilot)
+            await until(pilot, lambda: "not there any more" in said(app))
+
     async def test_only_stop_and_kill_are_offered(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()
         app = make_app(watched=view.foreign)
@@ -294,6 +343,15 @@ class TestJobScreen:
 
 
 class TestSignals:
+    def test_what_is_sent_is_told_with_its_times(self) -> None:
+        since = dt.datetime(2026, 3, 1, 12, 0, 50).astimezone()
+        plan = SignalPlan("job", "stop", SENTENCE, (), ())
+        words = "SIGINT sent at 12:00:50; what is left gets SIGTERM 12:01:05, SIGKILL 12:01:10"
+        assert stopping_words(plan, since) == words
+        assert len(words) < 79, "it fits the smallest screen"
+        kill = dataclasses.replace(plan, action="kill")
+        assert stopping_words(kill, since) == "SIGKILL sent at 12:00:50"
+
     @pytest.mark.parametrize(("key", "action"), [("s", "stop"), ("K", "kill")])
     async def test_nothing_is_sent_before_the_plan_is_confirmed(
         self, held_gpus: Path, make_app: MakeApp, sent: Sent, key: str, action: str

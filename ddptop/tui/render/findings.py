@@ -22,9 +22,12 @@ def alerts_of(view: AnyJob) -> list[Alert]:
     return sorted(alerts, key=lambda alert: (_ORDER.get(alert.severity, 1), alert.since))
 
 
-def finding_sections(view: AnyJob, now: dt.datetime) -> list[tuple[str, str]]:
-    """A heading and the whole text of each alert."""
-    return [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
+def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:
+    """What is found at this moment, in a few words, and a heading and text of each alert."""
+    if view is None:
+        return "the job is not there any more; esc closes", []
+    sections = [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
+    return f"{'worst first' if sections else 'nothing is found'}; esc closes", sections
 
 
 def _text(alert: Alert) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ddptop.tui.render import units, words
 from ddptop.tui.render.panels import elapsed_s, loss_field
 from ddptop.tui.render.text import Line, clip, field, fill, fit, join, line, width
+from ddptop_runner.foreign.signals import TERM_GRACE_S, SignalPlan
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert
@@ -36,6 +37,8 @@ def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
     if view.foreign.rendezvous:
         first.append(field("rendezvous", view.foreign.rendezvous, ""))
     second = _labelled("output", view.output or units.NOT_KNOWN, cells)
+    if view.stopping and view.is_live:
+        second = fit(line(" ", (view.stopping, "warn")), cells)
     if not view.is_live:
         how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
         second = fit(line(" ", (how, "warn")), cells)
@@ -44,6 +47,16 @@ def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
         second,
         _labelled("command", view.command, cells),
     ]
+
+
+def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
+    """Which signals a job is sent from here, and at what time of this machine's zone each."""
+    if plan.action == "kill":
+        return f"SIGKILL sent at {since.astimezone():%H:%M:%S}"
+    term = since + dt.timedelta(seconds=plan.grace_s)
+    kill = term + dt.timedelta(seconds=TERM_GRACE_S)
+    sent, later, last = (f"{at.astimezone():%H:%M:%S}" for at in (since, term, kill))
+    return f"SIGINT sent at {sent}; what is left gets SIGTERM {later}, SIGKILL {last}"
 
 
 def _world(view: ForeignView) -> str:

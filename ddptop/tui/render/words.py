@@ -67,11 +67,13 @@ def job_state(state: str) -> Span:
 
 
 def state_of(view: AnyJob) -> Span:
-    """A job's state; of a foreign one what stands still, and that nobody saw how it ended."""
+    """A job's state; of a foreign one what stands still, or that it is being stopped or gone."""
     if not isinstance(view, ForeignView):
         return job_state(view.state)
     if view.state == "lost":
         return "■ gone", "dim"
+    if view.stopping:
+        return job_state("stopping")
     states = [rank.state for rank in view.snapshot.ranks]
     for state in _STANDING_STILL:
         if number := states.count(state):

@@ -6,7 +6,7 @@ from textual.reactive import var
 from textual.screen import Screen
 
 from ddptop.tui.messages import SectionsWanted, WishChanged
-from ddptop.tui.render.findings import finding_sections
+from ddptop.tui.render.findings import findings
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import cost
 from ddptop.tui.snapshot import Snapshot, Wish
@@ -46,9 +46,13 @@ class MonitorScreen(Screen[None]):
         if view is None:
             self.notify("there is no job under the cursor", severity="warning")
             return
-        sections = finding_sections(view, snapshot.taken_at)
-        hint = "worst first; esc closes" if sections else "nothing was found; esc closes"
-        self.post_message(SectionsWanted(f"findings of {view.job}", hint, sections))
+        job = view.job
+
+        def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
+            known = next((one for one in later.jobs if one.job == job), None)
+            return findings(known, later.taken_at)
+
+        self.post_message(SectionsWanted(f"findings of {job}", *look(snapshot), look))
 
     def wish(self) -> Wish:
         """What this screen needs to know."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from ddptop.tui.snapshot import Snapshot
 
 
 class SectionsScreen(ModalScreen[None]):
@@ -31,10 +36,15 @@ class SectionsScreen(ModalScreen[None]):
     ]
 
     def __init__(
-        self, title: str, hint: str, sections: list[tuple[str, str]] | None = None
+        self,
+        title: str,
+        hint: str,
+        sections: list[tuple[str, str]] | None = None,
+        look: Callable[[Snapshot], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
-        """A screen of these sections; None waits for them."""
+        """A screen of these sections; None waits for them. `look` makes them anew."""
         super().__init__()
+        self._look = look
         self._title, self._hint, self._sections = title, hint, sections
 
     def compose(self) -> ComposeResult:
@@ -48,6 +58,19 @@ class SectionsScreen(ModalScreen[None]):
         """Show what is there."""
         if self._sections is not None:
             self.show(self._sections)
+
+    def look_again(self, snapshot: Snapshot) -> None:
+        """Show hint and sections as they are now; what one has scrolled to stays there."""
+        if self._look is None or not self.is_mounted:
+            return
+        hint, sections = self._look(snapshot)
+        self.query_one(".hint", Static).update(hint)
+        if [text for _, text in sections] != [text for _, text in self._sections or []]:
+            self.show(sections)
+        elif sections != self._sections:
+            for head, (heading, _) in zip(self.query(".head"), sections, strict=False):
+                cast(Static, head).update(heading)
+        self._sections = sections
 
     def fail(self, message: str, hint: str | None) -> None:
         """Say why there are none."""

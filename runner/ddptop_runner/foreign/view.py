@@ -21,6 +21,8 @@ class ForeignView:
     """Where its output goes, and why it cannot be read where it cannot."""
     ended_by: str | None = None
     """The signal that this viewer sent it last before it was gone; None when it sent none."""
+    stopping: str | None = None
+    """Which signals this viewer is sending to it, and when, in words; None while it sends none."""
 
     guarded = None
     on_other_host = False

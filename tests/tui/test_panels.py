@@ -7,11 +7,12 @@ import pytest
 from ddptop.tui.render import devices, panels, rows, words
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.text import Line, plain, width
-from ddptop.tui.render.uneven import imbalance_note
+from ddptop.tui.render.uneven import imbalance_note, worst_figure
 from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, HOST, NOW, ago, event, gpu, snapshot_of, spec_of
 
+from ddptop_runner.balance import imbalance
 from ddptop_runner.balance.imbalance import RankDeviation
 from ddptop_runner.model import (
     Alert,
@@ -238,6 +239,20 @@ class TestDevices:
         )
         assert plain(imbalance_note(uneven, (), 30)) == "imbalance  step time +41 %"
         assert imbalance_note(Imbalance(), (), 80) == ()
+
+    def test_a_few_points_of_load_are_no_imbalance(self) -> None:
+        spec = spec_of("idle", 2, 60)
+
+        def told(*percent: float) -> tuple[str, str]:
+            ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
+            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
+            return worst_figure(snapshot)
+
+        assert told(0.0, 1.0) == ("mem 0 %", "dim"), "the ratio is +100 %"
+        assert told(10.0, 60.0) == ("util +71 %", "warn")
+        assert told(100.0, 104.0) == ("util +2 %", "dim")
+        note = imbalance_note(Imbalance(memory=0.04, utilization=1.0), (), 80, even_load=True)
+        assert plain(note) == "imbalance  memory +4 %  util even"
 
     def test_cpu_ranks_are_compared_with_the_busiest(self) -> None:
         lines = panels.cpu_rank_lines(

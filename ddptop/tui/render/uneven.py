@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
-from ddptop_runner.balance.imbalance import Figure, deviations
+from ddptop_runner.balance.imbalance import Figure, deviations, is_even_load
 from ddptop_runner.model import Imbalance, NodeSnapshot
 
 UNEVEN = 0.2
 """Below this an imbalance is never drawn as a warning."""
+
+EVEN = 0.1
+"""Below this a ratio of small figures misleads nobody."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,19 @@ class Uneven:
     name: str
     brief: str
     warns: bool
-    """Whether a rank lies far off: 2 % of CPU against 1 % is twice as much, and nothing."""
+    """Whether a rank lies far off."""
+    even: bool = False
+    """Whether the ratio means nothing: 2 % of CPU against 1 % is twice as much."""
 
     @property
     def style(self) -> str:
         """Of its words."""
         return "warn" if self.warns else "dim"
+
+    @property
+    def text(self) -> str:
+        """`+34 %`, or that it is even."""
+        return "even" if self.even else units.deviation(self.ratio)
 
 
 _NAMES: tuple[tuple[Figure, str, str], ...] = (
@@ -40,22 +50,32 @@ _NAMES: tuple[tuple[Figure, str, str], ...] = (
 )
 
 
-def uneven(imbalance: Imbalance, far_off: Collection[Figure]) -> list[Uneven]:
-    """What is known, the worst first; `far_off` are the figures in which a rank is an outlier."""
+def uneven(
+    imbalance: Imbalance, far_off: Collection[Figure], even_load: bool = False
+) -> list[Uneven]:
+    """What is known, the worst first.
+
+    Args:
+        imbalance: of the job.
+        far_off: the figures in which a rank is an outlier.
+        even_load: whether utilization differs by a few percentage points only.
+    """
     found = []
     for figure, name, brief in _NAMES:
         ratio: float | None = getattr(imbalance, figure)
         if ratio is not None:
             warns = ratio >= UNEVEN and figure in far_off
-            found.append(Uneven(figure, ratio, name, brief, warns))
-    return sorted(found, key=lambda one: (not one.warns, -one.ratio))
+            even = even_load and figure == "utilization" and ratio >= EVEN
+            found.append(Uneven(figure, ratio, name, brief, warns and not even, even))
+    return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
 
 
-def imbalance_note(imbalance: Imbalance, far_off: Collection[Figure], cells: int) -> Line:
+def imbalance_note(
+    imbalance: Imbalance, far_off: Collection[Figure], cells: int, even_load: bool = False
+) -> Line:
     """`imbalance  memory +34 %  util +2 %`, the worst first, as many as fit."""
     parts: list[Line] = [
-        ((f"{one.name} {units.deviation(one.ratio)}", one.style),)
-        for one in uneven(imbalance, far_off)
+        ((f"{one.name} {one.text}", one.style),) for one in uneven(imbalance, far_off, even_load)
     ]
     shown = fill(parts, cells - 11, "  ")
     return line(("imbalance  ", "dim"), *shown) if shown else ()
@@ -69,7 +89,7 @@ def worst_figure(snapshot: NodeSnapshot) -> Span:
     if any(ratio is not None and ratio >= UNEVEN for ratio in ratios):
         for rank in deviations(snapshot.ranks, snapshot.gpus).values():
             far_off |= rank.outliers
-    known = uneven(of, far_off)
+    known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))
     if not known:
         return units.NOT_KNOWN, "dim"
-    return f"{known[0].brief} {units.deviation(known[0].ratio)}", known[0].style
+    return f"{known[0].brief} {known[0].text}", known[0].style

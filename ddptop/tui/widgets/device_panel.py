@@ -15,7 +15,7 @@ from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.render.uneven import imbalance_note
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.balance.imbalance import Figure
+from ddptop_runner.balance.imbalance import Figure, is_even_load
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
@@ -136,7 +136,8 @@ class DevicePanel(LinesView, can_focus=True):
             self._move_to(self._top + event.y - HEAD_LINES)
 
     def _note(self, cells: int) -> Line:
-        return imbalance_note(self._imbalance, self._far_off, cells)
+        even = is_even_load(self._ranks, self._gpus)
+        return imbalance_note(self._imbalance, self._far_off, cells, even)
 
     def rows_wanted(self) -> int:
         """Rows that show everything."""

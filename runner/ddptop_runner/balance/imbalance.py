@@ -31,6 +31,10 @@ LOSS_APART_LEAST = 0.05
 """... unless it is no more than this away."""
 
 
+POINTS_APART_LEAST = 5.0
+"""Percentage points of utilization: up to here it is even, though 1 % is twice 0.5 %."""
+
+
 @dataclass(frozen=True)
 class _Bounds:
     """From when on a figure is drawn as a warning: both bounds must be reached."""
@@ -128,6 +132,23 @@ def of_job(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> Imbalance:
         power=imbalance(gpu.power_w for gpu in gpus),
         step_time=step_time,
     )
+
+
+def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool:
+    """Whether utilization differs by a few percentage points only, whatever the ratio says.
+
+    False where it is not known of two devices, or of two ranks in a job without devices.
+    """
+    known = [
+        value
+        for value in (
+            [gpu.util_percent for gpu in gpus]
+            if gpus
+            else [rank.cpu_percent for rank in ranks if rank.state not in _ENDED]
+        )
+        if value is not None
+    ]
+    return len(known) > 1 and max(known) - min(known) <= POINTS_APART_LEAST
 
 
 def deviations(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[int, RankDeviation]:

@@ -134,7 +134,7 @@ def write_history(
         for rank in range(ranks):
             loss = 2.1 + 6.5 * math.exp(-second / (seconds / 7)) + chance.gauss(0, 0.05)
             if rank == odd_rank and second > seconds * 0.6:
-                loss *= 1 + 1.2 * (second / seconds - 0.6)
+                loss *= 1 + 1.9 * (second / seconds - 0.6)
             samples.append(
                 RankSample(
                     rank=rank,
@@ -244,7 +244,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
             gpus=[uuid(rank)],
             state="running",
             step=12340 - (rank == 5),
-            loss=2.1204 + 0.013 * ((rank * 5) % 7) + (0.9 if rank == 5 else 0),
+            loss=2.1204 + 0.013 * ((rank * 5) % 7) + (1.6 if rank == 5 else 0),
             loss_step=12340,
             loss_state="ok",
             loss_source="probe",

@@ -468,7 +468,7 @@ class TestLaunch:
             await look(pilot, 2)
             form = app.screen
             command, error = form.query_one("#command", Static), form.query_one("#error", Static)
-            assert "none on this machine" in str(form.query_one("#no-gpus", Static).content)
+            assert "none known: " in str(form.query_one("#no-gpus", Static).content)
             await pilot.press(*"[nope].py")
             assert str(command.content) == "$ ddptop launch '[nope].py'"
             await pilot.press("ctrl+l")

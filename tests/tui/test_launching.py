@@ -176,6 +176,22 @@ async def test_devices_are_offered_once_it_is_known_who_holds_them() -> None:
         assert screen.form().gpus == (0, 1)
 
 
+async def test_a_driver_that_answers_late_is_not_called_an_empty_machine() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        await app.push_screen(screen)
+        said = screen.query_one("#no-gpus", Static)
+        screen.show_devices(Devices(note="the driver has not answered for 6 s"))
+        assert str(said.content) == "none known: the driver has not answered for 6 s"
+        screen.show_devices(Devices())
+        assert str(said.content) == "none on this machine"
+        free = GpuSample(index=0, mem_used_bytes=0, processes=[])
+        screen.show_devices(Devices(gpus=(free,)))
+        await pilot.pause()
+        assert screen.form().gpus == (0,)
+
+
 def held(index: int, **fields: Any) -> GpuSample:
     process = GpuProcess(pid=7, user="alice", command="train", mem_used_bytes=2**33)
     return GpuSample(index=index, mem_used_bytes=2**33, processes=[process], **fields)

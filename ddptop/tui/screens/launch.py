@@ -154,6 +154,10 @@ class LaunchScreen(ModalScreen[str | None]):
         """List the devices once they are known; those that nobody holds are chosen."""
         if self._gpus is not None or (not devices.gpus and devices.note == "asking the driver"):
             return
+        if not devices.gpus:  # a driver that does not answer yet may still tell of some
+            known = f"none known: {devices.note}" if devices.note else "none on this machine"
+            self.query_one("#no-gpus", Static).update(known)
+            return
         silent = any(
             gpu.processes is None and gpu.mem_used_bytes is None and not gpu.lost
             for gpu in devices.gpus
@@ -163,15 +167,11 @@ class LaunchScreen(ModalScreen[str | None]):
             return
         self._gpus = devices.gpus
         choice = self.query_one(GpuChoice)
-        choice.display = bool(devices.gpus)
-        self.query_one("#no-gpus-row").display = not devices.gpus
-        if devices.gpus:
-            rows = len(devices.gpus) + HEAD_LINES
-            choice.styles.height = min(rows, max(5, self.size.height - 13))
-            choice.offer(devices.gpus)
-        else:
-            text = f"none on this machine: {devices.note or 'no driver'}"
-            self.query_one("#no-gpus", Static).update(text)
+        choice.display = True
+        self.query_one("#no-gpus-row").display = False
+        rows = len(devices.gpus) + HEAD_LINES
+        choice.styles.height = min(rows, max(5, self.size.height - 13))
+        choice.offer(devices.gpus)
         self._show_command()
 
     def form(self) -> LaunchForm:

@@ -232,6 +232,10 @@ class TestDevices:
         assert plain(devices.device_trouble(ill, brief=True)) == "XID 79  2 ECC  ▼ hot"
         assert devices.device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
 
+    def test_no_column_is_named_that_says_nothing(self) -> None:
+        lines = devices.device_lines([gpu(0)], 56, lambda _: ())
+        assert texts(lines)[0].endswith("power")
+
     def test_imbalance_is_a_number_and_the_worst_comes_first(self) -> None:
         uneven = Imbalance(memory=0.34, utilization=0.02, power=None, step_time=0.41)
         assert plain(imbalance_note(uneven, (), 80)) == (

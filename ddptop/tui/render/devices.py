@@ -54,7 +54,7 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
             pad(" memory", memory_bar_cells + memory_cells + 2),
             f"{'temp':>6} ",
             f"{'power':>{power_cells}}  ",
-            "held by",
+            "held by" if any(holders) else "",
         )
     )
     lines = [fit(line((head, "dim")), cells)]

@@ -18,6 +18,8 @@ from ddptop_runner.logs import sanitize
 from ddptop_runner.registry import AnyJob, JobView
 
 GRACE_S = 30.0
+UNSTARTED = "No rank has started: it only leaves the queue, and is not started later."
+"""What ending a queued job does."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def stop(view: AnyJob) -> Operation:
     own = _own(view)
     return Operation(
         f"Stop {view.job}?",
-        f"SIGTERM to {_ranks(own)}, so that a script which handles it can save; after "
+        UNSTARTED
+        if own.state == "queued"
+        else f"SIGTERM to {_ranks(own)}, so that a script which handles it can save; after "
         f"{GRACE_S:.0f} s SIGKILL to what is left. It is not restarted. Logs and history stay.",
         "Stop",
         f"{view.job} is asked to stop",
@@ -95,7 +99,9 @@ def kill(view: AnyJob) -> Operation:
     own = _own(view)
     return Operation(
         f"Kill {view.job}?",
-        f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: the "
+        UNSTARTED
+        if own.state == "queued"
+        else f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: the "
         "work since the last checkpoint is lost.",
         "Kill",
         f"{view.job} is being killed",
@@ -106,6 +112,8 @@ def kill(view: AnyJob) -> Operation:
 def restart_group(view: AnyJob) -> Operation:
     """Restart all ranks."""
     own = _own(view)
+    if own.state == "queued":
+        raise UsageError(f"{view.job} is queued: no rank has started", "wait until it runs")
     return Operation(
         f"Restart all ranks of {view.job}?",
         f"A group restart: {_ranks(own)} end and start again as a new attempt. The script resumes "

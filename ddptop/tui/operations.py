@@ -101,8 +101,8 @@ def kill(view: AnyJob) -> Operation:
         f"Kill {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: the "
-        "work since the last checkpoint is lost.",
+        else f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: "
+        "the work since the last checkpoint is lost.",
         "Kill",
         f"{view.job} is being killed",
         lambda: commands.kill(own),

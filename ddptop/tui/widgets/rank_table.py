@@ -77,7 +77,7 @@ class RankTable(Table):
     """One row a rank; the cursor is the chosen rank."""
 
     def __init__(self) -> None:
-        super().__init__("ranks", COLUMNS, empty="no rank has started yet", id="ranks")
+        super().__init__("ranks", COLUMNS, empty="no rank has started", id="ranks")
 
     @property
     def rank(self) -> int | None:

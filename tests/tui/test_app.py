@@ -352,7 +352,7 @@ class TestJob:
             await settle(pilot)
             assert "◔ starting" in shown(app)
             assert "no loss seen yet" in shown(app)
-            assert "no rank has started yet" in shown(app)
+            assert "no rank has started" in shown(app)
 
     async def test_a_damaged_history_is_no_reason_to_fall(
         self, frozen: Path, make_app: MakeApp

@@ -125,6 +125,15 @@ def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):
     assert not any(child.pid in job.pids for job in taker.take().jobs)
 
 
+def test_a_kept_process_that_ended_and_waits_to_be_reaped_is_no_job(sleeper, wait_until):
+    child = sleeper()
+    taker = CensusTaker()
+    taker.keep(resolve(str(child.pid), taker.take()))
+    child.kill()
+    wait_until(lambda: procs.state_letter(child.pid) == "Z", what="the end")
+    assert not any(child.pid in job.pids for job in taker.take().jobs)
+
+
 def test_another_process_of_a_kept_pid_is_not_kept(sleeper):
     pid = sleeper().pid
     taker = CensusTaker()

@@ -69,7 +69,9 @@ class CensusTaker:
         self._kept = {
             pid: ticks
             for pid, ticks in self._kept.items()
-            if pid in by_pid and by_pid[pid].start_ticks == ticks
+            if pid in by_pid
+            and by_pid[pid].start_ticks == ticks
+            and by_pid[pid].state not in "ZX"  # ended: nobody can watch what is left of it
         }
         jobs, unreadable = find_jobs(
             facts,

@@ -247,7 +247,7 @@ def with_findings() -> ForeignView:
         job,
         ranks,
         gpus,
-        output="a terminal of alice, pts/7: only she may read it",
+        output="terminal /dev/pts/7 without tmux: cannot be read",
         alerts=[
             Alert(
                 id="stuck-2", severity="error", ranks=[2], gpus=[6], message=message, since=ago(41)

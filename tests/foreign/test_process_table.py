@@ -40,9 +40,13 @@ def one(table: ProcessTable, pid: int) -> ProcessFacts:
     return {facts.pid: facts for facts in table.scan()}[pid]
 
 
-def test_the_facts_of_a_process():
+def test_the_facts_of_a_process(wait_until):
     with running(sys.executable, "-c", SLEEP, RANK="3", SECRET="hidden") as child:
-        facts = one(ProcessTable(), child.pid)
+        # the interpreter is still being loaded right after exec
+        facts = wait_until(
+            lambda: (now := one(ProcessTable(), child.pid)).resident_mib > 2 and now,
+            what="the interpreter",
+        )
         assert facts.argv == (sys.executable, "-c", SLEEP)
         assert (facts.ppid, facts.uid) == (os.getpid(), os.getuid())
         assert facts.start_ticks == procs.start_ticks(child.pid)

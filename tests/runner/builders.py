@@ -14,6 +14,9 @@ from ddptop_runner.model import NodeSnapshot, ProcessId, encode
 from ddptop_runner.paths import RunFolder, run_folder
 from ddptop_runner.spec import JobSpec, write_atomic, write_spec
 
+NONCE = f"{os.getpid():08x}"
+"""Of this test process alone: jobs are found by their id among all processes of the machine."""
+
 LONG_AGO = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
@@ -26,7 +29,7 @@ def gone() -> ProcessId:
 def make_spec(job: str = "train", **changes: Any) -> JobSpec:
     spec = JobSpec(
         job=job,
-        job_id=f"{job}@0123abcd",
+        job_id=f"{job}@{NONCE}",
         host=procs.host_name(),
         created_at=LONG_AGO,
         kind="script",

@@ -262,7 +262,7 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
             start_new_session=True,
         ) as agent,
     ):  # fmt: skip
-        wait_until(lambda: log.read_bytes().count(b" up\n") == 2, timeout_s=60)
+        wait_until(lambda: log.read_bytes().count(b" up") == 2, timeout_s=60)
         ranks = [
             pid for pid in procs.descendants_of(agent.pid) if os.fspath(script) in procs.argv(pid)
         ]

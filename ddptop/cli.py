@@ -80,8 +80,21 @@ class LaunchCommand(click.Command):
 @click.option("--max-restarts", type=int, default=3, show_default=True, metavar="N")
 @click.option(
     "--hang-timeout",
-    metavar="SECONDS|off",
-    help="end and restart a group that takes no step for so long (default: off)",
+    default="auto",
+    show_default=True,
+    metavar="auto|SECONDS|off",
+    help="end and restart a group that makes no progress for so long; auto: learned from the run",
+)
+@click.option(
+    "--on-nan",
+    type=click.Choice(["alert", "stop", "restart"]),
+    default="alert",
+    show_default=True,
+    help="what to do when a loss is NaN or infinite",
+)
+@click.option("--allow-shrink", is_flag=True, help="go on with fewer ranks when a GPU is broken")
+@click.option(
+    "--log-limit", metavar="SIZE", help="of one rank's log; its head is archived (default: 1G)"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="a variable for the job; repeatable")
 @click.option("--cwd", metavar="DIR", help="the job's working folder")

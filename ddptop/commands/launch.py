@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -72,23 +73,40 @@ def split_arguments(
     return options, None
 
 
-def hang_timeout_s(text: str | None) -> float | None:
-    """Seconds of `--hang-timeout`, None for off.
+def hang_timeout(text: str) -> tuple[float | None, bool]:
+    """(seconds or None, whether they are learned) of `--hang-timeout`.
 
     Raises:
-        UsageError: for `auto`, which is not yet available, and for what is not a positive number.
+        UsageError: for what is neither `auto`, `off` nor a positive number.
     """
-    if text is None or text == "off":
-        return None
-    if text == "auto":
-        raise UsageError("--hang-timeout auto is not yet available", "give SECONDS, or off")
+    if text in ("off", "auto"):
+        return None, text == "auto"
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"--hang-timeout {text}: not a time", "give SECONDS above 0, or off")
-    return seconds
+        raise UsageError(f"--hang-timeout {text}: not a time", "give SECONDS above 0, auto or off")
+    return seconds, False
+
+
+def size_bytes(text: str | None) -> int | None:
+    """Bytes of a size such as `512M` or `2G` (powers of 1024); None for None.
+
+    Raises:
+        UsageError: for what is not a positive size.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    size = (
+        0
+        if found is None
+        else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    )
+    if size <= 0:
+        raise UsageError(f"--log-limit {text}: not a size", "give one such as 512M or 2G")
+    return size
 
 
 def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
@@ -104,6 +122,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
             "launching another command (-- COMMAND) is not yet available",
             "ddptop launch SCRIPT starts a script with torch's own launcher",
         )
+    hang_timeout_s, hang_auto = hang_timeout(options["hang_timeout"])
     return LaunchRequest(
         kind=target.kind,
         target=target.name,
@@ -114,7 +133,11 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         nproc=options["nproc"],
         name=options["name"],
         max_restarts=options["max_restarts"],
-        hang_timeout_s=hang_timeout_s(options["hang_timeout"]),
+        hang_timeout_s=hang_timeout_s,
+        hang_auto=hang_auto,
+        on_nan=options["on_nan"],
+        allow_shrink=options["allow_shrink"],
+        log_limit_bytes=size_bytes(options["log_limit"]),
         env=tuple(options["env"]),
         cwd=options["cwd"],
         python=options["python"],
@@ -170,9 +193,9 @@ def describe(plan: LaunchPlan) -> str:
         devices = ", ".join(
             f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)
         )
-    hang = (
-        "off" if spec.hang_timeout_s is None else f"after {spec.hang_timeout_s:g} s without a step"
-    )
+    hang = "after a time that is learned from the run" if spec.hang_auto else "off"
+    if spec.hang_timeout_s is not None:
+        hang = f"after {spec.hang_timeout_s:g} s without progress"
     backing: str = spec.backing
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
@@ -189,6 +212,8 @@ def describe(plan: LaunchPlan) -> str:
         f"inherits:      {', '.join(spec.env_names)}",
         f"restarts:      at most {spec.max_restarts}; what will fail again is not tried again",
         f"hang verdict:  {hang}",
+        f"on NaN:        {spec.on_nan}",
+        f"a broken GPU:  {'goes on without it' if spec.allow_shrink else 'ends the job'}",
         f"probe:         {probe}",
         f"held by:       {backing}",
         "store:         one per attempt, on 127.0.0.1 only",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.diagnose import RankExit
-from ddptop_runner.model import Cause, JobState, NodeSnapshot
+from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.model import Cause, GpuSample, JobState, NodeSnapshot
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.rank_table import RankRecord, RankTable
+from ddptop_runner.saves.book import CheckpointBook
+from ddptop_runner.saves.loss_watch import LossWatch
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 
@@ -30,6 +33,12 @@ class Surroundings(Protocol):
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
+
+    def device_samples(self) -> Sequence[GpuSample] | None:
+        """The job's devices as last sampled; None where nothing samples them."""
+
+    def change_spec(self, spec: JobSpec) -> None:
+        """The next attempts run on other devices, with another number of ranks."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the supervisor's loop; errors go to its log."""
@@ -56,7 +65,6 @@ class AttemptRecord:
         self.state: JobState = "starting"
         self.attempt = attempt
         self.attempt_started_s = boottime_s()
-        self.restarts_used = 0
         self.table = RankTable(spec.nproc, self.attempt_started_s)
         self.cause: Cause | None = None
         self.was_started = True
@@ -66,11 +74,9 @@ class AttemptRecord:
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
-
-    @property
-    def restarts_left(self) -> int:
-        """What the budget still has."""
-        return max(0, self._spec.max_restarts - self.restarts_used)
+        self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
+        self.losses = LossWatch(spec.on_nan)
+        self.checkpoints = CheckpointBook()
 
     @property
     def life(self) -> str:
@@ -93,8 +99,9 @@ class AttemptRecord:
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
         self.state = snapshot.state
-        self.restarts_used = snapshot.restarts_used
         self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
+        self.checkpoints.last = snapshot.checkpoint
+        self.hangs.recall(snapshot.memory.get("hangs") or {})
         for rank in snapshot.ranks:
             if rank.pid is not None and rank.exit_code is None and rank.signal is None:
                 self.table.restore(rank, rank.pid)
@@ -120,6 +127,8 @@ class AttemptRecord:
         self._ending_ranks_at_s = None
         self._failed_by_themselves = frozenset()
         self._suspected = False
+        self.hangs.begin_attempt()
+        self.losses.begin_attempt()
 
     def _group_started(self, message: Message) -> None:
         self._begin_attempt(message["attempt"])
@@ -146,11 +155,26 @@ class AttemptRecord:
     def heard(self, message: ProbeMessage) -> None:
         """A probe's message."""
         record = self.table.hear(message, self.attempt)
+        if record is not None and message.saved is not None:
+            self._saved(record, message.saved)
         if record is not None and record.steps and self.state == "starting":
             took_s = boottime_s() - self.attempt_started_s
             self.state = "running"
             self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
             self._around.publish()
+
+    def _saved(self, record: RankRecord, file: SavedFile) -> None:
+        checkpoint = self.checkpoints.saved(
+            file, rank=record.rank, attempt=self.attempt, global_step=record.global_step
+        )
+        if checkpoint is not None:
+            at = "" if checkpoint.step is None else f" at step {checkpoint.step}"
+            self._story.tell(
+                "checkpoint",
+                f"rank {record.rank} saved {checkpoint.path}{at}",
+                attempt=self.attempt,
+                rank=record.rank,
+            )
 
     def _record_exited(
         self, record: RankRecord, returncode: int | None, at_boottime_s: float

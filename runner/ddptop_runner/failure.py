@@ -5,13 +5,14 @@ from __future__ import annotations
 from ddptop_runner import diagnose, evidence
 from ddptop_runner.log_clean import sanitize
 from ddptop_runner.model import Cause
+from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.policy import AttemptOutcome
 from ddptop_runner.rank_table import RankTable
+from ddptop_runner.restarts.policy import AttemptOutcome
 
 
 def judge(
-    folder: RunFolder, attempt: int, table: RankTable, lived_s: float
+    folder: RunFolder, attempt: int, table: RankTable, lived_s: float, *, oom: OomWatch
 ) -> tuple[AttemptOutcome, Cause]:
     """Find the first failing rank of an attempt that is over, and say what happened to it.
 
@@ -20,6 +21,7 @@ def judge(
         attempt: the attempt's number.
         table: its ranks, with their exits.
         lived_s: how long the attempt lived.
+        oom: knows whether the kernel killed a process for its memory.
     """
     exits = table.exits()
     tails = {

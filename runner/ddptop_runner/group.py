@@ -1,6 +1,6 @@
 """The life of the worker group: starts, failures, restarts, stop, told as they happen.
 
-Decisions are pure functions of `diagnose`, `policy` and `hang`. torch's agent asks before each step
+What goes wrong is handled by `group_failures`. torch's agent asks before each step
 that cannot be taken back (`failing`, `torn_down`, `group_stopped`); its questions are answered
 here. When the agent itself dies, ranks go on, the guardian reports their exits, and the next
 restart gets a new agent.
@@ -9,18 +9,18 @@ restart gets a new agent.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ddptop_runner import evidence, failure, hang, policy, procs, sweep
-from ddptop_runner.attempt_record import AttemptRecord, Message, Surroundings
+from ddptop_runner import failure, procs, sweep
+from ddptop_runner.alerts import Finding
+from ddptop_runner.attempt_record import Message, Surroundings
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.errors import ControlError
+from ddptop_runner.group_failures import Ending, FailureHandling
 from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import Cause, JobState
+from ddptop_runner.model import Cause, RankSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
@@ -28,24 +28,13 @@ from ddptop_runner.sweep import LEFTOVER_GRACE_S, JobProcesses
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
-HANG_GRACE_S = 10.0
 RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died: what was left of its grace is not known."""
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 
 
-@dataclass(frozen=True)
-class Ending:
-    """Why the job is to end, once its ranks have."""
-
-    state: JobState
-    cause: Cause | None = None
-    reason: str = ""
-    requeue: bool | None = None
-
-
-class Group(AttemptRecord):
+class Group(FailureHandling):
     """One job's worker group over all its attempts."""
 
     def __init__(
@@ -60,13 +49,11 @@ class Group(AttemptRecord):
         super().__init__(folder, spec, story, around, attempt)
         self._processes = JobProcesses(spec.job_id, usage, story)
         self.ended = asyncio.Event()
-        self.ending: Ending | None = None
         self.exit_code: int | None = None
         self.agent_pid: int | None = None
         self._send_to_agent: Callable[[Message], None] | None = None
-        self._outcomes: list[policy.AttemptOutcome] = []
-        self._stop_requested = asyncio.Event()
         self._concluding = False
+        self._changing_agent = False
         self._decided_attempt: int | None = None
         """The attempt whose failure was decided on here, not in answer to an agent."""
 
@@ -130,11 +117,6 @@ class Group(AttemptRecord):
         self._ending_ranks_at_s = boottime_s()
         self._answer(question)
 
-    async def _keep_evidence(self, reason: str) -> str:
-        stacks = await evidence.collect_stacks(self._folder, self.attempt, self.table.alive())
-        snapshot = self._around.snapshot_bytes()
-        return str(evidence.keep(self._folder, self.attempt, reason, stacks, snapshot))
-
     async def _answer_torn_down(self, question: Message) -> None:
         for worker in question["workers"]:
             if worker["returncode"] is not None:
@@ -144,48 +126,6 @@ class Group(AttemptRecord):
         restart = await self._decide_after_failure()
         self._answer(question, restart=restart, restarts_left=self.restarts_left)
 
-    async def _decide_after_failure(self) -> bool:
-        """Tell the failure, and either wait for the restart's time or set the job's end."""
-        lived_s = boottime_s() - self.attempt_started_s
-        outcome, cause = failure.judge(self._folder, self.attempt, self.table, lived_s)
-        self._outcomes.append(outcome)
-        if self._stop_requested.is_set() or self.ending is not None:
-            return False
-        self.cause = cause
-        self._story.tell(
-            "failure",
-            cause.summary,
-            attempt=self.attempt,
-            rank=cause.rank,
-            exit_code=cause.exit_code,
-            signal=cause.signal,
-            evidence=cause.evidence,
-        )
-        return await self._restart_or_end(cause)
-
-    async def _restart_or_end(self, cause: Cause) -> bool:
-        decision = policy.decide(
-            self._outcomes, self.restarts_left, random.random(), self.restarts_used
-        )
-        if not decision.restart:
-            self.ending = Ending("failed", cause, decision.reason, decision.requeue)
-            return False
-        self.restarts_used += 1
-        self.state = "restarting"
-        because = f"; {decision.reason}" if decision.reason else ""
-        self._story.tell(
-            "group_restart",
-            f"restarting all ranks as attempt {self.attempt + 1} "
-            f"(restart {self.restarts_used} of {self._spec.max_restarts}){because}",
-            attempt=self.attempt,
-        )
-        self._around.publish()
-        try:
-            await asyncio.wait_for(self._stop_requested.wait(), decision.delay_s)
-        except asyncio.TimeoutError:
-            return True
-        return False
-
     async def _answer_group_stopped(self, question: Message) -> None:
         await self._processes.end_leftovers(self.attempt)
         self._answer(question)
@@ -194,58 +134,32 @@ class Group(AttemptRecord):
         if self._send_to_agent is not None:
             self._send_to_agent({"answer": question["question"], **fields})
 
-    # -- hangs -----------------------------------------------------------------------------------
+    # -- hangs and losses ------------------------------------------------------------------------
 
     def check_progress(self, now_s: float) -> None:
         """Once a tick: note that the group runs, and give the hang verdict."""
         lived_s = now_s - self.attempt_started_s
         if self.state == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
             self.state = "running"
-        if self.state != "running" or self._stop_requested.is_set():
+        looked = self.hangs.look(self.table.progress(now_s), now_s)
+        self.table.note_quiet(looked)
+        if self.state not in ("starting", "running") or self._stop_requested.is_set():
             return
-        timeout_s = self._spec.hang_timeout_s
-        progress = self.table.progress(now_s)
-        if timeout_s is not None and not self._suspected:
-            suspicion = hang.verdict(progress, timeout_s / 2)
-            if suspicion is not None:
-                self._suspected = True
-                self._story.tell(
-                    "hang_suspected",
-                    f"no rank took a step for {suspicion.quiet_s:.0f} s; "
-                    f"after {timeout_s:g} s this counts as a hang",
-                    attempt=self.attempt,
-                )
-        found = hang.verdict(progress, timeout_s)
-        if found is not None:
-            self._around.spawn(self._end_hang(found))
+        if looked.verdict is not None:
+            self._around.spawn(self._end_hang(looked.verdict))
+        elif looked.suspicion is not None and not self._suspected:
+            self._suspected = True
+            self._story.tell("hang_suspected", looked.suspicion.message, attempt=self.attempt)
+        elif looked.suspicion is None:
+            self._suspected = False
 
-    async def _end_hang(self, found: hang.HangVerdict) -> None:
-        self.state = "hung"
-        for rank in found.ranks:
-            self.table[rank].hung = True
-        self._around.publish()
-        folder = await self._keep_evidence("hang")
-        cause = Cause(
-            kind="hang",
-            rank=found.ranks[0] if len(found.ranks) == 1 else None,
-            summary=f"The job hung: {found.message}.",
-            evidence=folder,
-        )
-        self.cause = cause
-        self._story.tell(
-            "hang", cause.summary, attempt=self.attempt, rank=cause.rank, evidence=folder
-        )
-        lived_s = boottime_s() - self.attempt_started_s
-        self._outcomes.append(
-            policy.AttemptOutcome(
-                self.attempt, lived_s, self.table.most_steps(), None, None, None, hung=True
-            )
-        )
-        if await self._restart_or_end(cause):
-            self._restart_ranks()
-        elif not self._stop_requested.is_set():
-            self._stop_requested.set()
-            await self._end_ranks(HANG_GRACE_S)
+    def check_losses(self, ranks: Sequence[RankSample], now_s: float) -> list[Finding]:
+        """Once a tick: findings on the losses; acts where `--on-nan` asks for it."""
+        bad, findings = self.losses.look(ranks, now_s)
+        if bad is not None and self.state == "running" and not self._stop_requested.is_set():
+            self.state = "hung" if self._spec.on_nan == "restart" else "stopping"
+            self._around.spawn(self._end_bad_loss(bad))
+        return findings
 
     # -- what a person asks for ------------------------------------------------------------------
 
@@ -284,13 +198,15 @@ class Group(AttemptRecord):
 
     def _restart_ranks(self) -> None:
         self._ending_ranks_at_s = boottime_s()
-        if self._send_to_agent is not None:
+        if self._send_to_agent is not None and not self._new_agent_wanted:
             self._send_to_agent({"type": "restart_group", "restarts_left": self.restarts_left})
         else:
             self._around.spawn(self._restart_without_agent())
 
     async def _restart_without_agent(self) -> None:
+        self._changing_agent = True  # the end of the old one is no news
         await self._processes.end_leftovers(self.attempt, with_agent=True)
+        self._changing_agent = self._new_agent_wanted = False
         self._around.start_agent(self.attempt + 1, self.restarts_left)
 
     async def _end_ranks(self, grace_s: float) -> None:
@@ -317,6 +233,11 @@ class Group(AttemptRecord):
         for record in self.table.alive():  # an exit that the agent saw but could not tell any more
             if record.process is not None and not procs.is_alive(record.process):
                 self._record_exited(record, None if returncode else 0, boottime_s())
+        if self._changing_agent:
+            return
+        if self._new_agent_wanted and self.ending is None:
+            await self._restart_without_agent()
+            return
         alive = self.table.alive()
         if alive and self.ending is None:
             self._story.tell(
@@ -352,7 +273,7 @@ class Group(AttemptRecord):
         if self._concluding or self._decided_attempt == self.attempt:
             return
         self._decided_attempt = self.attempt
-        if await self._decide_after_failure():
+        if await self._decide_after_failure() or self._new_agent_wanted:
             await self._restart_without_agent()
         else:
             await self.conclude()

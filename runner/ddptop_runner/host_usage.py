@@ -27,6 +27,10 @@ class RankUsage:
     """Of the rank's own process, as in ps(1)."""
     tree_pids: tuple[int, ...]
     """The rank and its descendants."""
+    cpu_s: float = 0.0
+    """CPU time of the living tree since its processes started."""
+    written_bytes: int | None = None
+    """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
 
 
 class HostUsage:
@@ -62,7 +66,7 @@ class HostUsage:
     def _look_at_tree(
         self, tree: tuple[int, ...], ticks: dict[int, tuple[int, int]], elapsed_s: float | None
     ) -> RankUsage | None:
-        used_ticks = 0
+        used_ticks = tree_ticks = 0
         rss_bytes = 0
         letter = None
         known_before = False
@@ -73,6 +77,7 @@ class HostUsage:
             if pid == tree[0]:
                 letter = fields[0]
             started, total = int(fields[19]), int(fields[11]) + int(fields[12])
+            tree_ticks += total
             rss_bytes += int(fields[21]) * _PAGE_BYTES
             ticks[pid] = (started, total)
             self._remember(pid, started)
@@ -85,7 +90,11 @@ class HostUsage:
         cpu_percent = None
         if known_before and elapsed_s:
             cpu_percent = 100.0 * used_ticks / _TICKS_PER_S / elapsed_s
-        return RankUsage(cpu_percent, rss_bytes, letter, tree)
+        return RankUsage(
+            *(cpu_percent, rss_bytes, letter, tree),
+            cpu_s=tree_ticks / _TICKS_PER_S,
+            written_bytes=procs.written_bytes(tree[0]),
+        )
 
     def _remember(self, pid: int, started: int) -> None:
         known = self.seen.get(pid)

@@ -22,7 +22,14 @@ from ddptop_runner.gpus import claims as gpu_claims
 from ddptop_runner.gpus import for_launch as launch_devices
 from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
-from ddptop_runner.launch_checks import folder_of, overrides_of, require_script, require_text
+from ddptop_runner.launch_checks import (
+    folder_of,
+    overrides_of,
+    require_probe,
+    require_script,
+    require_text,
+)
+from ddptop_runner.model import OnNan
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
@@ -56,6 +63,11 @@ class LaunchRequest:
     """What a name is derived from where none is given; None: the target."""
     max_restarts: int = 3
     hang_timeout_s: float | None = None
+    """None: off, unless `hang_auto`."""
+    hang_auto: bool = False
+    on_nan: OnNan = "alert"
+    allow_shrink: bool = False
+    log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
     """`K=V` each."""
     cwd: str | None = None
@@ -99,10 +111,10 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         )
     if request.max_restarts < 0:
         raise UsageError(f"--max-restarts {request.max_restarts} is negative", "give 0 or more")
-    if request.hang_timeout_s is not None and not request.probe:
-        raise UsageError(
-            "--hang-timeout needs the probe, which --no-probe leaves out", "drop one of them"
-        )
+    if request.hang_timeout_s is not None:
+        require_probe("--hang-timeout", probe=request.probe)
+    if request.on_nan != "alert":
+        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
     require_text([request.target, *request.args, request.cwd or "", request.python or ""])
     cwd = folder_of(request.cwd)
     if request.kind == "script":
@@ -149,6 +161,10 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         queue=choice.queue,
         max_restarts=request.max_restarts,
         hang_timeout_s=request.hang_timeout_s,
+        hang_auto=request.hang_auto and request.probe,
+        on_nan=request.on_nan,
+        allow_shrink=request.allow_shrink,
+        log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
         env_names=sorted(set(env) - SHELL_NOISE - handover.OF_A_RANK),
         env_overrides=sorted(overrides),

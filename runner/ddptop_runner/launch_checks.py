@@ -41,6 +41,14 @@ def folder_of(path: str | None) -> Path:
     return folder
 
 
+def require_probe(option: str, *, probe: bool) -> None:
+    """Raises UsageError unless the ranks get a probe, without which `option` could do nothing."""
+    if not probe:
+        raise UsageError(
+            f"{option} needs the probe, which --no-probe leaves out", "drop one of them"
+        )
+
+
 def require_script(cwd: Path, script: str) -> None:
     """Raises UsageError unless there is such a script, seen from `cwd`, that can be read."""
     path = cwd / script

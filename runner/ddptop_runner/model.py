@@ -7,7 +7,7 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 from __future__ import annotations
 
 import datetime as dt
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -57,6 +57,15 @@ longer than usual, no verdict; `exited`: ended with 0; `failed`: ended otherwise
 by ddptop (stop, kill, or a restart of the group). Seen from outside only: `blocked`: in
 uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
 how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
+
+Phase = Literal["start", "steps", "compile", "evaluation", "checkpoint", "data", "collective"]
+"""What a rank is doing, recognised and never declared. `start`: before the first step; `steps`:
+training; `compile`: torch.compile at work; `evaluation`: forward passes without backward;
+`checkpoint`: a file is being saved or loaded; `data`: the training thread waits for its data
+loader; `collective`: it waits in a collective for other ranks."""
+
+OnNan = Literal["alert", "stop", "restart"]
+"""What to do when a loss is NaN or infinite."""
 
 LossState = Literal["ok", "nan", "inf"]
 LossSource = Literal["probe", "api", "log"]
@@ -130,6 +139,21 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Of the rank's own device, where no other rank is on it."""
     has_probe: bool | None = None
     """Whether the rank's probe has been heard; None when the job was launched with --no-probe."""
+    phase: Phase | None = None
+    """What the rank is doing; None when nothing tells."""
+    phase_since: dt.datetime | None = None
+    stands_at: str | None = None
+    """`file:line in function` of the script where the rank's main thread stands, while it takes no
+    step; None while steps go on, and when nothing tells."""
+    quiet_since: dt.datetime | None = None
+    """The last progress of a rank that takes longer than usual for its next; None otherwise."""
+    collectives: int | None = None
+    """Collectives completed in this attempt, over all process groups (flight recorder)."""
+    collectives_enqueued: int | None = None
+    batches: int | None = None
+    """Batches taken from data loaders in this attempt, for training and evaluation alike."""
+    gpu_mem_peak_bytes: int | None = None
+    """The most of `gpu_mem_used_bytes` in this attempt."""
 
 
 class GpuProcess(Base, frozen=True, kw_only=True):
@@ -216,7 +240,8 @@ class Cause(Base, frozen=True, kw_only=True):
     """Why a job failed."""
 
     kind: str
-    """exception, exit_code, signal, hang, launch or unknown; may grow."""
+    """exception, exit_code, signal, hang, launch, early_exit, cuda_oom, host_oom, nan, gpu or
+    unknown; may grow."""
     rank: int | None = None
     signal: str | None = None
     exit_code: int | None = None
@@ -224,6 +249,28 @@ class Cause(Base, frozen=True, kw_only=True):
     """One paragraph that a person understands."""
     evidence: str | None = None
     """Path of the file or folder that proves it."""
+    exception: str | None = None
+    """Type of the Python exception, such as "ValueError"."""
+    place: str | None = None
+    """`file:line in function` that raised it, or where a hung rank stood."""
+    work_lost_steps: int | None = None
+    """Steps of this attempt since the last checkpoint that was seen; all of it without one."""
+    work_lost_s: float | None = None
+
+
+class Checkpoint(Base, frozen=True, kw_only=True):
+    """A checkpoint that was seen being written."""
+
+    path: str
+    at: dt.datetime
+    """When it was complete."""
+    rank: int | None = None
+    attempt: int | None = None
+    step: int | None = None
+    """Optimizer steps of the attempt when it was written."""
+    global_step: int | None = None
+    size_bytes: int | None = None
+    took_s: float | None = None
 
 
 class Alert(Base, frozen=True, kw_only=True):
@@ -294,6 +341,16 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """Why devices are missing or incomplete, in words; None when all is well."""
     requeue: bool | None = None
     """After a failure: whether running it again may help (False: exit status 93)."""
+    checkpoint: Checkpoint | None = None
+    """The last one that was seen being written."""
+    policy: str | None = None
+    """Why the restart policy did what it did last, in words."""
+    restart_at: dt.datetime | None = None
+    """When the next attempt begins; None when none is waited for."""
+    set_aside: list[int] = []
+    """Machine indices of the job's devices that its attempts go on without."""
+    memory: dict[str, Any] = {}
+    """What a supervisor that is started again has to know; nobody else reads it."""
 
 
 _snapshot_decoder = msgspec.json.Decoder(NodeSnapshot)

@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import msgspec
 
-from ddptop_runner.model import Base, LossSource, LossState
+from ddptop_runner.model import Base, LossSource, LossState, Phase
 
 VERSION = 1
 MAX_BYTES = 2048
 """A probe sends no more than this in one datagram."""
+
+
+class SavedFile(Base, frozen=True, kw_only=True):
+    """One file or folder that the process saved: `torch.save` and its like have returned."""
+
+    path: str
+    n: int
+    """How many the process has saved so far, this one included."""
+    began_t: float
+    """CLOCK_BOOTTIME in seconds."""
+    ended_t: float
+    steps: int | None = None
+    """Value of `steps` at its beginning."""
+    size_bytes: int | None = None
+    inode: int | None = None
+    """Scripts rename a file once it is whole; the inode stays."""
 
 
 class ProbeMessage(Base, frozen=True, kw_only=True):
@@ -57,6 +73,23 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """The signal that makes the process write its stacks; None where none may be sent."""
     final: bool = False
     """Whether the process is about to end."""
+    phase: Phase | None = None
+    """What the process is doing; None when it cannot tell."""
+    phase_t: float | None = None
+    """CLOCK_BOOTTIME since when, in seconds."""
+    stands_at: str | None = None
+    """`file:line in function` of the innermost frame of the script, while no step is taken."""
+    batches: int | None = None
+    """Batches taken from data loaders; None where no loader was seen."""
+    collectives: dict[str, list[int]] = {}
+    """By process group: [last enqueued, last completed] collective, from torch's flight recorder;
+    empty where it does not tell."""
+    saved: SavedFile | None = None
+    """The last that was saved."""
+    save_signals: list[int] = []
+    """Signals (of SIGUSR1, SIGUSR2) for which the script has a handler of its own in Python."""
+    flight_record: str | None = None
+    """Path of the whole flight record, once the process has written one."""
 
 
 _decoder = msgspec.json.Decoder(ProbeMessage)

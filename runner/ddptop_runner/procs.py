@@ -95,6 +95,18 @@ def is_alive(process: ProcessId | None) -> bool:
     return fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
 
 
+def written_bytes(pid: int) -> int | None:
+    """Bytes that the process has passed to write calls; None where /proc does not tell."""
+    try:
+        data = (_PROC / str(pid) / "io").read_bytes()
+    except OSError:
+        return None
+    for line in data.splitlines():
+        if line.startswith(b"wchar:"):
+            return int(line.split()[1])
+    return None
+
+
 def children_of(pid: int) -> list[int]:
     """Pids of the direct children of every thread of `pid`."""
     found: list[int] = []

@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.diagnose import RankExit
-from ddptop_runner.hang import RankProgress, is_quiet
+from ddptop_runner.hangs.types import HangLook, RankProgress
 from ddptop_runner.host_usage import RankUsage
-from ddptop_runner.model import LossSource, LossState, ProcessId, RankSample, RankState
+from ddptop_runner.model import (
+    LossSource,
+    LossState,
+    Phase,
+    ProcessId,
+    RankSample,
+    RankState,
+)
 from ddptop_runner.probe_message import ProbeMessage
 
 RATE_WINDOW_S = 10.0
@@ -44,6 +51,22 @@ class RankRecord:
     usage: RankUsage | None = None
     exit: RankExit | None = None
     hung: bool = False
+    quiet: bool = False
+    """Takes longer than usual for its next progress, as the hang watch says."""
+    silent_because: str | None = None
+    """Why it is silent and well, in words."""
+    phase: Phase | None = None
+    phase_boottime_s: float | None = None
+    stands_at: str | None = None
+    batches: int | None = None
+    collectives: dict[str, list[int]] = field(default_factory=dict)
+    """By process group: [last enqueued, last completed]."""
+    collective_boottime_s: float | None = None
+    """When a collective was last seen to have completed."""
+    heard_boottime_s: float | None = None
+    save_signals: list[int] = field(default_factory=list)
+    flight_record: str | None = None
+    gpu_mem_peak_bytes: int | None = None
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -60,7 +83,7 @@ class RankRecord:
         """Over the last ten seconds or so; 0 for a quiet rank; None with fewer than two marks."""
         if len(self._rate_marks) < 2:
             return None
-        if is_quiet(self.since_progress_s(now_s), self.step_time_s):
+        if self.quiet:
             return 0.0
         (first_s, first), (last_s, last) = self._rate_marks[0], self._rate_marks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else None
@@ -74,6 +97,7 @@ class RankRecord:
         self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
         self.step_time_s, self.data_wait_s = sample.step_time_s, sample.data_wait_s
         self.metrics = dict(sample.metrics)
+        self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
         if sample.last_progress_at is not None:
             age_s = (utc_now() - sample.last_progress_at).total_seconds()
             self.last_step_boottime_s = boottime_s() - age_s
@@ -81,7 +105,17 @@ class RankRecord:
     def hear(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
         self.heard = True
+        self.heard_boottime_s = message.t
         self.stack_signal = message.stack_signal
+        self.save_signals = message.save_signals
+        self.flight_record = message.flight_record or self.flight_record
+        self.phase, self.phase_boottime_s = message.phase, message.phase_t
+        self.stands_at = message.stands_at
+        self.batches = self.batches if message.batches is None else message.batches
+        if _completed(message.collectives) > _completed(self.collectives):
+            self.collective_boottime_s = message.t
+        if message.collectives:
+            self.collectives = message.collectives
         if message.steps is not None:
             self._count(message)
         if message.loss_state is not None:
@@ -116,6 +150,28 @@ class RankRecord:
         """Seconds since the last step, or since the attempt started."""
         return now_s - max(self.started_boottime_s, self.last_step_boottime_s or 0.0)
 
+    def progress(self, now_s: float) -> RankProgress:
+        """What the hang watch looks at."""
+        usage, collectives = self.usage, self.collectives
+        began_s, heard_s = self.phase_boottime_s, self.heard_boottime_s
+        return RankProgress(
+            rank=self.rank,
+            alive=self.alive,
+            paused=usage is not None and usage.state_letter in "Tt",
+            steps=(self.steps or 0) if self.heard else None,
+            since_progress_s=self.since_progress_s(now_s),
+            phase=self.phase,
+            phase_s=0.0 if began_s is None else max(0.0, now_s - began_s),
+            enqueued={group: counts[0] for group, counts in collectives.items()},
+            completed={group: counts[1] for group, counts in collectives.items()},
+            batches=self.batches,
+            cpu_s=None if usage is None else usage.cpu_s,
+            written_bytes=None if usage is None else usage.written_bytes,
+            unheard_s=None if heard_s is None else max(0.0, now_s - heard_s),
+            exited_with=None if self.exit is None else self.exit.returncode,
+            stands_at=self.stands_at,
+        )
+
     def state(self, now_s: float, probe: bool) -> RankState:
         """The rank's state in a word."""
         if self.exit is not None:
@@ -130,7 +186,7 @@ class RankRecord:
             return "hung"
         if probe and not self.steps:
             return "starting"
-        if probe and is_quiet(self.since_progress_s(now_s), self.step_time_s):
+        if self.quiet:
             return "quiet"
         return "running"
 
@@ -167,7 +223,24 @@ class RankRecord:
             signal=signal,
             metrics=dict(self.metrics),
             has_probe=self.heard if probe else None,
+            state_reason=self.silent_because if self.alive else None,
+            phase=self.phase if self.alive else None,
+            phase_since=utc_from_boottime(self.phase_boottime_s)
+            if self.alive and self.phase_boottime_s is not None
+            else None,
+            stands_at=self.stands_at if self.alive else None,
+            quiet_since=last_progress_at if self.alive and self.quiet else None,
+            collectives=_completed(self.collectives) if self.collectives else None,
+            collectives_enqueued=sum(counts[0] for counts in self.collectives.values())
+            if self.collectives
+            else None,
+            batches=self.batches,
+            gpu_mem_peak_bytes=self.gpu_mem_peak_bytes,
         )
+
+
+def _completed(collectives: dict[str, list[int]]) -> int:
+    return sum(counts[1] for counts in collectives.values())
 
 
 class RankTable:
@@ -228,16 +301,20 @@ class RankTable:
 
     def progress(self, now_s: float) -> list[RankProgress]:
         """What the hang verdict looks at."""
-        return [
-            RankProgress(
-                rank=record.rank,
-                alive=record.alive,
-                paused=record.usage is not None and record.usage.state_letter in "Tt",
-                steps=(record.steps or 0) if record.heard else None,
-                since_progress_s=record.since_progress_s(now_s),
-            )
-            for record in self
-        ]
+        return [record.progress(now_s) for record in self]
+
+    def note_quiet(self, looked: HangLook) -> None:
+        """Keep what the hang watch says of each rank, for its state."""
+        for record in self:
+            record.quiet = record.rank in looked.quiet
+            record.silent_because = looked.notes.get(record.rank)
+
+    def note_peaks(self, samples: Iterable[RankSample]) -> None:
+        """Keep the most device memory that each rank was seen with."""
+        for sample in samples:
+            record, used = self._records.get(sample.rank), sample.gpu_mem_used_bytes
+            if record is not None and used is not None:
+                record.gpu_mem_peak_bytes = max(record.gpu_mem_peak_bytes or 0, used)
 
     def most_steps(self) -> int | None:
         """Of any rank; None when no rank's probe was heard."""

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from ddptop_runner.errors import DamagedFileError, NewerFileError, UsageError
-from ddptop_runner.model import SCHEMA, Base
+from ddptop_runner.model import SCHEMA, Base, OnNan
 from ddptop_runner.paths import RunFolder
 
 MAX_NAME_LENGTH = 48
@@ -69,7 +69,14 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """None: it does not wait for devices."""
     max_restarts: int = 3
     hang_timeout_s: float | None = None
-    """None: off."""
+    """None: off, unless `hang_auto`."""
+    hang_auto: bool = False
+    """The time allowed is learned from the run; with `hang_timeout_s` None."""
+    on_nan: OnNan = "alert"
+    allow_shrink: bool = False
+    """Whether attempts may go on without a device that is broken, with fewer ranks."""
+    log_limit_bytes: int | None = None
+    """Of one rank's log in one attempt, beyond which its head is archived; None: the default."""
     probe: bool = True
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""

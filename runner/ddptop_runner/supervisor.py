@@ -16,18 +16,18 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ddptop_runner import evidence, procs, rank_table
+from ddptop_runner import evidence, node_snapshot, procs
 from ddptop_runner.agent_launch import agent_plan
+from ddptop_runner.alerts import Finding
 from ddptop_runner.attempt_record import Message
-from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.balance.job_watch import JobWatch
-from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.errors import ControlError, DdptopError
 from ddptop_runner.gpus.names import launched_in_words
 from ddptop_runner.gpus.queue import QueueWatch, feed_of, queue_of
@@ -36,12 +36,20 @@ from ddptop_runner.group import Group
 from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import LIVE_STATES, Alert, NodeSnapshot, ProcessId, decode_snapshot, encode
+from ddptop_runner.model import (
+    Alert,
+    GpuSample,
+    NodeSnapshot,
+    ProcessId,
+    decode_snapshot,
+    encode,
+)
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
 from ddptop_runner.spec import JobSpec, read_spec, write_atomic
 from ddptop_runner.story import Story
 from ddptop_runner.supervisor_server import ControlServer
+from ddptop_runner.upkeep.keeper import RunFolderKeeper
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
@@ -70,6 +78,7 @@ class Supervisor:
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._story = Story(self._history, self._show)
         self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
+        self._keeper = RunFolderKeeper(folder, spec, self._story)
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -114,7 +123,10 @@ class Supervisor:
         if self._unguarded and agent_pid is not None and procs.state_letter(agent_pid) is None:
             self._group.process_exited(agent_pid, 0, boottime_s())
         snapshot = self._snapshot()
-        new = self._update_alerts(snapshot)
+        self._group.table.note_peaks(snapshot.ranks)
+        extra = self._group.check_losses(snapshot.ranks, boottime_s())
+        extra += self._keeper.look(self._group.attempt, boottime_s())
+        new = self._update_alerts(snapshot, extra)
         snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
         for alert in new:
             type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
@@ -123,8 +135,8 @@ class Supervisor:
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
         self._group.table.forget_loss_range()
 
-    def _update_alerts(self, snapshot: NodeSnapshot) -> list[Alert]:
-        self._alerts, new = self._watch.update(snapshot, boottime_s())
+    def _update_alerts(self, snapshot: NodeSnapshot, extra: list[Finding]) -> list[Alert]:
+        self._alerts, new = self._watch.update(snapshot, boottime_s(), extra=extra)
         return [alert for alert in new if alert.severity != "info"]
 
     # -- waiting for devices ---------------------------------------------------------------------
@@ -294,6 +306,15 @@ class Supervisor:
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
         self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
+    def device_samples(self) -> Sequence[GpuSample] | None:
+        """The job's devices as last sampled; None where nothing samples them."""
+        report = None if self._feed is None else self._feed.latest
+        return None if report is None else report.gpus
+
+    def change_spec(self, spec: JobSpec) -> None:
+        """The next attempts run on other devices, with another number of ranks."""
+        self._spec = spec
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the loop; an error of it is written to the supervisor's log."""
         task = self._loop.create_task(work)
@@ -319,52 +340,15 @@ class Supervisor:
 
     def _snapshot(self) -> NodeSnapshot:
         self._seq += 1
-        group = self._group
-        now_s = boottime_s()
-        probe, started = self._spec.probe, group.was_started
-        samples = [record.sample(now_s, probe) for record in group.table if started]
-        report = None if self._feed is None else self._feed.latest
-        gpus = [] if report is None else list(report.gpus)
-        trees = {
-            record.rank: record.usage.tree_pids
-            for record in group.table
-            if record.usage is not None
-        }
-        samples, gpus = rank_devices.join(
-            samples, gpus, trees, self._spec.devices or [], self._spec.job
-        )
-        alive = group.state in LIVE_STATES
-        return NodeSnapshot(
-            job=self._spec.job,
-            job_id=self._spec.job_id,
-            host=procs.host_name(),
+        return node_snapshot.take(
+            self._group,
+            self._spec,
+            self._feed,
             seq=self._seq,
-            ts=utc_now(),
-            boot_id=procs.boot_id(),
-            pid_ns=procs.pid_namespace(),
-            state=group.state,
-            attempt=group.attempt,
-            restarts_used=group.restarts_used,
-            restarts_left=group.restarts_left,
-            world_size=self._spec.nproc,
             started_at=self._started_at,
-            attempt_started_at=utc_from_boottime(group.attempt_started_s),
             ended_at=self._ended_at,
-            exit_code=group.exit_code,
-            cause=group.cause,
-            step=group.table.fewest_steps(),
-            total_steps=rank_table.total_steps(group.table),
-            eta_s=rank_table.eta_s(group.table, now_s) if alive else None,
             guardian=self._guardian,
             supervisor=self._self,
-            agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
-            ranks=samples,
-            gpus=gpus,
-            imbalance=imbalance.of_job(samples, gpus if started else []),
-            source=None if report is None else report.source,
-            driver=None if report is None else report.driver,
-            device_note=None if self._feed is None else self._feed.note,
-            requeue=None if group.ending is None else group.ending.requeue,
         )
 
 

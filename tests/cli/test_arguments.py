@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ddptop.__main__ import main
 from ddptop.cli import cli
-from ddptop.commands.launch import Target, hang_timeout_s, request_of, split_arguments
+from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes, split_arguments
 
 from ddptop_runner import launch
 from ddptop_runner.device_report import empty_report
@@ -86,16 +86,37 @@ def test_the_real_options_that_take_a_value_are_known():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [(None, None), ("off", None), ("30", 30.0), ("0.5", 0.5), ("1e3", 1000.0)]
+    ("text", "meant"),
+    [
+        ("auto", (None, True)),
+        ("off", (None, False)),
+        ("30", (30.0, False)),
+        ("0.5", (0.5, False)),
+        ("1e3", (1000.0, False)),
+    ],
 )
-def test_hang_timeout(text, seconds):
-    assert hang_timeout_s(text) == seconds
+def test_hang_timeout(text, meant):
+    assert hang_timeout(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(None, None), ("7", 7), ("2K", 2048), ("1.5m", 1572864), ("1GiB", 2**30), ("2TB", 2**41)],
+)
+def test_a_log_limit(text, size):
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "M", "5 apples", "nan", "0.1"])
+def test_a_log_limit_that_is_no_size(text):
+    with pytest.raises(UsageError, match="not a size"):
+        size_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e999", "5m", "on", "AUTO"])
 def test_a_hang_timeout_that_is_no_time(text):
     with pytest.raises(UsageError, match="not a time"):
-        hang_timeout_s(text)
+        hang_timeout(text)
 
 
 OPTIONS = {
@@ -110,6 +131,9 @@ OPTIONS = {
     "cwd": "/w",
     "python": "/p",
     "no_probe": False,
+    "on_nan": "stop",
+    "allow_shrink": True,
+    "log_limit": "2M",
 }
 
 
@@ -120,6 +144,8 @@ def test_every_option_arrives_in_the_request():
     assert (request.force, request.wait_gpus) == (True, True)
     assert (request.max_restarts, request.hang_timeout_s) == (5, 60.0)
     assert (request.env, request.cwd, request.python) == (("A=1", "A=2"), "/w", "/p")
+    assert (request.on_nan, request.allow_shrink) == ("stop", True)
+    assert (request.hang_auto, request.log_limit_bytes) == (False, 2 * 1024**2)
     assert request.probe is True
     silent = request_of(Target("script", "t.py", ()), {**OPTIONS, "no_probe": True})
     assert silent.probe is False
@@ -190,11 +216,12 @@ BAD = {
         [*LAUNCH, "--wait-gpus", "--nproc", "1", "train.py"],
         ["no GPU to wait for", "leave it out"],
     ),
-    "learned hang timeout": (
+    "acting on NaN without a probe": (
         2,
-        [*LAUNCH, "--hang-timeout", "auto", "train.py"],
-        ["--hang-timeout auto", "yet", "SECONDS"],
+        [*LAUNCH, "--on-nan", "stop", "--no-probe", "train.py"],
+        ["--on-nan stop needs the probe", "drop one"],
     ),
+    "no log limit": (2, [*LAUNCH, "--log-limit", "0", "train.py"], ["--log-limit 0", "not a size"]),
     "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a time"]),
     "a hang timeout without a probe": (
         2,

@@ -7,6 +7,7 @@ from tests.runner.builders import put_job
 
 from ddptop_runner import failure
 from ddptop_runner.diagnose import RankExit
+from ddptop_runner.oom import OomWatch
 from ddptop_runner.rank_table import RankTable
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
@@ -28,6 +29,6 @@ def test_a_cause_holds_nothing_that_steers_a_terminal():
         b'  File "train.py", line 3, in <module>\n'
         b"ValueError: a \x1b[31mred\x1b[0m \x1b]0;title\x07word\n"
     )
-    _, cause = failure.judge(folder, 0, Ended(1, 0.0), 1.0)
+    _, cause = failure.judge(folder, 0, Ended(1, 0.0), 1.0, oom=OomWatch())
     assert "ValueError: a red word" in cause.summary
     assert "\x1b" not in cause.summary

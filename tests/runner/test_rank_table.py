@@ -135,6 +135,7 @@ def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
         table.hear(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)
     assert table[0].steps_per_s(102.0) == pytest.approx(100.0)
     assert rank_table.eta_s(table, 102.0) == pytest.approx(9.0, abs=0.02)
+    table[0].quiet = True
     assert table[0].state(120.0, probe=True) == "quiet"
     assert table[0].sample(120.0, probe=True).steps_per_s == 0.0
     assert rank_table.eta_s(table, 120.0) is None
@@ -179,7 +180,7 @@ STATES = {
     "stepping": ({"steps": 4, "last_step_boottime_s": 199.0}, True, "running"),
     "without a probe nobody knows better": ({}, False, "running"),
     "quiet": (
-        {"steps": 4, "last_step_boottime_s": 180.0, "step_time_s": 0.1},
+        {"steps": 4, "quiet": True},
         True,
         "quiet",
     ),

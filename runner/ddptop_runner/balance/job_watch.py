@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddptop_runner import alerts
 from ddptop_runner.balance import findings
 from ddptop_runner.balance.stuck import StuckWatch
@@ -26,6 +28,7 @@ class JobWatch:
         *,
         given: bool = True,
         progress_at_s: float | None = None,
+        extra: Sequence[alerts.Finding] = (),
     ) -> tuple[list[Alert], list[Alert]]:
         """(alerts that are to be shown, those among them that are new), worst first.
 
@@ -34,9 +37,10 @@ class JobWatch:
             now_s: a clock that only goes forward, in seconds.
             given: see `findings.find`.
             progress_at_s: see `StuckWatch.update`.
+            extra: what others found.
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
-        found = alerts.find(ranks, gpus)
+        found = [*alerts.find(ranks, gpus), *extra]
         if snapshot.state in _AT_WORK:
             found += self.stuck.update(
                 *(now_s, ranks, gpus, job),

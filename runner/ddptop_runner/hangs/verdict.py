@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ddptop_runner.hangs.types import HangVerdict, RankProgress
 
 START_FLOOR_S = 300.0
 """Least time allowed before an attempt's first step: imports, data and compilation take minutes."""
@@ -11,31 +12,6 @@ START_FLOOR_S = 300.0
 QUIET_FACTOR = 10.0
 QUIET_FLOOR_S = 10.0
 """A rank is called quiet after this many times its step time, and never before the floor."""
-
-
-@dataclass(frozen=True)
-class RankProgress:
-    """What the verdict needs to know of one rank."""
-
-    rank: int
-    alive: bool
-    paused: bool
-    """Stopped by a signal: the person's doing."""
-    steps: int | None
-    """None when no probe was heard."""
-    since_progress_s: float
-    """Seconds since its last step, or since the attempt started when it has taken none."""
-
-
-@dataclass(frozen=True)
-class HangVerdict:
-    """A group that makes no progress."""
-
-    ranks: tuple[int, ...]
-    """The ranks with the fewest steps: the first to look at."""
-    quiet_s: float
-    """For how long no rank took a step."""
-    message: str
 
 
 def is_quiet(since_progress_s: float, step_time_s: float | None) -> bool:

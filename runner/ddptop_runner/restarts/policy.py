@@ -64,6 +64,12 @@ class AttemptOutcome:
     signal: str | None
     exception: PythonException | None
     hung: bool = False
+    bad_loss: bool = False
+    """It was ended because its loss was NaN or infinite."""
+    new_checkpoint: bool | None = None
+    """Whether a checkpoint was written in it; None when nothing could tell."""
+    global_step: int | None = None
+    """The furthest step of the whole training, where something said it."""
 
     @property
     def made_progress(self) -> bool | None:
@@ -73,7 +79,7 @@ class AttemptOutcome:
     @property
     def never_came_up(self) -> bool:
         """Whether it failed by itself, before its first step and soon."""
-        if self.signal is not None or self.hung or self.made_progress:
+        if self.signal is not None or self.hung or self.bad_loss or self.made_progress:
             return False
         return self.lived_s < (AT_ONCE_S if self.steps is None else STEPLESS_S)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.diagnose import PythonException
-from ddptop_runner.policy import BACKOFF_CAP_S, AttemptOutcome, Decision, decide
+from ddptop_runner.restarts.policy import BACKOFF_CAP_S, AttemptOutcome, Decision, decide
 
 
 def raised(type_: str, message: str = "", place: str = "train.py:7 in main") -> PythonException:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.hang import START_FLOOR_S, RankProgress, is_quiet, verdict
+from ddptop_runner.hangs.types import RankProgress
+from ddptop_runner.hangs.verdict import START_FLOOR_S, is_quiet, verdict
 
 
 def rank(number: int, steps: int | None, quiet_s: float, **changes: bool) -> RankProgress:

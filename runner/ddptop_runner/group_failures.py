@@ -1,0 +1,230 @@
+"""What the group does when something goes wrong: evidence, cause, verdict, and the way on.
+
+Decisions are pure: `failure.judge`, `restarts.policy`, `hangs.verdict`. Evidence is taken before
+any signal is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ddptop_runner import evidence, failure
+from ddptop_runner.attempt_record import AttemptRecord, Surroundings
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.hangs.types import HangVerdict
+from ddptop_runner.model import Cause, JobState, NodeSnapshot
+from ddptop_runner.oom import OomWatch
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.restarts.planner import RestartPlanner
+from ddptop_runner.restarts.policy import AttemptOutcome
+from ddptop_runner.saves.loss_watch import BadLoss
+from ddptop_runner.spec import JobSpec
+from ddptop_runner.story import Story
+
+BAD_END_GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the job is to end, once its ranks have."""
+
+    state: JobState
+    cause: Cause | None = None
+    reason: str = ""
+    requeue: bool | None = None
+
+
+class FailureHandling(AttemptRecord):
+    """The part of a Group that handles failures, hangs and losses gone bad."""
+
+    def __init__(
+        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+    ) -> None:
+        super().__init__(folder, spec, story, around, attempt)
+        self.ending: Ending | None = None
+        self.planner = RestartPlanner(spec)
+        self.policy_reason: str | None = None
+        """Why the restart policy did what it did last."""
+        self.restart_at_s: float | None = None
+        """CLOCK_BOOTTIME of the next attempt, while it is waited for."""
+        self._oom = OomWatch()
+        self._stop_requested = asyncio.Event()
+        self._new_agent_wanted = False
+        """The next attempt has other devices, so it needs another agent."""
+
+    @abstractmethod
+    def _restart_ranks(self) -> None:
+        """End all ranks and start the next attempt."""
+
+    @abstractmethod
+    async def _end_ranks(self, grace_s: float) -> None:
+        """End all ranks and the job."""
+
+    @property
+    def restarts_used(self) -> int:
+        """Of the budget, since it was last filled."""
+        return self.planner.used
+
+    @property
+    def restarts_left(self) -> int:
+        """What the budget still has."""
+        return self.planner.left
+
+    def remember(self) -> dict[str, Any]:
+        """What a supervisor that is started again needs besides the snapshot's other fields."""
+        return {"restarts": self.planner.remember(), "hangs": self.hangs.remember()}
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died."""
+        super().recover(snapshot)
+        self.planner.used = snapshot.restarts_used
+        self.planner.recall(snapshot.memory.get("restarts") or {})
+        self.policy_reason = snapshot.policy
+
+    def _begin_attempt(self, attempt: int) -> None:
+        super()._begin_attempt(attempt)
+        self._oom.begin_attempt()
+        self.restart_at_s = None
+
+    async def _keep_evidence(self, reason: str) -> str:
+        stacks = await evidence.collect_stacks(self._folder, self.attempt, self.table.alive())
+        snapshot = self._around.snapshot_bytes()
+        return str(evidence.keep(self._folder, self.attempt, reason, stacks, snapshot))
+
+    # -- a rank failed ---------------------------------------------------------------------------
+
+    async def _decide_after_failure(self) -> bool:
+        """Tell the failure, and either wait for the restart's time or set the job's end."""
+        lived_s = boottime_s() - self.attempt_started_s
+        outcome, cause = failure.judge(
+            self._folder, self.attempt, self.table, lived_s, oom=self._oom
+        )
+        if self._stop_requested.is_set() or self.ending is not None:
+            return False
+        return await self._restart_or_end("failure", outcome, cause)
+
+    async def _restart_or_end(self, event: str, outcome: AttemptOutcome, cause: Cause) -> bool:
+        """Tell what happened, decide, and wait until the next attempt may begin.
+
+        Returns:
+            Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
+        """
+        lost = self.checkpoints.work_lost(self.attempt, self.table.most_steps(), outcome.lived_s)
+        summary = " ".join(filter(None, [cause.summary, lost.in_words()]))
+        self.cause = msgspec.structs.replace(
+            cause, summary=summary, work_lost_steps=lost.steps, work_lost_s=lost.seconds
+        )
+        self._story.tell(
+            event,
+            summary,
+            attempt=self.attempt,
+            rank=cause.rank,
+            exit_code=cause.exit_code,
+            signal=cause.signal,
+            evidence=cause.evidence,
+        )
+        self.planner.failed(outcome)
+        decision = self.planner.decide()
+        self.policy_reason = decision.reason
+        if not decision.restart:
+            self.ending = Ending("failed", self.cause, decision.reason, decision.requeue)
+            return False
+        self.state = "restarting"
+        self.restart_at_s = boottime_s() + decision.delay_s
+        because = f"; {decision.reason}" if decision.reason else ""
+        self._story.tell(
+            "group_restart",
+            f"restarting all ranks as attempt {self.attempt + 1} "
+            f"(restart {self.restarts_used} of {self._spec.max_restarts}){because}",
+            attempt=self.attempt,
+        )
+        self._around.publish()
+        if await self._stopped_within(decision.delay_s):
+            return False
+        return await self._prepare_devices()
+
+    async def _stopped_within(self, delay_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stop_requested.wait(), delay_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def _prepare_devices(self) -> bool:
+        """Wait for devices that are fit; False where there are none, or others than before."""
+        following = await self.planner.prepare(self._around.device_samples)
+        if self._stop_requested.is_set():
+            return False
+        for note in following.notes:
+            self._story.tell("alert", note, attempt=self.attempt)
+        if following.refused is not None:
+            self.policy_reason = following.refused
+            self.ending = Ending("failed", self.cause, following.refused)
+            return False
+        if following.spec.devices != self._spec.devices or following.spec.nproc != self._spec.nproc:
+            self._spec = following.spec
+            self._around.change_spec(following.spec)
+            self._new_agent_wanted = True
+            return False
+        return True
+
+    # -- the group hangs, or trains on nonsense ---------------------------------------------------
+
+    async def _end_hang(self, found: HangVerdict) -> None:
+        self.state = "hung"
+        for rank in found.ranks:
+            self.table[rank].hung = True
+        self._around.publish()
+        folder = await self._keep_evidence("hang")
+        cause = Cause(
+            kind="hang",
+            rank=found.ranks[0] if len(found.ranks) == 1 else None,
+            summary=f"The job hung: {found.message}.",
+            evidence=folder,
+        )
+        outcome = self._outcome(hung=True)
+        await self._end_attempt("hang", outcome, cause)
+
+    async def _end_bad_loss(self, bad: BadLoss) -> None:
+        at = "" if bad.step is None else f" at step {bad.step}"
+        cause = Cause(
+            kind="nan",
+            rank=bad.rank,
+            summary=f"The loss of rank {bad.rank} became {bad.what}{at}.",
+            evidence=await self._keep_evidence("nan"),
+        )
+        if self._spec.on_nan == "stop":
+            self.cause = cause
+            self._story.tell("failure", cause.summary, attempt=self.attempt, rank=cause.rank)
+            self.ending = Ending("failed", cause, "--on-nan stop", requeue=False)
+            self._stop_requested.set()
+            await self._end_ranks(BAD_END_GRACE_S)
+            return
+        await self._end_attempt("failure", self._outcome(bad_loss=True), cause)
+
+    def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
+        lived_s = boottime_s() - self.attempt_started_s
+        return AttemptOutcome(
+            self.attempt,
+            lived_s,
+            self.table.most_steps(),
+            None,
+            None,
+            None,
+            hung=hung,
+            bad_loss=bad_loss,
+        )
+
+    async def _end_attempt(self, event: str, outcome: AttemptOutcome, cause: Cause) -> None:
+        """End ranks that live: for the next attempt, or for good."""
+        if await self._restart_or_end(event, outcome, cause) or self._new_agent_wanted:
+            self._restart_ranks()
+        elif not self._stop_requested.is_set():
+            self._stop_requested.set()
+            await self._end_ranks(BAD_END_GRACE_S)

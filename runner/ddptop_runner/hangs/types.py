@@ -1,0 +1,65 @@
+"""What the hang watch sees of a rank, and what it concludes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddptop_runner.model import Phase
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """One rank at one look. Unknown is None, and unknown progress is not "no progress"."""
+
+    rank: int
+    alive: bool
+    paused: bool
+    """Stopped by a signal: the person's doing."""
+    steps: int | None
+    """Optimizer steps of this attempt; None when no probe was heard."""
+    since_progress_s: float
+    """Seconds since its last step, or since the attempt started when it has taken none."""
+    phase: Phase | None = None
+    phase_s: float = 0.0
+    """Seconds since the phase began."""
+    enqueued: Mapping[str, int] = field(default_factory=dict)
+    """By process group: the last collective that the rank has entered."""
+    completed: Mapping[str, int] = field(default_factory=dict)
+    batches: int | None = None
+    cpu_s: float | None = None
+    """CPU time of the rank and all its descendants since they started."""
+    written_bytes: int | None = None
+    """By the rank, as /proc/<pid>/io tells."""
+    unheard_s: float | None = None
+    """Seconds since the probe's last word, which comes at least every 5 s unless the interpreter's
+    lock is held; None when it was never heard."""
+    exited_with: int | None = None
+    """Return code of a rank that has ended."""
+    stands_at: str | None = None
+
+
+@dataclass(frozen=True)
+class HangVerdict:
+    """A group that makes no progress, and has had its time."""
+
+    ranks: tuple[int, ...]
+    """The culprits: whom the others wait for; all where nobody is behind."""
+    quiet_s: float
+    """For how long no rank made progress."""
+    message: str
+    """What stands still, who is behind and by which sign, in words."""
+
+
+@dataclass(frozen=True)
+class HangLook:
+    """What one look found."""
+
+    quiet: Mapping[int, float] = field(default_factory=dict)
+    """Ranks that take longer than usual, with the seconds since their last progress. No alarm."""
+    suspicion: HangVerdict | None = None
+    """Asymmetry between ranks, or half of the time allowed is gone. Nothing is done yet."""
+    verdict: HangVerdict | None = None
+    """Time to take evidence, and to act."""
+    notes: Mapping[int, str] = field(default_factory=dict)
+    """By rank: why it is silent and well, such as "evaluating for 40 s"."""

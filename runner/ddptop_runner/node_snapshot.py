@@ -1,0 +1,86 @@
+"""Puts a node snapshot together from what the supervisor's parts know."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop_runner import procs, rank_table
+from ddptop_runner.balance import imbalance, rank_devices
+from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.device_feed import DeviceFeed
+from ddptop_runner.gpus.queue import QueueWatch
+from ddptop_runner.group import Group
+from ddptop_runner.model import LIVE_STATES, NodeSnapshot, ProcessId
+from ddptop_runner.spec import JobSpec
+
+
+def take(
+    group: Group,
+    spec: JobSpec,
+    feed: DeviceFeed | QueueWatch | None,
+    *,
+    seq: int,
+    started_at: dt.datetime,
+    ended_at: dt.datetime | None,
+    guardian: ProcessId | None,
+    supervisor: ProcessId,
+) -> NodeSnapshot:
+    """The job on this host at this moment, but for its alerts.
+
+    Args:
+        group: its worker group.
+        spec: the job as it runs now.
+        feed: samples its devices; None without any.
+        seq: the snapshot's number.
+        started_at: when the job was.
+        ended_at: when it has; None while it lives.
+        guardian: its guardian's process.
+        supervisor: this one.
+    """
+    now_s = boottime_s()
+    started = group.was_started
+    samples = [record.sample(now_s, spec.probe) for record in group.table if started]
+    report = None if feed is None else feed.latest
+    gpus = [] if report is None else list(report.gpus)
+    trees = {
+        record.rank: record.usage.tree_pids for record in group.table if record.usage is not None
+    }
+    samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
+    alive = group.state in LIVE_STATES
+    return NodeSnapshot(
+        job=spec.job,
+        job_id=spec.job_id,
+        host=procs.host_name(),
+        seq=seq,
+        ts=utc_now(),
+        boot_id=procs.boot_id(),
+        pid_ns=procs.pid_namespace(),
+        state=group.state,
+        attempt=group.attempt,
+        restarts_used=group.restarts_used,
+        restarts_left=group.restarts_left,
+        world_size=spec.nproc,
+        started_at=started_at,
+        attempt_started_at=utc_from_boottime(group.attempt_started_s),
+        ended_at=ended_at,
+        exit_code=group.exit_code,
+        cause=group.cause,
+        step=group.table.fewest_steps(),
+        total_steps=rank_table.total_steps(group.table),
+        eta_s=rank_table.eta_s(group.table, now_s) if alive else None,
+        guardian=guardian,
+        supervisor=supervisor,
+        agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
+        ranks=samples,
+        gpus=gpus,
+        imbalance=imbalance.of_job(samples, gpus if started else []),
+        source=None if report is None else report.source,
+        driver=None if report is None else report.driver,
+        device_note=None if feed is None else feed.note,
+        requeue=None if group.ending is None else group.ending.requeue,
+        checkpoint=group.checkpoints.last,
+        policy=group.policy_reason,
+        restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
+        set_aside=[device.index for device in group.planner.set_aside],
+        memory=group.remember(),
+    )

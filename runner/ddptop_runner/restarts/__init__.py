@@ -1,0 +1,1 @@
+"""What happens after a failure: whether to restart, when, and on which devices."""

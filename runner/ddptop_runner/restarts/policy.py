@@ -70,6 +70,8 @@ class AttemptOutcome:
     """Whether a checkpoint was written in it; None when nothing could tell."""
     global_step: int | None = None
     """The furthest step of the whole training, where something said it."""
+    kind: str = "unknown"
+    """Of the cause, as `model.Cause.kind` has it: exception, cuda_oom, early_exit, ..."""
 
     @property
     def made_progress(self) -> bool | None:

@@ -17,7 +17,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from ddptop.tui import messages, operations
+from ddptop.tui import evidence_pages, messages, operations
 from ddptop.tui.actions import Action, palette_actions
 from ddptop.tui.collector import Collector
 from ddptop.tui.render.foreign import stopping_words
@@ -36,6 +36,7 @@ from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.signals import SignalOutcome
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.registry import JobView
 
 TICK_S = 1.0
 
@@ -262,13 +263,22 @@ class DdptopApp(App[None]):
         if own and view.is_live and self._refuse("asking its ranks by a signal for their stacks"):
             return
         screen = SectionsScreen(f"stacks of {view.job}", operations.stacks_source(view))
+        self._read_into(screen, lambda: operations.read_stacks(view))
+
+    def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
+        """Show what was kept at the last failure or hang."""
+        if isinstance(view := message.view, JobView):
+            screen = SectionsScreen(f"evidence of {view.job}", "taken before any signal was sent")
+            self._read_into(screen, lambda: evidence_pages.read(view))
+
+    def _read_into(self, screen: SectionsScreen, read: Callable[[], list[tuple[str, str]]]) -> None:
         self.push_screen(screen)
-        self._take_stacks(screen, message)
+        self._fill(screen, read)
 
     @work(thread=True, group="stacks")
-    def _take_stacks(self, screen: SectionsScreen, message: messages.StacksWanted) -> None:
+    def _fill(self, screen: SectionsScreen, read: Callable[[], list[tuple[str, str]]]) -> None:
         try:
-            sections = operations.read_stacks(message.view)
+            sections = read()
         except DdptopError as error:
             self.call_from_thread(screen.fail, error.message, error.hint)
         else:

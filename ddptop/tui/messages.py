@@ -132,5 +132,12 @@ class StacksWanted(Message):
 
 
 @dataclass
+class EvidenceWanted(Message):
+    """A person wants to read what was kept at a failure or hang."""
+
+    view: AnyJob
+
+
+@dataclass
 class WishChanged(Message):
     """The screen on top needs something else from the next look, and needs it now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -433,6 +434,28 @@ class TestStacks:
             await until(pilot, lambda: len(app.screen.query(".text")) == 4)
             texts = [str(static.content) for static in app.screen.query(Static)]
             assert any('File "train.py", line 81 in step' in text for text in texts)
+
+    async def test_everything_kept_at_the_failure_is_one_key_away(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.failed_job(frozen)
+        kept = folder.evidence_dir / "attempt-2-failure"
+        (kept / "tail-rank-3.txt").write_text("loss \x1b[31mred\n")
+        (folder.evidence_dir / "attempt-0-hang").mkdir()
+        os.utime(folder.evidence_dir / "attempt-0-hang", (1, 1))
+        app = make_app("vit-base")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("i")
+            await until(pilot, lambda: len(app.screen.query(".text")) == 7)
+            heads = [str(static.content) for static in app.screen.query(".head").results(Static)]
+            assert heads[0].startswith("attempt-2-failure, in ")
+            assert heads[1] == "stacks-rank-0.txt"
+            assert heads[-2:] == ["tail-rank-3.txt", "kept before"]
+            texts = [str(static.content) for static in app.screen.query(".text").results(Static)]
+            assert texts[-2:] == ["loss red", str(folder.evidence_dir / "attempt-0-hang")]
+            await pilot.press("i")
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
 
     async def test_none_is_said(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.finished_job(frozen)

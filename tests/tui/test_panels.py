@@ -17,9 +17,11 @@ from ddptop_runner.balance.imbalance import RankDeviation
 from ddptop_runner.model import (
     Alert,
     Cause,
+    Checkpoint,
     GpuProcess,
     Imbalance,
     JobState,
+    NodeSnapshot,
     RankSample,
     RankState,
 )
@@ -140,6 +142,40 @@ class TestHeader:
         assert panels.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
 
 
+class TestWhatHoldsAJobUp:
+    def snapshot(self, **more: object) -> NodeSnapshot:
+        return snapshot_of(spec_of("llama-ft", 2, 4330), **more)
+
+    def test_when_the_next_attempt_starts_and_why_then(self) -> None:
+        why = "2 in a row without a step"
+        waiting = self.snapshot(attempt=2, policy=why, restart_at=ago(-9))
+        said = plain(panels.restart_line(waiting, NOW)).rstrip()
+        assert said == f" ↻ attempt 3 starts in 9s  {why}"
+        due = msgspec.structs.replace(waiting, restart_at=None, policy=None)
+        assert plain(panels.restart_line(due, NOW)).rstrip() == " ↻ attempt 3 starts now"
+
+    def test_the_last_checkpoint(self) -> None:
+        saved = Checkpoint(path="/c/last.pt", at=ago(64), step=120)
+        field = panels.checkpoint_field(self.snapshot(checkpoint=saved), NOW)
+        assert plain(field) == "checkpoint step 120, 1m ago"
+        of_all = msgspec.structs.replace(saved, global_step=1120)
+        field = panels.checkpoint_field(self.snapshot(checkpoint=of_all), NOW)
+        assert plain(field) == "checkpoint step 1,120, 1m ago"
+        assert panels.checkpoint_field(self.snapshot(), NOW) == ()
+
+    def test_a_gpu_set_aside_is_in_the_header(self) -> None:
+        view = view_of(self.snapshot(set_aside=[2]))
+        assert "▲ GPU 2 set aside" in plain(panels.header_lines(view, NOW, 160)[2])
+
+    def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
+        one = rank(state="running", phase="evaluation", phase_since=ago(3))
+        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ evaluates", "busy")
+        assert rows.rank_row(one, ago(2), live=True)["state"][0] == "● running"
+        assert rows.rank_row(one, NOW, live=False)["state"][0] == "● running"
+        quiet = msgspec.structs.replace(one, state="quiet")
+        assert rows.rank_row(quiet, NOW, live=True)["state"][0] == "◌ quiet"
+
+
 class TestAlertsAndCause:
     def alerts(self, number: int) -> list[Alert]:
         return [
@@ -176,14 +212,14 @@ class TestAlertsAndCause:
             "▌ RuntimeError: [boom]",
             "▌ │ step 1",
             "▌ │ RuntimeError: [boom]",
-            "▌ evidence ev/x",
+            "▌ evidence ev/x   press i",
         ]
 
     def test_little_room_keeps_what_matters(self) -> None:
         assert self.cause(3, ["a", "b", "c"]) == [
             "▌ ✗ failed  rank 3 failed first (exit 1)",
             "▌ RuntimeError: [boom]",
-            "▌ evidence ev/x",
+            "▌ evidence ev/x   press i",
         ]
 
 

@@ -105,18 +105,42 @@ def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
         first.append(elapsed)
     else:
         second.append(elapsed)
+    bar_line = restart_line(snapshot, now) if view.state == "restarting" else ()
     return [
         fit(fill(first, cells, gap), cells),
-        progress_line(snapshot.step, snapshot.total_steps, live, cells),
-        fit(fill(_indented([*second, *_facts(view, snapshot)]), cells, gap), cells),
+        fit(bar_line, cells)
+        if bar_line
+        else progress_line(snapshot.step, snapshot.total_steps, live, cells),
+        fit(fill(_indented([*second, *_facts(view, snapshot, now)]), cells, gap), cells),
     ]
+
+
+def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """When the next attempt begins, and why then; empty where that is not known."""
+    wait_s = 0.0
+    if snapshot.restart_at is not None:
+        wait_s = (snapshot.restart_at - now).total_seconds()
+    attempt = "the next attempt" if snapshot.attempt is None else f"attempt {snapshot.attempt + 1}"
+    when = f"in {units.brief_duration(wait_s)}" if wait_s >= 1 else "now"
+    why = (f"  {snapshot.policy}", "dim") if snapshot.policy else ("", "")
+    return line(" ", (f"↻ {attempt} starts {when}", "warn"), why)
+
+
+def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
+    saved = snapshot.checkpoint
+    if saved is None:
+        return ()
+    step = saved.step if saved.global_step is None else saved.global_step
+    ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
+    return field("checkpoint", ago if step is None else f"step {units.count(step)}, {ago}", "")
 
 
 def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
     """Of a job without a step to tell of: since when it waits; for what, an alert says."""
     since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
     waited = field("waited", units.duration((now - since).total_seconds()))
-    facts = _indented(_facts(view, snapshot))
+    facts = _indented(_facts(view, snapshot, now))
     return [
         fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
         line(" ", ("not started: it waits until its GPUs are free", "dim")),
@@ -144,7 +168,7 @@ def progress_line(step: int | None, total: int | None, live: bool, cells: int) -
     return line(" ", *bar(step / total, cells - len(label) - 1), (label, "dim"))
 
 
-def _facts(view: AnyJob, snapshot: NodeSnapshot) -> list[Line]:
+def _facts(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
     """What stays the same for long: stale figures, guard, attempt, restarts, host."""
     parts: list[Line] = []
     stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
@@ -159,9 +183,12 @@ def _facts(view: AnyJob, snapshot: NodeSnapshot) -> list[Line]:
     if not view.is_live and view.ended_at is not None:
         ended = view.ended_at.astimezone()
         parts.append(field("ended", f"{ended:%b %d %H:%M:%S}", ""))
+    if snapshot.set_aside:
+        parts.append(line((f"▲ GPU {units.ranks(snapshot.set_aside)} set aside", "warn")))
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))
+    parts.append(checkpoint_field(snapshot, now))
     if snapshot.world_size is not None:
         parts.append(field("world size", str(snapshot.world_size), ""))
     if not warned:
@@ -214,7 +241,10 @@ def cause_lines(
     tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if cause.evidence and len(lines) < rows:
-        lines.append(line(("evidence ", "dim"), (clip(cause.evidence, cells - 11), "dim")))
+        room = max(8, cells - 20)
+        lines.append(
+            line(("evidence ", "dim"), (clip(cause.evidence, room), "dim"), ("   press i", "dim"))
+        )
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
 
 

@@ -11,10 +11,13 @@ from ddptop.tui.render.text import Span
 from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Event, NodeSnapshot, RankSample
+from ddptop_runner.model import Event, NodeSnapshot, Phase, RankSample
 from ddptop_runner.registry import AnyJob
 
 UNKNOWN_DEVIATION = RankDeviation()
+
+LASTING_PHASE_S = 2.0
+"""A rank that evaluates, saves or compiles for less is shown as running."""
 
 _STATE_ORDER = ("hung", "restarting", "running", "starting", "queued", "stopping")
 _SEVERITIES = ("error", "warning", "info")
@@ -136,7 +139,9 @@ def rank_row(
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
-        "state": words.rank_state(rank.state, rank.exit_code, rank.signal),
+        "state": words.rank_state(
+            rank.state, rank.exit_code, rank.signal, _lasting_phase(rank, now) if live else None
+        ),
         "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank.step), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
@@ -154,6 +159,13 @@ def rank_row(
         "cpu": cpu,
         "rss": rss,
     }
+
+
+def _lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
+    """What it is doing, once it has been for a while: a table that blinks says nothing."""
+    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
+        return None
+    return rank.phase
 
 
 def _device(rank: RankSample) -> str:

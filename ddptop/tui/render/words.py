@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import RankState
+from ddptop_runner.model import Phase, RankState
 from ddptop_runner.registry import AnyJob
 
 _JOB_STATES: dict[str, tuple[str, str]] = {
@@ -34,6 +34,14 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
     "zombie": ("✗", "bad"),
     "stuck": ("‖", "bad"),
 }
+
+_PHASES: dict[Phase, str] = {
+    "compile": "compiles",
+    "evaluation": "evaluates",
+    "checkpoint": "saves",
+    "data": "awaits data",
+}
+"""What a rank does that takes no steps and is well."""
 
 _STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
 """Of a foreign job; the worst first."""
@@ -82,9 +90,23 @@ def state_of(view: AnyJob) -> Span:
     return job_state(view.state)
 
 
-def rank_state(state: str, exit_code: int | None = None, signal: str | None = None) -> Span:
-    """`✗ SIGKILL`, `✗ exit 1`, `● running`: how a rank ended, or how it is."""
+def rank_state(
+    state: str,
+    exit_code: int | None = None,
+    signal: str | None = None,
+    phase: Phase | None = None,
+) -> Span:
+    """`✗ SIGKILL`, `✗ exit 1`, `● running`: how a rank ended, or how it is.
+
+    Args:
+        state: the rank's.
+        exit_code: with which it ended.
+        signal: by which it was ended.
+        phase: what it has been doing for a while instead of training steps, if anything.
+    """
     symbol, style = _RANK_STATES.get(state, ("?", "dim"))
+    if state in ("running", "starting") and phase in _PHASES:
+        return f"◍ {_PHASES[phase]}", "busy"
     if state == "failed":
         if signal:
             return f"{symbol} {signal}", style
@@ -139,7 +161,17 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "all ranks end and start again together: DDP cannot go on with one rank replaced",
     ),
     ("restarts left", "how often the group may still restart before the job counts as failed"),
-    ("quiet", "no step for much longer than usual; no verdict yet"),
+    ("quiet", "no step and no collective for longer than usual; no verdict yet"),
+    (
+        "evaluates",
+        "or saves, compiles, awaits data: what a rank has been doing for a while instead of "
+        "training steps; seen, never declared",
+    ),
+    ("set aside", "a broken GPU that the job goes on without (--allow-shrink)"),
+    (
+        "evidence",
+        "stacks, logs, devices and flight records, kept before any signal is sent",
+    ),
     ("hung", "no progress within the time learned for this phase, with proof that ranks differ"),
     ("lost", "the job's processes are gone without having said why (reboot, kill -9 of all)"),
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui import operations
-from ddptop.tui.messages import LaunchWanted, OperationWanted, StacksWanted
+from ddptop.tui.messages import EvidenceWanted, LaunchWanted, OperationWanted, StacksWanted
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import JobDetail
 
@@ -40,6 +40,11 @@ class JobCommands(MonitorScreen):
         """Ask where the ranks stand."""
         if (detail := self.detail) is not None:
             self.post_message(StacksWanted(detail.view))
+
+    def action_evidence(self) -> None:
+        """Read what was kept at the last failure or hang."""
+        if (detail := self.detail) is not None:
+            self.post_message(EvidenceWanted(detail.view))
 
     def action_findings(self) -> None:
         """Everything that is wrong, in full."""

@@ -30,7 +30,7 @@ class SectionsScreen(ModalScreen[None]):
     """
 
     BINDINGS = [
-        Binding("q,escape,t,f,u", "dismiss", "Close", id="sections.close"),
+        Binding("q,escape,t,f,u,i", "dismiss", "Close", id="sections.close"),
         Binding("j", "scroll(1)", show=False),
         Binding("k", "scroll(-1)", show=False),
     ]

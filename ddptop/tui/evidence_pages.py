@@ -1,0 +1,63 @@
+"""The evidence that was kept at a job's failures and hangs, as sections to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.evidence import log_tail
+from ddptop_runner.log_clean import sanitize
+from ddptop_runner.registry import JobView
+
+SHOWN_BYTES = 24 * 1024
+"""Of one file, its end; the folder has it whole."""
+
+_ORDER = ("summary", "stacks", "tail", "status", "snapshot")
+"""What a person wants first, by the beginning of a file's name."""
+
+
+def folders(view: JobView) -> list[Path]:
+    """One folder per failure or hang, the last one first."""
+    try:
+        kept = [path for path in view.folder.evidence_dir.glob("attempt-*-*") if path.is_dir()]
+    except OSError:
+        return []
+    return sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def read(view: JobView) -> list[tuple[str, str]]:
+    """(heading, text) of each file of the last failure, then what else was kept, by name.
+
+    Raises:
+        DdptopError: when nothing was kept.
+    """
+    kept = folders(view)
+    if not kept:
+        raise DdptopError(
+            f"{view.job} has no evidence", "it is kept when a rank fails or the job hangs"
+        )
+    last, *others = kept
+    sections = [(f"{last.name}, in {last}", _listing(last))]
+    sections += [(path.name, _text(path)) for path in _files(last)]
+    if others:
+        sections.append(("kept before", "\n".join(str(path) for path in others)))
+    return sections
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.iterdir() if path.is_file()), key=_place)
+
+
+def _place(path: Path) -> tuple[int, str]:
+    places = (place for place, start in enumerate(_ORDER) if path.name.startswith(start))
+    return next(places, len(_ORDER)), path.name
+
+
+def _listing(folder: Path) -> str:
+    return "\n".join(f"{path.stat().st_size:>10,}  {path.name}" for path in _files(folder))
+
+
+def _text(path: Path) -> str:
+    text = sanitize(log_tail(path, SHOWN_BYTES)).rstrip()
+    cut = "" if path.stat().st_size <= SHOWN_BYTES else "[...]\n"
+    return f"{cut}{text}" if text else "(empty)"

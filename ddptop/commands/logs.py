@@ -17,6 +17,7 @@ from typing import Literal
 from ddptop.output import say
 from ddptop_runner import logs
 from ddptop_runner.errors import DamagedFileError, DdptopError, UsageError
+from ddptop_runner.log_ranges import LogFile
 from ddptop_runner.logs import ByteFollower, LogChunk, LogFollower, LogLine
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import read_spec
@@ -58,7 +59,7 @@ def run(
         existing = logs.attempts(folder)
         chosen = existing[-1] if attempt is None else attempt
         if on_terminal:
-            _put_lines(logs.merged_tail(folder, chosen, lines, only), rank == "all")
+            _put_lines(logs.stream_tails(folder, chosen, lines, only), rank == "all")
         else:
             _copy_tails(folder, chosen, only, lines)
         if attempt is None and chosen > existing[0]:
@@ -123,14 +124,11 @@ def _put_lines(lines: Iterable[LogLine], with_rank: bool) -> None:
 def _copy_tails(folder: RunFolder, attempt: int, only: list[int] | None, lines: int) -> None:
     """Copy the ends of logs to stdout as they are."""
     for rank in logs.ranks(folder, attempt) if only is None else only:
-        with folder.log_file(attempt, rank).open("rb") as file:
-            file.seek(logs.tail_offset(file, lines))
-            if only is not None:
-                shutil.copyfileobj(file, sys.stdout.buffer)
-                continue
+        with LogFile(folder.log_file(attempt, rank)) as log:
+            log.seek(log.tail_offset(lines))
             lines_of = _RawLines()
-            while block := file.read(logs.BLOCK_BYTES):
-                sys.stdout.buffer.write(lines_of.take(rank, block))
+            while block := log.read(logs.BLOCK_BYTES):
+                sys.stdout.buffer.write(block if only else lines_of.take(rank, block))
             sys.stdout.buffer.write(lines_of.rest())
     sys.stdout.buffer.flush()
 

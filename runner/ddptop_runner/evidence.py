@@ -8,13 +8,13 @@ that it registered the handler and the kernel shows it caught; otherwise it woul
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddptop_runner import procs
+from ddptop_runner.log_ranges import LogFile
 from ddptop_runner.model import Base
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.rank_table import RankRecord
@@ -144,10 +144,9 @@ def _read_from(path: Path, offset: int) -> str | None:
 def log_tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
     """The end of a log as text; empty when there is none."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit_bytes))
-            return file.read().decode("utf-8", "replace")
+        with LogFile(path) as log:
+            log.seek(max(log.first, log.end - limit_bytes))
+            return log.read(limit_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import BinaryIO
 
 from ddptop_runner.log_clean import LineCleaner, sanitize
+from ddptop_runner.log_ranges import BLOCK_BYTES, LogFile, scan_back
 from ddptop_runner.paths import RunFolder
 
 __all__ = [
+    "BLOCK_BYTES",
     "ByteFollower",
     "LineCleaner",
     "LogChunk",
@@ -31,10 +33,11 @@ __all__ = [
     "ranks",
     "sanitize",
     "separator",
+    "stream_tails",
+    "tail_lines",
     "tail_offset",
 ]
 
-BLOCK_BYTES = 1 << 18
 MAX_TAIL_BYTES = 1 << 22
 """Where lines are wanted, the search for them ends here, plus 4 KiB per line: the progress bar of
 days may be a single line."""
@@ -67,54 +70,63 @@ def _numbers(directory: Path, prefix: str, suffix: str) -> list[int]:
 
 
 def tail_offset(file: BinaryIO, count: int, max_bytes: int | None = None) -> int:
-    """The byte at which the last `count` lines start, an unfinished last line counted.
-
-    Reads from the end, at most `max_bytes` far; the offset may then lie inside a line.
-    """
+    """The byte of a plain file at which its last `count` lines start; see `LogFile.tail_offset`."""
     size = file.seek(0, os.SEEK_END)
     if count <= 0:
         return size
     first = 0 if max_bytes is None else max(0, size - max_bytes)
-    # the byte before the end is no separator: whether it is `\n` or not, a line ends there
-    position = max(size - 1, 0)
-    while position > first:
-        start = max(first, position - BLOCK_BYTES)
-        file.seek(start)
-        block = file.read(position - start)
-        index = len(block)
-        while (index := block.rfind(b"\n", 0, index)) >= 0:
-            count -= 1
-            if count == 0:
-                return start + index + 1
-        position = start
-    return first
+
+    def read(position: int, length: int) -> bytes:
+        file.seek(position)
+        return file.read(length)
+
+    found, _ = scan_back(read, first, max(size - 1, first), count)
+    return first if found is None else found
 
 
-def _next_start(file: BinaryIO, offset: int) -> int:
-    """`offset`, or where the next line or redraw starts if it lies inside one."""
-    file.seek(max(offset - 1, 0))
-    if offset == 0 or file.read(1) == b"\n":
-        return offset
-    found = re.search(rb"[\r\n]", file.read(BLOCK_BYTES))
-    return offset if found is None else offset + found.end()
+def _to_next_start(log: LogFile) -> None:
+    """Read on from where the next line or redraw starts, where the position lies inside one."""
+    position = log.position
+    if position <= log.first:
+        return
+    log.seek(position - 1)
+    if log.read(1) == b"\n":
+        log.seek(position)
+        return
+    log.seek(position)
+    found = re.search(rb"[\r\n]", log.read(BLOCK_BYTES))
+    log.seek(position if found is None else position + found.end())
+
+
+def tail_lines(path: Path, count: int, max_bytes: int | None = None) -> Iterator[str]:
+    """The last `count` lines of a log, cleaned, as they are read; none where there is no file.
+
+    Args:
+        path: the log.
+        count: so many lines; an unfinished last one counts.
+        max_bytes: start no further back than this, at the next line.
+    """
+    try:
+        log = LogFile(path)
+    except FileNotFoundError:
+        return
+    cleaner = LineCleaner()
+    with log:
+        log.seek(log.tail_offset(count, max_bytes))
+        if max_bytes is not None:
+            _to_next_start(log)
+        while block := log.read(BLOCK_BYTES):
+            yield from cleaner.feed(block)
+        yield from cleaner.finish()
 
 
 def last_lines(path: Path, count: int) -> list[str]:
     """The last `count` lines of a log, cleaned; none where there is no such file.
 
-    Reads only the end of the file. An unfinished last line counts.
+    Reads only the end of the log. An unfinished last line counts.
     """
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return []
-    cleaner, lines = LineCleaner(), deque[str](maxlen=max(count, 0))
-    with file:
-        file.seek(_next_start(file, tail_offset(file, count, MAX_TAIL_BYTES + 4096 * count)))
-        while block := file.read(BLOCK_BYTES):
-            lines.extend(cleaner.feed(block))
-        lines.extend(cleaner.finish())
-    return list(lines)
+    lines = tail_lines(path, count, MAX_TAIL_BYTES + 4096 * count)
+    return list(deque(lines, maxlen=max(count, 0)))
 
 
 @dataclass(frozen=True)
@@ -152,6 +164,15 @@ def merged_tail(
     ]
 
 
+def stream_tails(
+    folder: RunFolder, attempt: int, count: int, only: list[int] | None = None
+) -> Iterator[LogLine]:
+    """As `merged_tail`, but however long they are: nothing is kept in memory."""
+    for rank in ranks(folder, attempt) if only is None else only:
+        for text in tail_lines(folder.log_file(attempt, rank), count):
+            yield LogLine(attempt, rank, text)
+
+
 @dataclass(frozen=True)
 class LogChunk:
     """Bytes that a rank wrote."""
@@ -164,33 +185,16 @@ class LogChunk:
     @property
     def is_full(self) -> bool:
         """Whether there was more than one read takes."""
-        return len(self.data) == BLOCK_BYTES
+        return len(self.data) >= BLOCK_BYTES
 
 
-class _OpenLog:
+class _OpenLog(LogFile):
     """One rank's log and how far it has been read."""
 
     def __init__(self, path: Path, attempt: int, rank: int) -> None:
+        super().__init__(path)
         self.attempt = attempt
         self.rank = rank
-        self._file = path.open("rb", buffering=0)
-        self._offset = 0
-
-    def skip_to_tail(self, count: int, max_bytes: int | None) -> None:
-        """Read on from the start of the last `count` lines."""
-        self._offset = tail_offset(self._file, count, max_bytes)
-
-    def read(self) -> bytes:
-        """What is new, up to one block."""
-        fd = self._file.fileno()
-        if os.fstat(fd).st_size < self._offset:  # cut short by someone: what is left is new
-            self._offset = 0
-        data = os.pread(fd, BLOCK_BYTES, self._offset)
-        self._offset += len(data)
-        return data
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class ByteFollower:
@@ -260,7 +264,7 @@ class ByteFollower:
             self._open(self._attempt)
             if self._tail is not None:
                 for log in self._logs.values():
-                    log.skip_to_tail(self._tail, self._max_tail_bytes)
+                    log.seek(log.tail_offset(self._tail, self._max_tail_bytes))
         chunks = self._read(self._attempt)
         later = [number for number in existing if number > self._attempt]
         if (
@@ -306,7 +310,7 @@ class ByteFollower:
         return [
             LogChunk(log.attempt, log.rank, data)
             for log in (*self._former, *self._logs.values())
-            if (data := log.read())
+            if (data := log.read(BLOCK_BYTES))
         ]
 
 

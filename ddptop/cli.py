@@ -94,6 +94,11 @@ class LaunchCommand(click.Command):
 )
 @click.option("--allow-shrink", is_flag=True, help="go on with fewer ranks when a GPU is broken")
 @click.option(
+    "--warm-spares",
+    is_flag=True,
+    help="keep an interpreter with torch ready per rank: restarts sooner, costs memory",
+)
+@click.option(
     "--log-limit", metavar="SIZE", help="of one rank's log; its head is archived (default: 1G)"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="a variable for the job; repeatable")

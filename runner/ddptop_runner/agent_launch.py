@@ -10,6 +10,7 @@ from ddptop_runner.spec import JobSpec
 
 _HERE = Path(__file__).resolve().parent
 AGENT_MAIN = _HERE / "agent" / "__main__.py"
+SPARE_MAIN = _HERE / "agent" / "warm.py"
 PROBE_DIR = _HERE / "probe" / "inject"
 
 
@@ -37,7 +38,10 @@ def agent_plan(
         "restarts_left": restarts_left,
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
+        "warm_spares": spec.warm_spares,
+        "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,
         "probe_dir": str(PROBE_DIR) if spec.probe else None,
         "probe_socket": str(folder.probe_socket),
         "stacks_dir": str(folder.evidence_dir / "stacks"),
+        "save_flag": str(folder.save_flag),
     }

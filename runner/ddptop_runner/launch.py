@@ -67,6 +67,7 @@ class LaunchRequest:
     hang_auto: bool = False
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
+    warm_spares: bool = False
     log_limit_bytes: int | None = None
     env: tuple[str, ...] = ()
     """`K=V` each."""
@@ -164,6 +165,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         hang_auto=request.hang_auto and request.probe,
         on_nan=request.on_nan,
         allow_shrink=request.allow_shrink,
+        warm_spares=request.warm_spares,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
         env_names=sorted(set(env) - SHELL_NOISE - handover.OF_A_RANK),

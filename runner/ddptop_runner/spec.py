@@ -75,6 +75,8 @@ class JobSpec(Base, frozen=True, kw_only=True):
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     """Whether attempts may go on without a device that is broken, with fewer ranks."""
+    warm_spares: bool = False
+    """Whether an interpreter waits for each rank of the next attempt, with torch imported."""
     log_limit_bytes: int | None = None
     """Of one rank's log in one attempt, beyond which its head is archived; None: the default."""
     probe: bool = True

@@ -12,6 +12,7 @@ import signal
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
@@ -65,6 +66,7 @@ class RankFiles(LogsSpecs):
             env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)
             env["DDPTOP_ATTEMPT"] = attempt
+            env["DDPTOP_CHECKPOINT_FILE"] = plan["save_flag"]
             if plan["probe_dir"]:
                 env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
                 env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
@@ -72,6 +74,25 @@ class RankFiles(LogsSpecs):
                 env["PYTHONPATH"] = os.pathsep.join(filter(None, [plan["probe_dir"], theirs]))
         nothing = dict.fromkeys(envs, "")
         return LogsDest(dict(nothing), dict(nothing), dict(nothing), dict(nothing), error_files)
+
+
+def start_from_spares(spares, command):
+    """Have torch's agent take a waiting spare for a rank, where there is one.
+
+    Args:
+        spares: a Spares.
+        command: the interpreter and its options, which a spare has behind it.
+    """
+    start_process = SubprocessHandler._popen
+    head = ("/bin/sh", *RANK_SHELL, *command)
+
+    def popen(self, args, env):
+        spare = None
+        if tuple(args[: len(head)]) == head:
+            spare = spares.take(args[len(head) :], env, env["DDPTOP_LOG"])
+        return start_process(self, args, env) if spare is None else spare
+
+    SubprocessHandler._popen = popen  # type: ignore[method-assign]
 
 
 class SupervisedAgent(LocalElasticAgent):
@@ -82,10 +103,12 @@ class SupervisedAgent(LocalElasticAgent):
         logs_specs: a RankFiles.
         link: a SupervisorLink.
         exit_watch: an ExitWatch.
+        spares: a Spares; None without.
     """
 
-    def __init__(self, spec, logs_specs, link, exit_watch):
+    def __init__(self, spec, logs_specs, link, exit_watch, spares=None):
         super().__init__(spec, logs_specs)
+        self._spares = spares
         self._link = link
         self._exit_watch = exit_watch
         self.restart_requested = False
@@ -131,6 +154,7 @@ class SupervisedAgent(LocalElasticAgent):
         return {
             "attempt": self.attempt,
             "keeper_pid": self._worker_group.spec.rdzv_handler.keeper_pid,
+            "spare_pids": [] if self._spares is None else self._spares.pids(),
             "workers": [
                 {
                     "rank": worker.global_rank,
@@ -149,6 +173,8 @@ class SupervisedAgent(LocalElasticAgent):
         for rank, process in self.handles().items():
             self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
         self._link.tell(dict(self.describe(), type="group_started"))
+        if self._spares is not None:
+            self._spares.replenish_later(len(pids))
         return pids
 
     def _monitor_workers(self, worker_group):

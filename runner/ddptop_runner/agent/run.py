@@ -66,8 +66,9 @@ class Agent:
         plan = self._plan
         from torch.distributed.elastic.agent.server.api import WorkerSpec
 
-        from .elastic import RANK_SHELL, RankFiles, SupervisedAgent
+        from .elastic import RANK_SHELL, RankFiles, SupervisedAgent, start_from_spares
         from .rendezvous import OneBoxRendezvous
+        from .spares import Spares
 
         # torch substitutes ${local_rank} in arguments; "$$" stands for a plain "$"
         command = [argument.replace("$", "$$") for argument in [*RANK_SHELL, *plan["command"]]]
@@ -80,7 +81,11 @@ class Agent:
             max_restarts=plan["attempt"] + plan["restarts_left"],
             monitor_interval=0.1,
         )
-        elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch)
+        spares = None
+        if plan["warm_spares"]:
+            spares = Spares(plan["command"][0], plan["probe_file"])
+            start_from_spares(spares, plan["command"][:2])
+        elastic = SupervisedAgent(spec, RankFiles(plan), self._link, self._exit_watch, spares)
         elastic.continue_from(plan["restarts_left"])
         self._elastic = elastic
         if self._stopping:

@@ -9,11 +9,13 @@ from typing import Any, Protocol
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.diagnose import RankExit
+from ddptop_runner.errors import ControlError
 from ddptop_runner.hangs.watch import HangWatch
 from ddptop_runner.model import Cause, GpuSample, JobState, NodeSnapshot
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.rank_table import RankRecord, RankTable
+from ddptop_runner.saves import request
 from ddptop_runner.saves.book import CheckpointBook
 from ddptop_runner.saves.loss_watch import LossWatch
 from ddptop_runner.spec import JobSpec
@@ -77,6 +79,7 @@ class AttemptRecord:
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.losses = LossWatch(spec.on_nan)
         self.checkpoints = CheckpointBook()
+        self._save_asked: request.SaveAsked | None = None
 
     @property
     def life(self) -> str:
@@ -100,7 +103,7 @@ class AttemptRecord:
         """Go on from the snapshot of a supervisor that died."""
         self.state = snapshot.state
         self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
-        self.checkpoints.last = snapshot.checkpoint
+        self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
         self.hangs.recall(snapshot.memory.get("hangs") or {})
         for rank in snapshot.ranks:
             if rank.pid is not None and rank.exit_code is None and rank.signal is None:
@@ -129,6 +132,8 @@ class AttemptRecord:
         self._suspected = False
         self.hangs.begin_attempt()
         self.losses.begin_attempt()
+        self._save_asked = None
+        request.withdraw(self._folder)  # whoever is new has nothing to save
 
     def _group_started(self, message: Message) -> None:
         self._begin_attempt(message["attempt"])
@@ -164,17 +169,34 @@ class AttemptRecord:
             self._around.publish()
 
     def _saved(self, record: RankRecord, file: SavedFile) -> None:
-        checkpoint = self.checkpoints.saved(
+        self.checkpoints.saved(
             file, rank=record.rank, attempt=self.attempt, global_step=record.global_step
         )
-        if checkpoint is not None:
-            at = "" if checkpoint.step is None else f" at step {checkpoint.step}"
-            self._story.tell(
-                "checkpoint",
-                f"rank {record.rank} saved {checkpoint.path}{at}",
-                attempt=self.attempt,
-                rank=record.rank,
-            )
+
+    def tell_checkpoint(self, *, at_once: bool = False) -> None:
+        """Tell of a new checkpoint, once it is whole; `at_once`: nothing more is to come."""
+        last, asked = self.checkpoints.last, self._save_asked
+        if asked is not None and last is not None and request.is_done(asked, last):
+            self._save_asked = None
+            request.withdraw(self._folder)
+        message = self.checkpoints.look(boottime_s(), at_once=at_once)
+        last = self.checkpoints.last
+        if message is not None and last is not None:
+            self._story.tell("checkpoint", message, attempt=last.attempt, rank=last.rank)
+
+    def ask_for_checkpoint(self) -> request.SaveAsked:
+        """Ask the script to save now.
+
+        Raises:
+            ControlError: when no rank is at work.
+        """
+        alive = self.table.alive()
+        if self.state not in ("starting", "running") or not alive:
+            raise ControlError(f"no rank is at work: the job is {self.state}", "ask while it runs")
+        asked = self._save_asked = request.ask(self._folder, alive)
+        said = f"a checkpoint is asked for by {asked.in_words()}"
+        self._story.tell("checkpoint_asked", said, attempt=self.attempt)
+        return asked
 
     def _record_exited(
         self, record: RankRecord, returncode: int | None, at_boottime_s: float

@@ -107,6 +107,21 @@ def stacks(view: JobView, rank: int | None = None, timeout_s: float = 15.0) -> d
     return _request(view, "stacks", timeout_s=timeout_s, rank=rank)
 
 
+def checkpoint(view: JobView) -> dict[str, Any]:
+    """Ask the script to save now; see `saves.wanted`, which waits for the checkpoint as well.
+
+    Returns:
+        The fields of `saves.request.SaveAsked`.
+
+    Raises:
+        UsageError: when the job has ended.
+        ControlError: when its supervisor does not answer, or no rank is at work.
+    """
+    _require_live(view)
+    asked: dict[str, Any] = _request(view, "checkpoint")["asked"]
+    return asked
+
+
 def wait_until_ended(view: JobView, timeout_s: float | None = None) -> JobView:
     """The job's last view, once no process of it is left.
 

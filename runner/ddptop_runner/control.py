@@ -23,7 +23,7 @@ def request(
 
     Args:
         folder: the job's run folder.
-        op: `ping`, `stop`, `kill`, `restart` or `stacks`.
+        op: `ping`, `stop`, `kill`, `restart`, `stacks` or `checkpoint`.
         timeout_s: how long the answer may take.
         arguments: of the command, JSON-serialisable.
 

@@ -22,6 +22,7 @@ from ddptop_runner.group_failures import Ending, FailureHandling
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import Cause, RankSample
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.saves import request
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 from ddptop_runner.sweep import LEFTOVER_GRACE_S, JobProcesses
@@ -284,6 +285,8 @@ class Group(FailureHandling):
             return
         self._concluding = True
         await self._processes.end_leftovers(self.attempt, with_agent=True)
+        self.tell_checkpoint(at_once=True)
+        request.withdraw(self._folder)
         ending = self.ending or Ending("finished")
         self.cause = ending.cause
         if ending.state == "finished":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -78,7 +79,11 @@ class FailureHandling(AttemptRecord):
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again needs besides the snapshot's other fields."""
-        return {"restarts": self.planner.remember(), "hangs": self.hangs.remember()}
+        return {
+            "restarts": self.planner.remember(),
+            "hangs": self.hangs.remember(),
+            "saves": self.checkpoints.remember(),
+        }
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
@@ -115,6 +120,7 @@ class FailureHandling(AttemptRecord):
         Returns:
             Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
         """
+        self.tell_checkpoint(at_once=True)
         lost = self.checkpoints.work_lost(self.attempt, self.table.most_steps(), outcome.lived_s)
         summary = " ".join(filter(None, [cause.summary, lost.in_words()]))
         self.cause = msgspec.structs.replace(
@@ -192,11 +198,10 @@ class FailureHandling(AttemptRecord):
         await self._end_attempt("hang", outcome, cause)
 
     async def _end_bad_loss(self, bad: BadLoss) -> None:
-        at = "" if bad.step is None else f" at step {bad.step}"
         cause = Cause(
             kind="nan",
             rank=bad.rank,
-            summary=f"The loss of rank {bad.rank} became {bad.what}{at}.",
+            summary=" ".join(filter(None, [bad.in_words(), self._doubt_checkpoint(bad)])),
             evidence=await self._keep_evidence("nan"),
         )
         if self._spec.on_nan == "stop":
@@ -207,6 +212,16 @@ class FailureHandling(AttemptRecord):
             await self._end_ranks(BAD_END_GRACE_S)
             return
         await self._end_attempt("failure", self._outcome(bad_loss=True), cause)
+
+    def _doubt_checkpoint(self, bad: BadLoss) -> str:
+        """Says so where the last checkpoint was saved after the loss had gone bad."""
+        last = self.checkpoints.last
+        if last is None or last.attempt != self.attempt or None in (last.step, bad.step):
+            return ""
+        if (last.step or 0) < (bad.step or 0):
+            return ""
+        name = PurePath(last.path).name
+        return f"{name}, saved at step {last.step}, is younger than that: it may be bad as well."
 
     def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
         lived_s = boottime_s() - self.attempt_started_s

@@ -18,6 +18,7 @@ _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
 OF_A_RANK = frozenset(
     {
         "DDPTOP_ATTEMPT",
+        "DDPTOP_CHECKPOINT_FILE",
         "DDPTOP_JOB_ID",
         "DDPTOP_LOG",
         "DDPTOP_PROBE_OWNER",

@@ -270,7 +270,13 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     """Optimizer steps of the attempt when it was written."""
     global_step: int | None = None
     size_bytes: int | None = None
+    """Of all its files."""
     took_s: float | None = None
+    """From the beginning of its first file to the end of its last."""
+    files: int = 1
+    """How many were seen being saved for it, by all ranks; `path` is the largest."""
+    inode: int | None = None
+    """Of `path`: a script may rename it later."""
 
 
 class Alert(Base, frozen=True, kw_only=True):

@@ -172,6 +172,11 @@ class RunFolder:
         """Where the supervisor takes the probes' datagrams."""
         return self.live_dir / "probe.sock"
 
+    @property
+    def save_flag(self) -> Path:
+        """Made to ask the script for a checkpoint; ranks know it as DDPTOP_CHECKPOINT_FILE."""
+        return self.live_dir / "save-now"
+
 
 def run_folder(job: str) -> RunFolder:
     """The run folder of the job of that exact name, existing or not."""

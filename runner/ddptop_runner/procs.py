@@ -201,11 +201,20 @@ def split_status(returncode: int) -> tuple[int | None, str | None]:
 
 def catches_signal(pid: int, number: int) -> bool:
     """Whether the process has a handler for the signal (SigCgt in /proc/<pid>/status)."""
+    return bool(_signal_mask(pid, "SigCgt") >> (number - 1) & 1)
+
+
+def blocks_signal(pid: int, number: int) -> bool:
+    """Whether the process's main thread has the signal blocked, so that it would come later."""
+    return bool(_signal_mask(pid, "SigBlk") >> (number - 1) & 1)
+
+
+def _signal_mask(pid: int, field: str) -> int:
     try:
         status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
+        return 0
     for line in status.splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1], 16)
+    return 0

@@ -107,7 +107,8 @@ class RankRecord:
         self.heard = True
         self.heard_boottime_s = message.t
         self.stack_signal = message.stack_signal
-        self.save_signals = message.save_signals
+        if message.pid == self.pid:  # a child's handlers are not the rank's
+            self.save_signals = message.save_signals
         self.flight_record = message.flight_record or self.flight_record
         self.phase, self.phase_boottime_s = message.phase, message.phase_t
         self.stands_at = message.stands_at

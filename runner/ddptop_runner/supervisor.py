@@ -124,6 +124,7 @@ class Supervisor:
             self._group.process_exited(agent_pid, 0, boottime_s())
         snapshot = self._snapshot()
         self._group.table.note_peaks(snapshot.ranks)
+        self._group.tell_checkpoint()
         extra = self._group.check_losses(snapshot.ranks, boottime_s())
         extra += self._keeper.look(self._group.attempt, boottime_s())
         new = self._update_alerts(snapshot, extra)
@@ -164,6 +165,7 @@ class Supervisor:
 
     async def _shut_down(self) -> None:
         self._read_probes()  # the last words of ranks that ended
+        self._group.tell_checkpoint(at_once=self._group.ended.is_set())
         self._loop.remove_reader(self._probe_socket)
         self._loop.remove_reader(self._channel)
         if self._feed is not None:
@@ -214,6 +216,7 @@ class Supervisor:
         if previous is not None:
             self._started_at = previous.started_at
             self._seq = previous.seq
+            self._group.checkpoints.recall(previous.checkpoint, {})
         restarted = bool(hello["supervisor_restarts"]) and previous is not None
         if restarted and previous is not None:
             self._group.recover(previous)
@@ -273,6 +276,8 @@ class Supervisor:
             self._group.request_restart()
         elif op == "stacks":
             return await self._stacks(message.get("rank"))
+        elif op == "checkpoint":
+            return {"asked": msgspec.to_builtins(self._group.ask_for_checkpoint())}
         elif op != "ping":
             raise ControlError(f"the supervisor does not know {op!r}")
         return {"state": self._group.state}

@@ -1,12 +1,44 @@
-"""Loss gone bad: what `--on-nan` acts on, and one rank's loss that leaves the others'."""
+"""Loss gone bad: what `--on-nan` acts on, and one rank's loss that leaves the others'.
+
+A single NaN or infinity is no reason to end a job: a gradient scaler that overflows skips the step.
+Ranks see different batches, so their losses are compared smoothed, against what is usual between
+them, and only a distance that lasts is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.alerts import Finding
+from ddptop_runner.balance.imbalance import (
+    ENOUGH_FOR_A_SPREAD,
+    LOSS_APART,
+    LOSS_APART_LEAST,
+    OUT_OF_SPREAD,
+)
 from ddptop_runner.model import OnNan, RankSample
+from ddptop_runner.spans import name_ranks
+
+BAD_LOOKS, BAD_STEPS = 3, 2
+"""A loss has gone bad when no finite one came for so many looks, and so many steps were bad."""
+
+SMOOTHING = 0.1
+"""Weight of the newest loss: the mean reaches back over about 20 looks."""
+ENOUGH_LOOKS = 10
+"""With fewer losses of a rank its mean says nothing yet."""
+NOISES = 2.0
+"""A loss is apart only if it is farther away than so many usual distances from the mean."""
+APART_FOR_S, APART_FOR_STEPS = 10.0, 20
+"""For so long, and over so many steps, a loss must be apart before it is told."""
+BACK_AT = 0.7
+"""Of the bound: a loss that was told is back with the others from here on."""
+EXPLODED, STAYED = 2.0, 1.2
+"""Times its own lowest mean: with two ranks, the one that has risen so far has left the other, if
+that has risen no more than so far."""
+_ENDED = ("exited", "failed", "stopped")
 
 
 @dataclass(frozen=True)
@@ -15,8 +47,95 @@ class BadLoss:
 
     rank: int
     step: int | None
+    """At which it was first seen bad."""
     what: str
     """`NaN` or `infinite`."""
+    last_good: float | None = None
+    """The last finite loss that was seen of the rank."""
+    last_good_step: int | None = None
+
+    def in_words(self) -> str:
+        """One sentence."""
+        at = "" if self.step is None else f" at step {self.step}"
+        good = ""
+        if self.last_good is not None:
+            of = "" if self.last_good_step is None else f" at step {self.last_good_step}"
+            good = f"; the last good one was {self.last_good:.4g}{of}"
+        return f"The loss of rank {self.rank} became {self.what}{at}{good}."
+
+
+class _Streak:
+    """Looks at one rank's loss since it was last finite."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.steps: set[int | None] = set()
+        self.first_step: int | None = None
+        self.last_good: float | None = None
+        self.last_good_step: int | None = None
+
+    def look(self, rank: RankSample) -> BadLoss | None:
+        """The loss, if it has gone bad for good."""
+        if rank.loss_state is None:
+            return None
+        if rank.loss_state == "ok":
+            self.looks, self.first_step = 0, None
+            self.steps.clear()
+            self.last_good, self.last_good_step = rank.loss, rank.loss_step
+            return None
+        if rank.loss_min is not None:  # a finite one came since the look before
+            self.looks, self.first_step = 0, None
+            self.steps.clear()
+        if not self.steps:
+            self.first_step = rank.loss_step
+        self.looks += 1
+        self.steps.add(rank.loss_step)
+        if self.looks < BAD_LOOKS or (self.steps != {None} and len(self.steps) < BAD_STEPS):
+            return None
+        what = "NaN" if rank.loss_state == "nan" else "infinite"
+        return BadLoss(rank.rank, self.first_step, what, self.last_good, self.last_good_step)
+
+
+class _Trend:
+    """One rank's loss, smoothed."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self.noise = 0.0
+        """The usual distance of a loss from the mean."""
+        self.looks = 0
+        self.step: int | None = None
+        self.lowest = math.inf
+
+    def look(self, rank: RankSample) -> None:
+        """Take a loss in, if it is a new one."""
+        if rank.loss_state != "ok" or rank.loss is None or not math.isfinite(rank.loss):
+            return
+        if rank.loss_step is not None and rank.loss_step == self.step:
+            return
+        self.looks += 1
+        weight = max(SMOOTHING, 1 / self.looks)
+        away = rank.loss - self.mean
+        self.mean += weight * away
+        if self.looks > 1:
+            self.noise += max(SMOOTHING, 1 / (self.looks - 1)) * (abs(away) - self.noise)
+        self.step = rank.loss_step
+        if self.is_settled:
+            self.lowest = min(self.lowest, self.mean)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the mean says something."""
+        return self.looks >= ENOUGH_LOOKS
+
+
+@dataclass
+class _Apart:
+    """Since when a rank's loss is apart."""
+
+    since_s: float
+    since_step: int
+    told: bool = False
 
 
 class LossWatch:
@@ -28,12 +147,110 @@ class LossWatch:
 
     def __init__(self, on_nan: OnNan) -> None:
         self._on_nan = on_nan
+        self._streaks: dict[int, _Streak] = {}
+        self._trends: dict[int, _Trend] = {}
+        self._apart: dict[int, _Apart] = {}
 
     def begin_attempt(self) -> None:
         """The group was started anew."""
+        self._streaks.clear()
+        self._trends.clear()
+        self._apart.clear()
 
     def look(
         self, ranks: Sequence[RankSample], now_s: float
     ) -> tuple[BadLoss | None, list[Finding]]:
         """(what `--on-nan` has to act on, findings for the alerts)."""
-        return None, []
+        living = [rank for rank in ranks if rank.state not in _ENDED]
+        bad = [
+            found
+            for rank in living
+            if (found := self._streaks.setdefault(rank.rank, _Streak()).look(rank)) is not None
+        ]
+        for rank in living:
+            self._trends.setdefault(rank.rank, _Trend()).look(rank)
+        settled = {
+            rank.rank: self._trends[rank.rank]
+            for rank in living
+            if rank.loss_state == "ok" and self._trends[rank.rank].is_settled
+        }
+        findings = self._diverged(settled, now_s)
+        # in DDP all ranks go bad together: the first to do so is the one to look at
+        first = min(bad, key=lambda found: (_or_last(found.step), found.rank), default=None)
+        return (None if self._on_nan == "alert" else first), findings
+
+    def _diverged(self, trends: Mapping[int, _Trend], now_s: float) -> list[Finding]:
+        told = {rank for rank, apart in self._apart.items() if apart.told}
+        now_apart = apart_ranks(trends, told)
+        for rank in [rank for rank in self._apart if rank not in now_apart]:
+            del self._apart[rank]
+        for rank in now_apart:
+            step = trends[rank].step or 0
+            apart = self._apart.setdefault(rank, _Apart(now_s, step))
+            long_enough = now_s - apart.since_s >= APART_FOR_S
+            if long_enough and step - apart.since_step >= APART_FOR_STEPS:
+                apart.told = True
+        shown = sorted(rank for rank, apart in self._apart.items() if apart.told)
+        return [_finding(trends, shown)] if shown else []
+
+
+def apart_ranks(trends: Mapping[int, _Trend], told: set[int]) -> set[int]:
+    """Ranks whose smoothed loss is away from the others' median, farther than is usual.
+
+    The bounds are those by which the rank table and the chart single a rank out, and what losses
+    vary by from batch to batch.
+
+    Args:
+        trends: of the ranks that have a loss.
+        told: ranks that were found already: they must come nearer to be with the others again.
+    """
+    found = set()
+    for rank, trend in trends.items():
+        others = [other for number, other in trends.items() if number != rank]
+        if not others:
+            continue
+        middle = statistics.median(other.mean for other in others)
+        noise = statistics.median(other.noise for other in others)
+        spread = 0.0
+        if len(trends) >= ENOUGH_FOR_A_SPREAD:
+            spread = statistics.median(abs(other.mean - middle) for other in others)
+        bound = max(
+            LOSS_APART_LEAST, LOSS_APART * abs(middle), OUT_OF_SPREAD * spread, NOISES * noise
+        )
+        if abs(trend.mean - middle) >= bound * (BACK_AT if rank in told else 1.0):
+            found.add(rank)
+    return found
+
+
+def _finding(trends: Mapping[int, _Trend], ranks: Sequence[int]) -> Finding:
+    if 2 * len(ranks) >= len(trends):  # nobody can say which of them is the odd one
+        if len(trends) == 2 and (left := _exploded(trends)) is not None:
+            ranks = [left]
+        else:
+            each = ", ".join(f"rank {rank} {trend.mean:.4g}" for rank, trend in trends.items())
+            if len(trends) > 4:
+                means = [trend.mean for trend in trends.values()]
+                each = f"from {min(means):.4g} to {max(means):.4g}"
+            message = f"the losses of the ranks lie apart: {each}"
+            return Finding("loss-diverged", "warning", message, tuple(sorted(trends)))
+    others = [trend.mean for rank, trend in trends.items() if rank not in ranks]
+    values = ", ".join(f"{trends[rank].mean:.4g}" for rank in ranks)
+    message = (
+        f"the loss of {name_ranks(ranks)} has left the others': {values}, against "
+        f"{statistics.median(others):.4g}"
+    )
+    return Finding("loss-diverged", "warning", message, tuple(ranks))
+
+
+def _exploded(trends: Mapping[int, _Trend]) -> int | None:
+    """Of two ranks the one whose loss rises while the other's does not; None: neither or both."""
+    (low, lower), (high, higher) = sorted(trends.items(), key=lambda item: item[1].mean)
+    del low
+    if higher.lowest <= 0 or lower.lowest <= 0:
+        return None
+    rose = higher.mean >= EXPLODED * higher.lowest and lower.mean <= STAYED * lower.lowest
+    return high if rose else None
+
+
+def _or_last(step: int | None) -> float:
+    return math.inf if step is None else step

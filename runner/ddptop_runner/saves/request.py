@@ -1,12 +1,34 @@
-"""Asks the ranks to save now, in a way that can never end one."""
+"""Asks the ranks to save now, in a way that can never end one.
+
+A signal goes only to a rank whose script has told, by its probe, that it has a handler of its own
+for it, and only if the kernel shows right before that the handler is there. What the handler does
+is the script's. Every script can look for the flag file as well, which is named to it by
+DDPTOP_CHECKPOINT_FILE: it saves, and deletes the file.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import ControlError
+from ddptop_runner.model import Checkpoint
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.rank_table import RankRecord
+from ddptop_runner.spans import name_ranks
+from ddptop_runner.spec import write_atomic
+
+SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Those that scripts handle to save; the first that a rank handles is sent."""
+
+LEFT_FOR_S = 10.0
+"""After the checkpoint that was asked for the flag file stays for so long, for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +39,84 @@ class SaveAsked:
     """Rank -> name of the signal that it got."""
     flag_file: str
     """Path of the file that was made for scripts that look for it (DDPTOP_CHECKPOINT_FILE)."""
+    flag_stamp: int | None = None
+    """Its time of change in nanoseconds; None where it could not be made. `is_taken` compares."""
+    at: dt.datetime = field(default_factory=utc_now)
+    """When: a checkpoint that begins later answers it."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Rank -> why it got no signal although its script handles one."""
+
+    def in_words(self) -> str:
+        """How the script was asked, in one clause."""
+        by_name: dict[str, list[int]] = {}
+        for rank, name in self.signalled.items():
+            by_name.setdefault(name, []).append(rank)
+        ways = [f"{name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
+        if self.flag_stamp is not None:
+            ways.append("the flag file")
+        return " and ".join(ways)
 
 
 def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
-    """Signal each rank that handles a signal for it, and make the flag file."""
-    raise NotImplementedError
+    """Signal each rank that handles a signal for it, and make the flag file.
+
+    Raises:
+        ControlError: when neither can be done.
+    """
+    at = utc_now()
+    stamp, error = None, None
+    try:
+        write_atomic(folder.save_flag, f"{at.isoformat()}\n".encode())
+        stamp = folder.save_flag.stat().st_mtime_ns
+    except OSError as failed:
+        error = failed
+    signalled: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    for record in records:
+        if record.process is None or not record.alive or not record.save_signals:
+            continue
+        number, why_not = _signal_for(record.process.pid, record.save_signals)
+        if number is not None and procs.signal_process(record.process, number):
+            signalled[record.rank] = procs.signal_name(number)
+        elif why_not:
+            refused[record.rank] = why_not
+    if stamp is None and not signalled:
+        raise ControlError(f"{folder.save_flag} cannot be made ({error})", "mend it, and ask again")
+    return SaveAsked(signalled, str(folder.save_flag), stamp, at, refused)
+
+
+def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
+    """(the signal that the process would handle now; None and why where there is none)."""
+    if procs.state_letter(pid) in ("T", "t"):  # it would wait, for whatever handles it then
+        return None, "paused"
+    for number in SIGNALS:
+        if number not in handled or not procs.catches_signal(pid, number):
+            continue
+        if procs.blocks_signal(pid, number):
+            return None, f"{procs.signal_name(number)} is blocked"
+        return number, ""
+    return None, "no handler any more"
+
+
+def is_taken(flag_file: str, stamp: int | None) -> bool:
+    """Whether a script has seen the flag file: deleted it, or called `checkpoint_requested`."""
+    if stamp is None:
+        return False
+    try:
+        return Path(flag_file).stat().st_mtime_ns != stamp
+    except OSError:
+        return True
+
+
+def is_done(asked: SaveAsked, last: Checkpoint) -> bool:
+    """Whether the flag file can go: a checkpoint was made since, and every rank could see it."""
+    since_s = (last.at - asked.at).total_seconds() - (last.took_s or 0.0)
+    return since_s >= 0 and (utc_now() - last.at).total_seconds() >= LEFT_FOR_S
+
+
+def withdraw(folder: RunFolder) -> None:
+    """Delete the flag file, if it is there: what it asked for is done, or is no longer wanted."""
+    try:
+        os.unlink(folder.save_flag)  # noqa: PTH108 - one call, and no other error of ours
+    except OSError:
+        return

@@ -16,7 +16,8 @@ FIELDS = [
     *("v", "job", "pid", "rank", "local_rank", "world_size", "attempt", "seq", "t", "steps"),
     *("last_step_t", "loss", "loss_state", "loss_step", "loss_sum", "loss_n", "loss_min"),
     *("loss_max", "loss_source", "step_time_s", "data_wait_s", "global_step", "total_steps"),
-    *("metrics", "stack_signal", "final"),
+    *("metrics", "stack_signal", "final", "phase", "phase_t", "stands_at", "batches"),
+    *("collectives", "saved", "save_signals", "flight_record"),
 ]
 
 

@@ -59,11 +59,11 @@ def _arm(loader, action):
 
 
 class StandIn:
-    """Last on sys.meta_path: a module of one function, where no real module of that name exists."""
+    """Last on sys.meta_path: a module of functions, where no real module of that name exists."""
 
-    def __init__(self, name, function):
+    def __init__(self, name, *functions):
         self._name = name
-        self._function = function
+        self._functions = functions
 
     def find_spec(self, fullname, path=None, target=None):
         """The stand-in's spec; asked only after every other finder has found nothing."""
@@ -77,5 +77,5 @@ class StandIn:
     def exec_module(self, module):
         """Fill the module."""
         module.__doc__ = "Stand-in for ddptop inside a job whose Python lacks the package."
-        module.report = self._function
-        module.__all__ = ["report"]
+        module.__all__ = [function.__name__ for function in self._functions]
+        module.__dict__.update(zip(module.__all__, self._functions))

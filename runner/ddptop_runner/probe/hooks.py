@@ -11,7 +11,7 @@ import sys
 import time
 from _thread import get_ident
 
-from . import compiled, device, recorder
+from . import compiled, device, recorder, saves
 
 UNSCALED = "_ddptop_unscaled"
 """Attribute of a scaled loss that holds the loss before scaling, detached."""
@@ -39,6 +39,7 @@ class Hooks:
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
+        self._saves = saves.Saves(record, is_own, _is_compiling(torch))
         self._patched = []
         self._step_handle = None
 
@@ -51,8 +52,9 @@ class Hooks:
             self._arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._meet),
             self._arm_data_loader,
+            lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: _hide_from_dynamo(
-                torch, (__name__, compiled.__name__, device.__name__, recorder.__name__)
+                torch, [part.__name__ for part in (compiled, device, recorder, saves)] + [__name__]
             ),
         ):
             try:
@@ -74,6 +76,14 @@ class Hooks:
         self._patch(scaler, "scale", self._scale)
         if "update" in vars(scaler):
             self._patch(scaler, "update", self._update)
+
+    def arm_safetensors(self, module):
+        """Notice what `safetensors.torch` saves."""
+        self._arm_save((module,), "save_file", saves.safetensors_target)
+
+    def arm_distributed_checkpoint(self, module):
+        """Notice what torch.distributed.checkpoint saves; `async_save` calls `save` on a thread."""
+        self._arm_save((module,), "save", saves.distributed_target)
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
@@ -286,19 +296,34 @@ class Hooks:
         for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
             self._patch(getattr(loader, name), "_next_data", self._next_data)
 
+    def _arm_save(self, owners, name, target_of):
+        """Put one wrapper in place of a function that several modules have."""
+        wrapped = self._saves.wrap(getattr(owners[0], name), target_of)
+        for owner in owners:
+            self._patch(owner, name, lambda original: wrapped)
+
     def _next_data(self, original):
         record, thread = self.record, self._training_thread
         clock, grad_enabled = time.monotonic, self.torch.is_grad_enabled
 
         def next_data(loader):
-            # without gradients it is an evaluation, in another thread a prefetch
-            if not grad_enabled() or get_ident() != thread:
-                return original(loader)
-            start_s = clock()
-            try:
-                return original(loader)
-            finally:
-                record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+            if record.batches is None:
+                record.batches = 0
+            # in another thread it is a prefetch
+            is_here = get_ident() == (record.step_thread or thread)
+            has_gradient = grad_enabled()
+            if is_here and has_gradient:
+                start_s = clock()
+                try:
+                    batch = original(loader)
+                finally:
+                    record.data_wait_s = (record.data_wait_s or 0.0) + clock() - start_s
+            else:
+                batch = original(loader)
+            record.batches += 1
+            if is_here:
+                record.is_batch_without_gradient = not has_gradient
+            return batch
 
         return next_data
 

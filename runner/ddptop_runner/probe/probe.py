@@ -27,10 +27,12 @@ def start():
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
                 "apex.amp": _apex_imported,
+                "safetensors.torch": _safetensors_imported,
+                "torch.distributed.checkpoint.state_dict_saver": _distributed_saver_imported,
             }
         ),
     )
-    sys.meta_path.append(finders.StandIn("ddptop", report))
+    sys.meta_path.append(finders.StandIn("ddptop", report, checkpoint_requested))
     if "torch" in sys.modules:  # a .pth file was quicker
         _torch_imported(sys.modules["torch"])
 
@@ -48,6 +50,13 @@ def report(loss=None, step=None, total=None, **metrics):
         current_session().report(loss, step, total, metrics)
     except Exception:  # reporting must never end a training
         pass
+
+
+def checkpoint_requested():
+    """Whether a person has asked for a checkpoint; see `save_request`."""
+    from . import save_request
+
+    return save_request.checkpoint_requested()
 
 
 def current_session():
@@ -74,6 +83,14 @@ def _deepspeed_imported(module):
 
 def _apex_imported(module):
     current_session().hooks.arm_apex(module)
+
+
+def _safetensors_imported(module):
+    current_session().hooks.arm_safetensors(module)
+
+
+def _distributed_saver_imported(module):
+    current_session().hooks.arm_distributed_checkpoint(module)
 
 
 def _before_fork():

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 import weakref
+from _thread import get_ident
 
 MAX_PENDING_LOSSES = 1024
 """More backward passes than this without a step, and the next step has no loss."""
@@ -76,6 +77,16 @@ class Recorder:
         """(smallest, largest) since the sender took it; finite losses only."""
         self.data_wait_s = None
         """Time spent waiting for data loaders, None where no loader was seen."""
+        self.batches = None
+        """Batches taken from data loaders, None where no loader was seen."""
+        self.is_batch_without_gradient = False
+        """Whether the training's thread took its last batch with gradients switched off."""
+        self.step_thread = None
+        """The thread that took the last step."""
+        self.saving = {}
+        """{thread: CLOCK_BOOTTIME since when it saves a file}."""
+        self.saved = None
+        """The last file that was saved, as the datagram's `saved`."""
         self.global_step = None
         self.total_steps = None
         self.metrics = {}
@@ -112,6 +123,7 @@ class Recorder:
         seen.iteration = steps = self._iterations
         if steps < self._reported_steps:
             steps = self._reported_steps
+        self.step_thread = get_ident()
         self.progress = (steps, boottime_s())
         if self.first_progress is None:
             self.first_progress = (*self.progress, self.data_wait_s)
@@ -156,6 +168,19 @@ class Recorder:
                 self.progress = (self.progress[0], boottime_s())
             self._step_loss(pending, self.steps)
             self._news()
+
+    def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode):
+        """A file was saved; it is told at once."""
+        self.saved = {
+            "path": path,
+            "n": self.saved["n"] + 1 if self.saved else 1,
+            "began_t": began_t,
+            "ended_t": ended_t,
+            "steps": steps,
+            "size_bytes": size_bytes,
+            "inode": inode,
+        }
+        self.dirty = True
 
     def set_loss(self, value, step, source):
         """A loss became known, perhaps later than the step it belongs to."""

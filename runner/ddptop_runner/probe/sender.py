@@ -14,6 +14,8 @@ import socket
 import time
 
 from . import identity, stacks
+from .flight import Flight
+from .phases import Phases
 from .recorder import boottime_s
 
 INTERVAL_S = 0.25
@@ -29,6 +31,9 @@ class Sender:
         self.record = record
         self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
         self.device_scalars = []
+        self.flight = Flight()
+        self.phases = Phases(record)
+        self._batches = None
         self._job = os.environ.get("DDPTOP_JOB_ID")
         self._pid = os.getpid()
         self._seq = 0
@@ -90,12 +95,29 @@ class Sender:
         """Collect what has arrived and send it if there is news, or nothing was sent for long."""
         for scalar in self.device_scalars:
             scalar.harvest()
+        for look in (self._look_at_collectives, self._look_at_phase, self._look_at_standstill):
+            try:
+                if look():
+                    self.record.dirty = True
+            except Exception:  # another torch than the ones known: the rest is sent all the same
+                pass
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
-        if self.record.dirty or is_due:
+        if self.record.dirty or is_due or self.record.batches != self._batches:
             self.record.dirty = False
+            self._batches = self.record.batches
             self.register_stacks()
             if not self.send():
                 self.record.dirty = True
+
+    def _look_at_collectives(self):
+        return self.flight.look()
+
+    def _look_at_phase(self):
+        return self.phases.look(boottime_s(), self.flight.collectives)
+
+    def _look_at_standstill(self):
+        progress = self.record.progress
+        return self.flight.watch(progress and progress[0], boottime_s())
 
     def send(self, is_final=False):
         """Send one datagram; False where nobody takes it."""
@@ -147,6 +169,14 @@ class Sender:
             "metrics": dict(record.metrics),
             "stack_signal": self._free_signal(),
             "final": is_final,
+            "phase": self.phases.phase,
+            "phase_t": self.phases.since_t,
+            "stands_at": self.phases.stands_at,
+            "batches": record.batches,
+            "collectives": self.flight.collectives,
+            "saved": record.saved,
+            "save_signals": stacks.save_signals(),
+            "flight_record": self.flight.path,
         }
 
     def _update_means(self, progress):
@@ -188,9 +218,19 @@ def finite(value):
 
 
 def encode(message):
-    """The datagram: JSON of at most MAX_BYTES, metrics left out from the end where too long."""
+    """The datagram: JSON of at most MAX_BYTES.
+
+    Where it is too long, metrics are left out from the end, and then what costs least to miss.
+    """
+    optional: list[tuple] = [("collectives", {}), ("stands_at", None), ("flight_record", None)]
     while True:
         data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
-        if len(data) <= MAX_BYTES or not message["metrics"]:
+        if len(data) <= MAX_BYTES:
             return data
-        message["metrics"].popitem()
+        if message["metrics"]:
+            message["metrics"].popitem()
+        elif optional:
+            name, nothing = optional.pop()
+            message[name] = nothing
+        else:
+            return data

@@ -49,6 +49,15 @@ def is_free(number):
     return signal.getsignal(number) is signal.SIG_DFL
 
 
+def save_signals():
+    """Numbers of the signals that ask many scripts to save, where this one handles them."""
+    return [
+        int(number)
+        for number in (signal.SIGUSR1, signal.SIGUSR2)
+        if callable(signal.getsignal(number))
+    ]
+
+
 def _is_caught(number):
     """Whether something outside Python's knowledge handles the signal."""
     try:

@@ -1,0 +1,208 @@
+"""Torch's flight recorder: how far each process group has come, and its whole record.
+
+The only place that knows the recorder's private names. Reading how far costs some 10 us and asks no
+device anything; the whole record is read only from a rank that stands still.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from . import identity
+
+RECORDERS = (("gloo", "_dump_fr_trace_json"), ("nccl", "_dump_nccl_trace_json"))
+"""(backend, function of torch._C._distributed_c10d); each backend numbers its groups for itself."""
+
+MAX_GROUPS = 8
+OTHER = "other"
+"""Where all groups after the first MAX_GROUPS are added up."""
+
+STANDSTILL_S = 5.0
+MAX_RECORDS = 3
+"""So many records are written at most by one process, each in place of the one before."""
+
+
+class Flight:
+    """Reads the recorder of one process; made anew after a fork."""
+
+    def __init__(self):
+        # after a fork the recorder's lock may be held by a thread that is no more
+        self._is_off = _world() is not None
+        self._has_begun = False
+        self._groups = Groups()
+        self._moved = None
+        self._moved_t = 0.0
+        self._has_written = False
+        self._records = 0
+        self.path = None
+        """The record that was written last."""
+        self.collectives = {}
+        """{group's name: [last enqueued, last completed]}."""
+
+    def look(self):
+        """Read how far the groups are; whether anything has changed."""
+        if self._is_off:
+            return False
+        world = _world()
+        if world is None and not self._has_begun:
+            return False
+        self._has_begun = True
+        if world is not None:
+            self._groups.meet(world)
+        found = self._groups.name(_statuses())
+        has_changed = found != self.collectives
+        self.collectives = found
+        return has_changed
+
+    def watch(self, steps, now_s):
+        """Write the whole record once the rank stands still in a collective.
+
+        Args:
+            steps: The rank's progress; None before the first.
+            now_s: CLOCK_BOOTTIME.
+
+        Returns:
+            Whether there is a new record.
+        """
+        moved = (steps, sum(done for _, done in self.collectives.values()))
+        if moved != self._moved:
+            self._moved, self._moved_t, self._has_written = moved, now_s, False
+        is_pending = any(entered > done for entered, done in self.collectives.values())
+        if (
+            not is_pending
+            or self._has_written
+            or now_s - self._moved_t < STANDSTILL_S
+            or self._records >= MAX_RECORDS
+        ):
+            return False
+        self._has_written = True
+        self._records += 1
+        path = write_record()
+        self.path = path or self.path
+        return path is not None
+
+
+class Groups:
+    """Names of process groups by the numbers that the recorder gives them.
+
+    The recorder counts the groups of one backend in the order in which this process made them. A
+    process makes only the groups that it belongs to, so that the same number is another group on
+    another rank; the name is the same on all.
+    """
+
+    def __init__(self):
+        self._made: dict[str, list] = {backend: [] for backend, _ in RECORDERS}
+        """{backend: [(identity of the group, name)]} in the order of making."""
+        self._alive = set()
+        self._shown = []
+
+    def meet(self, world):
+        """Note the groups that exist now.
+
+        Args:
+            world: torch.distributed's table of groups.
+        """
+        alive = [(id(group), str(name)) for group, name in list(world.pg_names.items())]
+        if len(alive) == len(self._alive) and self._alive.issuperset(alive):
+            return
+        configs = {id(group): str(config) for group, config in world.pg_backend_config.items()}
+        for group in alive:
+            if group not in self._alive:
+                for backend, made in self._made.items():
+                    if backend in configs.get(group[0], ""):
+                        made.append(group)
+        self._alive = set(alive)
+
+    def name(self, statuses):
+        """{name: [enqueued, completed]} of what the recorder says by number.
+
+        A group that was destroyed waits for nothing. A number that no group is known for, as where
+        torch makes groups of its own to check others, stands as `#number`: this rank's alone.
+
+        Args:
+            statuses: {backend: {number: (enqueued, completed)}}.
+        """
+        found: dict[str, list[int]] = {}
+        for backend, by_number in statuses.items():
+            made = self._made[backend]
+            is_known = len(made) > max(by_number, default=-1) and not _makes_helpers()
+            for number, (entered, done) in sorted(by_number.items()):
+                name = "#{}".format(number)
+                if is_known:
+                    name = made[number][1]
+                    if made[number] not in self._alive:
+                        entered = done
+                if name not in self._shown:
+                    self._shown.append(name)
+                if name not in self._shown[:MAX_GROUPS]:
+                    name = OTHER
+                sums = found.setdefault(name[:32], [0, 0])
+                sums[0] += entered
+                sums[1] += done
+        return found
+
+
+def write_record():
+    """Write the whole flight record; its path, None where that was not possible."""
+    folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
+    if not folder or rank is None:
+        return None
+    records = [
+        record for record in (_call(name) for _, name in RECORDERS) if record and _groups_in(record)
+    ]
+    if not records:
+        return None
+    attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
+    path = os.path.join(folder, "attempt-{}-rank-{}-flight-record.json".format(attempt, rank))
+    part = "{}.{}.part".format(path, os.getpid())
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with open(os.open(part, flags, 0o600), "wb") as file:
+            file.write(records[-1])
+        os.replace(part, path)
+    except OSError:
+        return None
+    return path
+
+
+def _statuses():
+    """{backend: {number of the group: (enqueued, completed)}}."""
+    statuses = {}
+    for backend, name in RECORDERS:
+        record = _call(name, includeCollectives=False)
+        if record:
+            statuses[backend] = {
+                int(number): (
+                    max(0, int(status["last_enqueued_collective"])),
+                    max(0, int(status["last_completed_collective"])),
+                )
+                for number, status in _groups_in(record).items()
+            }
+    return statuses
+
+
+def _groups_in(record):
+    return json.loads(record).get("pg_status") or {}
+
+
+def _call(name, **options):
+    """What a function of the recorder gives; None where torch has no such recorder."""
+    recorder: Any = sys.modules.get("torch._C._distributed_c10d")
+    function = getattr(recorder, name, None)
+    return None if function is None else function(**options)
+
+
+def _world():
+    """torch.distributed's table of groups while there is a default one, else None."""
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(module, "_world", None)
+    return world if world is not None and world.default_pg is not None else None
+
+
+def _makes_helpers():
+    """Whether torch makes a group more beside each one, to check its use."""
+    return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"

@@ -1,0 +1,154 @@
+"""Files that were saved: `torch.save` and its like, noted once they have returned."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import stat
+from _thread import get_ident
+
+from .recorder import boottime_s
+
+MAX_PATH_BYTES = 800
+"""A longer path, as JSON, does not fit into a datagram beside the rest."""
+MAX_ENTRIES = 4096
+"""Files of a folder whose sizes are added up."""
+
+
+class Saves:
+    """Notes what the threads of one process save."""
+
+    def __init__(self, record, is_own, is_compiling):
+        self._record = record
+        self._is_own = is_own
+        self._is_compiling = is_compiling
+
+    def wrap(self, original, target_of):
+        """`original`, noting what it saves.
+
+        The wrapper's own frame is taken out of the traceback of an exception that passes it
+        (from Python 3.11 on): the script's stderr is what it would be.
+
+        Args:
+            original: The function that saves.
+            target_of: Called with its arguments, gives the path or the file.
+        """
+        begin, end, is_own = self._begin, self._end, self._is_own
+
+        @functools.wraps(original)
+        def save(*args, **kwargs):
+            note = None
+            try:
+                note = begin(target_of, args, kwargs)
+            except Exception as error:
+                if not is_own(error):
+                    raise
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                end(note, False)
+                if error.__traceback__ is not None:
+                    error.__traceback__ = error.__traceback__.tb_next
+                raise
+            try:
+                end(note, True)
+            except Exception as error:
+                if not is_own(error):
+                    raise
+            return result
+
+        return save
+
+    def _begin(self, target_of, args, kwargs):
+        """Note that a thread has begun to save; None inside another save, and while compiling."""
+        record, thread = self._record, get_ident()
+        if self._is_compiling() or thread in record.saving:
+            return None
+        target = target_of(*args, **kwargs)
+        path = path_of(target)
+        if path is None:
+            return None
+        note = (thread, target, path, boottime_s(), record.progress and record.progress[0])
+        record.saving[thread] = note[3]
+        return note
+
+    def _end(self, note, has_saved):
+        if note is None:
+            return
+        thread, target, path, began_t, steps = note
+        record = self._record
+        record.saving.pop(thread, None)
+        if has_saved:
+            kept = size_and_inode(target, path)
+            if kept is not None:
+                record.has_saved(path, began_t, boottime_s(), steps, *kept)
+
+
+def torch_target(obj, f, *args, **kwargs):
+    """Where `torch.save` writes."""
+    return f
+
+
+def safetensors_target(tensors, filename, *args, **kwargs):
+    """Where `safetensors.torch.save_file` writes."""
+    return filename
+
+
+def distributed_target(*args, checkpoint_id=None, storage_writer=None, **kwargs):
+    """Where `torch.distributed.checkpoint.save` writes: a folder."""
+    return getattr(storage_writer, "path", None) if checkpoint_id is None else checkpoint_id
+
+
+def path_of(target):
+    """The absolute path of a path or an open file; None for memory, pipes and the unknown."""
+    if not isinstance(target, (str, bytes, os.PathLike)):
+        if not isinstance(target, io.IOBase) and not hasattr(target, "fileno"):
+            return None
+        name = getattr(target, "name", None)
+        if not isinstance(name, (str, bytes)):
+            return None
+        try:
+            if not stat.S_ISREG(os.fstat(target.fileno()).st_mode):
+                return None
+        except (OSError, ValueError):
+            return None
+        target = name
+    path = os.fsdecode(target)
+    if "://" not in path:
+        path = os.path.abspath(path)
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+    return path if len(json.dumps(path)) <= MAX_PATH_BYTES else None
+
+
+def size_and_inode(target, path):
+    """(bytes, inode) of what was saved, each None where it cannot be said; None for a device."""
+    try:
+        if not isinstance(target, (str, bytes, os.PathLike)):
+            status = os.fstat(target.fileno())
+            # what is still in the file object's buffer counts
+            return max(status.st_size, target.tell()), status.st_ino
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            return folder_bytes(path), status.st_ino
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, status.st_ino
+    except (OSError, ValueError):
+        return None, None
+    return None
+
+
+def folder_bytes(path):
+    """Bytes of the files directly in a folder; None where there are very many."""
+    total = 0
+    with os.scandir(path) as entries:
+        for count, entry in enumerate(entries):
+            if count >= MAX_ENTRIES:
+                return None
+            if entry.is_file():
+                total += entry.stat().st_size
+    return total

@@ -1,0 +1,252 @@
+"""Where a thread stands, and what that says of the training: pure but for `frames_of`.
+
+The innermost frame that is recognised decides, with three exceptions. What a data loader calls is
+the data loader's, whatever it is. Waiting (for data, in a collective) is kept apart from what it is
+done for, so that an evaluation that gathers its results now and then stays an evaluation. Frames of
+torch.compile that stand around any compiled call say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+
+MAX_FRAMES = 120
+MAX_LENGTH = 120
+
+LOADERS = ("torch/utils/data/", "torchdata/", "nvidia/dali/")
+
+COLLECTIVES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/rendezvous.py",
+    "horovod/torch/mpi_ops.py",
+)
+COLLECTIVES_WITHIN = {
+    "_verify_param_shape_across_processes": "torch/distributed/utils.py",
+    "_sync_module_states": "torch/distributed/utils.py",
+    "_sync_params_and_buffers": "torch/distributed/utils.py",
+    "_sync_buffers": "torch/nn/parallel/distributed.py",
+}
+"""Functions that wait below Python, by file."""
+
+COMPILERS = (
+    "torch/_dynamo/",
+    "torch/_inductor/",
+    "torch/utils/cpp_extension.py",
+    "triton/compiler/",
+    "triton/backends/",
+)
+RUNS_COMPILED = (
+    "torch/_dynamo/eval_frame.py",
+    "torch/_dynamo/external_utils.py",
+    "torch/_dynamo/decorators.py",
+    "torch/_dynamo/utils.py",
+    "torch/_dynamo/compiled_autograd.py",
+    "torch/_inductor/output_code.py",
+    "torch/_inductor/codecache.py",
+    "torch/_inductor/utils.py",
+    "torch/_inductor/cudagraph",
+    "torch/_inductor/runtime/",
+)
+"""Parts of compilers that are there while compiled code runs."""
+
+STORES = (
+    "torch/serialization.py",
+    "torch/distributed/checkpoint/",
+    "safetensors/",
+    "joblib/numpy_pickle.py",
+)
+STORES_WITHIN = {
+    "savez": "numpy/lib/",
+    "_savez": "numpy/lib/",
+    "savez_compressed": "numpy/lib/",
+    "save": "numpy/lib/",
+    "create_dataset": "h5py/",
+}
+
+FRAMEWORKS = (
+    *("lightning/", "pytorch_lightning/", "transformers/", "accelerate/", "deepspeed/", "trl/"),
+    *("composer/", "ignite/", "mmengine/", "fairseq/", "ultralytics/", "fastai/", "torchtune/"),
+)
+"""Installed packages whose function names mean what a script's own would."""
+
+EVALUATES = frozenset(
+    (
+        *("eval", "evals", "evaluate", "evaluation", "evaluating", "val", "validate"),
+        *("validation", "validating", "predict", "prediction", "inference", "infer"),
+    )
+)
+TESTS = frozenset(
+    ("test", "test_loop", "test_epoch", "test_step", "test_model", "run_test", "do_test")
+)
+STORE_VERBS = frozenset(("save", "saving", "write", "dump", "store", "load", "restore", "resume"))
+STORE_NOUNS = frozenset(
+    (
+        *("checkpoint", "checkpoints", "ckpt", "ckpts", "model", "models", "state", "states"),
+        *("snapshot", "weights", "pretrained", "optimizer"),
+    )
+)
+STORE_NAMES = frozenset(("save", "from_pretrained"))
+NEITHER = frozenset(
+    ("train", "training", "trainer", "fit", "main", "should", "is", "has", "maybe", "if", "check")
+)
+"""A function with such a word in its name says nothing: it holds the rest."""
+
+WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+
+_STDLIB = tuple(
+    {
+        os.path.dirname(os.__file__) + os.sep,
+        sysconfig.get_paths()["stdlib"] + os.sep,
+        sysconfig.get_paths()["platstdlib"] + os.sep,
+    }
+)
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
+_kinds: dict = {}
+MAX_KINDS = 4096
+
+
+def frames_of(thread):
+    """[(file, function, line)] of a thread's stack, innermost first; [] where there is none."""
+    if not _has_lock():  # the frames would move as we look
+        return []
+    frame = sys._current_frames().get(thread)
+    found: list[tuple] = []
+    while frame is not None and len(found) < MAX_FRAMES:
+        code = frame.f_code
+        found.append((code.co_filename, code.co_name, frame.f_lineno))
+        # one frame at a time is kept alive, and never longer than this loop
+        frame = frame.f_back
+    return found
+
+
+def recognise(frames):
+    """What a stack says: (waits, does).
+
+    `waits` is "data", "collective" or None: what the thread waits for, at the innermost. `does` is
+    "compile", "checkpoint", "evaluation" or None: what that is a part of.
+
+    Args:
+        frames: [(file, function, ...)], innermost first.
+    """
+    waits = does = None
+    for frame in frames:
+        kind = kind_of(frame[0], frame[1])
+        if kind == "data":
+            waits, does = "data", None
+        elif kind == "collective":
+            if waits is None and does is None:
+                waits = "collective"
+        elif kind is not None and does is None:
+            does = kind
+    return waits, does
+
+
+def place(frames):
+    """`file:line in function` of the innermost frame of the person's code, None without one.
+
+    Where all code is installed, of the innermost frame that is not torch's.
+    """
+    # code without a file is the script's where all else is called from it, as under -c
+    typed = frames[-1][0] if frames and frames[-1][0].startswith("<") else None
+    for is_wanted in (is_script, is_library):
+        for file, function, line in frames:
+            if is_wanted(file) and (file == typed or not file.startswith("<")):
+                text = "{}:{} in {}".format(os.path.basename(file), line, function)
+                return text.encode("utf-8", "replace").decode()[:MAX_LENGTH]
+    return None
+
+
+def kind_of(file, function):
+    """What one frame says: a phase, or None."""
+    key = (file, function)
+    try:
+        return _kinds[key]
+    except KeyError:
+        if len(_kinds) >= MAX_KINDS:
+            _kinds.clear()
+        kind = _kinds[key] = _kind_of(file, function)
+        return kind
+
+
+def _kind_of(file, function):
+    if function == "<module>":  # an import
+        return None
+    inner = _within_packages(file)
+    if inner is not None:
+        if inner.startswith(LOADERS):
+            return "data"
+        if inner.startswith(COLLECTIVES) or _is_within(COLLECTIVES_WITHIN, inner, function):
+            return "collective"
+        if inner.startswith(COMPILERS) and not inner.startswith(RUNS_COMPILED):
+            return "compile"
+        if inner.startswith("torch/_inductor/runtime/") and (
+            "benchmark" in function or "precompile" in function
+        ):
+            return "compile"
+        if inner.startswith(STORES) or _is_within(STORES_WITHIN, inner, function):
+            return "checkpoint"
+        if not inner.startswith(FRAMEWORKS):
+            return None
+        if inner.endswith(("/evaluation_loop.py", "/prediction_loop.py")):
+            return "evaluation"
+    elif not is_script(file):
+        return None
+    return _kind_of_name(function)
+
+
+def _kind_of_name(function):
+    """What the name of a function of a person or of a framework says."""
+    words = [word.lower() for word in WORD.findall(function)]
+    if not NEITHER.isdisjoint(words):
+        return None
+    if function in STORE_NAMES or not (
+        STORE_VERBS.isdisjoint(words) or STORE_NOUNS.isdisjoint(words)
+    ):
+        return "checkpoint"
+    if function in TESTS or not EVALUATES.isdisjoint(words):
+        return "evaluation"
+    return None
+
+
+def is_script(file):
+    """Whether a file is the person's own."""
+    return not (
+        file.startswith(_OWN)
+        or file.startswith(("<frozen", "<eval_with_key", "<__"))
+        or _within_packages(file) is not None
+        or file.startswith(_STDLIB)
+        or "/torchinductor_" in file
+    )
+
+
+def is_library(file):
+    """Whether a file is an installed package's other than torch."""
+    inner = _within_packages(file)
+    return inner is not None and not inner.startswith(("torch/", "triton/"))
+
+
+def _within_packages(file):
+    """A file's path inside the folder of installed packages, None for any other."""
+    for folder in _PACKAGES:
+        head, found, inner = file.rpartition(folder)
+        if found:
+            return inner
+    head, found, inner = file.rpartition(_torch_folder())
+    return "torch/" + inner if found and not head else None
+
+
+def _torch_folder():
+    """Where torch is, should it be a checkout."""
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    return os.path.dirname(file) + os.sep if file else "\0"
+
+
+def _is_within(files, inner, function):
+    return function in files and inner.startswith(files[function])

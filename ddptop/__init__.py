@@ -1,9 +1,10 @@
 """ddptop: launch, watch and keep alive distributed training from one terminal.
 
-In a training script, optional: `ddptop.report(loss=..., step=..., total=..., **metrics)`.
+In a training script, optional: `ddptop.report(loss=..., step=..., total=..., **metrics)`, and
+`if ddptop.checkpoint_requested(): save()`.
 """
 
-from ddptop.reporting import report
+from ddptop.reporting import checkpoint_requested, report
 from ddptop_runner.version import __version__
 
-__all__ = ["__version__", "report"]
+__all__ = ["__version__", "checkpoint_requested", "report"]

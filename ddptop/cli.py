@@ -189,11 +189,39 @@ def logs(job: str | None, rank: str, follow: bool, lines: int, attempt: int | No
     metavar="SECONDS",
     help="between SIGTERM and SIGKILL",
 )
-def stop(job: str, grace: float) -> int:
+@click.option("--save", is_flag=True, help="have it save a checkpoint first; without one, go on")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="with --save: for the checkpoint (default: 60)",
+)
+def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
     """End a job; returns when its last process is gone."""
     from ddptop.commands.stop import run
 
-    return run(job, grace)
+    if timeout is not None and not save:
+        raise UsageError("--timeout is for the checkpoint of --save", "add --save, or use --grace")
+    return run(job, grace, save=save, timeout_s=timeout)
+
+
+@cli.command()
+@click.argument("job", required=False)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="for the checkpoint (default: 60)",
+)
+def checkpoint(job: str | None, timeout: float | None) -> int:
+    """Have a job save now, and print what it saved.
+
+    Sends the signal that the script handles (SIGUSR1 or SIGUSR2), and none where it handles none,
+    and makes the file that the script knows as DDPTOP_CHECKPOINT_FILE. Nothing is ever ended by it.
+    """
+    from ddptop.commands.checkpoint import run
+
+    return run(job, timeout)
 
 
 @cli.command()

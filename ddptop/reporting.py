@@ -1,4 +1,4 @@
-"""`ddptop.report`: what a training script may tell ddptop, if it wants to."""
+"""`ddptop.report` and `ddptop.checkpoint_requested`: what a training script may say and ask."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def report(
     probe = sys.modules.get("_ddptop_probe")
     if probe is not None:
         probe.report(loss, step, total, **metrics)
+
+
+def checkpoint_requested() -> bool:
+    """Whether a person has asked for a checkpoint (`ddptop checkpoint`, `ddptop stop --save`).
+
+    True once per request and process; always False outside a job. Looking costs microseconds, so a
+    script may ask after every step. Ranks learn of a request by themselves, maybe a step apart:
+    where saving needs all ranks, ask on one of them and broadcast the answer.
+    """
+    from ddptop_runner.probe import save_request
+
+    asked: bool = save_request.checkpoint_requested()  # type: ignore[no-untyped-call]
+    return asked

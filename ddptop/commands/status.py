@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from ddptop.output import (
     NOT_AVAILABLE,
     count,
@@ -19,10 +21,13 @@ from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.logs import last_lines
 from ddptop_runner.model import RankSample
 from ddptop_runner.registry import JobView, resolve
+from ddptop_runner.saves.book import size_in_words
 
 FAILED_LINES = 15
 """Lines of the failing rank's log that are shown."""
 STALE_S = 5.0
+MISSED_AFTER_S = 60.0
+"""A job that trains for so long without a checkpoint is worth a word."""
 
 
 def run(job: str | None, as_json: bool) -> int:
@@ -61,6 +66,8 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  devices: {devices_in_words(view.spec.devices)}")
     if note := _device_note(view, status):
         lines.append(f"  device figures: {note}")
+    if saved := _checkpoint(view, status):
+        lines.append(f"  checkpoint: {saved}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
         headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]
@@ -77,6 +84,22 @@ def _device_note(view: JobView, status: JobStatus) -> str | None:
     if any(alert.id in ("gpu-lost", "queued") for alert in status.alerts):
         return None
     return view.snapshot.device_note
+
+
+def _checkpoint(view: JobView, status: JobStatus) -> str | None:
+    """`epoch-3.pt at step 120, 4s ago (12.3 MiB)`; None while it is too early to miss one."""
+    saved = status.checkpoint
+    if saved is None:
+        trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0
+        seen = view.is_live and view.spec.probe and trains_s >= MISSED_AFTER_S
+        return "none seen yet" if seen else None
+    step = "" if saved.step is None else f" at step {saved.step}"
+    ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
+    attempt = ""
+    if saved.attempt is not None and saved.attempt != status.attempt:
+        attempt = f" of attempt {saved.attempt}"
+    size_ = "" if saved.size_bytes is None else f" ({size_in_words(saved.size_bytes)})"
+    return f"{PurePath(saved.path).name}{step}{attempt}, {ago} ago{size_}"
 
 
 def _cells(rank: RankSample) -> list[str]:

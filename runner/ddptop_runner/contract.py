@@ -12,6 +12,7 @@ from ddptop_runner.model import (
     Alert,
     Base,
     Cause,
+    Checkpoint,
     GpuSample,
     Imbalance,
     JobState,
@@ -106,6 +107,8 @@ class JobStatus(Base, frozen=True, kw_only=True):
     gpus: list[GpuSample]
     imbalance: Imbalance
     alerts: list[Alert]
+    checkpoint: Checkpoint | None
+    """The last one that was seen being written."""
 
 
 def job_row(view: JobView) -> JobRow:
@@ -221,6 +224,7 @@ def job_status(view: JobView) -> JobStatus:
             gpus=[],
             imbalance=Imbalance(),
             alerts=[],
+            checkpoint=None,
         )
     return JobStatus(
         job=view.job,
@@ -244,4 +248,5 @@ def job_status(view: JobView) -> JobStatus:
         gpus=snapshot.gpus,
         imbalance=snapshot.imbalance,
         alerts=snapshot.alerts,
+        checkpoint=snapshot.checkpoint,
     )

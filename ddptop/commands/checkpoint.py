@@ -1,0 +1,22 @@
+"""`ddptop checkpoint`: have a job save now, and print where."""
+
+from __future__ import annotations
+
+from ddptop.output import put, say
+from ddptop_runner.registry import resolve
+from ddptop_runner.saves import wanted
+from ddptop_runner.saves.book import seconds_in_words, size_in_words
+
+
+def run(job: str | None, timeout_s: float | None) -> int:
+    """Ask for a checkpoint, wait until it is whole, and print its path."""
+    view = resolve(job)
+    asked = wanted.ask(view)
+    say(f"ddptop: {view.job} is asked to save by {asked.in_words()}")
+    saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
+    step = "" if saved.step is None else f" at step {saved.step}"
+    size = "" if saved.size_bytes is None else f", {size_in_words(saved.size_bytes)}"
+    took = "" if saved.took_s is None else f", in {seconds_in_words(saved.took_s)}"
+    say(f"ddptop: saved{step}{size}{took}")
+    put(saved.path)
+    return 0

@@ -79,6 +79,7 @@ class HistoryWriter:
         """Rows and events given up because the file could not be written for too long."""
         self.problem: str | None = None
         """Why the last batch could not be written; None when it was."""
+        self._gap: tuple[float, float] | None = None
         self.damaged_file: Path | None = None
         """What was found damaged and set aside by this writer, the last one."""
         self._batch_s = batch_s
@@ -292,8 +293,25 @@ class HistoryWriter:
         for waiting in lists:
             excess = len(waiting) - MAX_PENDING_ROWS
             if excess > 0:
+                self._note_gap(waiting[:excess])
                 del waiting[:excess]
                 self.lost_writes += excess
+
+    def _note_gap(self, lost: list[Any]) -> None:
+        times = [one.ts.timestamp() if isinstance(one, Event) else float(one[0]) for one in lost]
+        if self._gap is not None:
+            times += self._gap
+        self._gap = min(times), max(times)
+
+    def take_gap(self) -> tuple[float, float] | None:
+        """From when to when rows were given up since this was last asked, in unix seconds.
+
+        None while the file still cannot be written: the gap may grow.
+        """
+        if self.problem is not None:
+            return None
+        gap, self._gap = self._gap, None
+        return gap
 
     def _set_aside(self) -> None:
         """Rename the damaged file, with its WAL, so that a new one can take its place."""

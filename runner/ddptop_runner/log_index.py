@@ -47,7 +47,7 @@ class LogIndex(Base, frozen=True, kw_only=True):
     pieces: list[LogPiece] = []
     """Without gaps or overlaps, from the log's first byte on."""
     punched_to: int = 0
-    """The file's blocks up to this logical byte were given back."""
+    """The file's blocks up to this logical byte are given back, or will be in a moment."""
     base_byte: int = 0
     """The logical offset of the file's first byte: more than 0 once someone has cut it short."""
 
@@ -111,17 +111,20 @@ def decode_index(data: bytes) -> LogIndex | None:
     return index
 
 
+def range_of(archive: Path) -> tuple[int, int] | None:
+    """The logical bytes that an archive's header names; None where it names none."""
+    try:
+        with archive.open("rb") as file:
+            found = _RANGE.search(file.read(128))
+    except OSError:
+        return None
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def rebuilt(log: Path) -> LogIndex:
     """The index of a log by what its archives say; what is between them counts as missing."""
-    ranges = []
-    for path in archives(log).values():
-        try:
-            with path.open("rb") as file:
-                found = _RANGE.search(file.read(128))
-        except OSError:
-            continue
-        if found:
-            ranges.append((int(found[1]), int(found[2]), path.name))
+    found = ((range_of(path), path.name) for path in archives(log).values())
+    ranges = [(*range_, name) for range_, name in found if range_ is not None]
     pieces: list[LogPiece] = []
     at = 0
     for from_byte, to_byte, name in sorted(ranges):

@@ -90,7 +90,7 @@ def _to_next_start(log: LogFile) -> None:
     if position <= log.first:
         return
     log.seek(position - 1)
-    if log.read(1) == b"\n":
+    if log.read(1).endswith(b"\n"):  # the line that stands for a gap has more than one byte
         log.seek(position)
         return
     log.seek(position)

@@ -1,11 +1,34 @@
-"""Looks after a live job's run folder once a second: log sizes and disk space."""
+"""Looks after a live job's run folder once a second: log sizes, disk space, damaged files."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ddptop_runner import logs
 from ddptop_runner.alerts import Finding
+from ddptop_runner.clock import utc_now
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.log_index import size_in_words
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
+from ddptop_runner.upkeep import space
+from ddptop_runner.upkeep.rank_log import DEFAULT_LIMIT_BYTES, LogNews, RankLog, trim
+from ddptop_runner.upkeep.steady import SteadyFile
+
+RESERVE_BYTES = 2 << 20
+"""Held back for the history and the job's end, for the day when the disk is full."""
+SMALL_RESERVE_BYTES = 512 * 1024
+"""For the history's write-ahead log, and for the supervisor's own log."""
+TELL_EVERY_S = 60.0
+"""A log that gives up its head again and again is told of at most so often."""
+NICE = 10
 
 
 class RunFolderKeeper:
@@ -14,14 +37,263 @@ class RunFolderKeeper:
     Args:
         folder: the job's run folder.
         spec: the job.
-        story: is told of what is given up, once.
+        story: is told of what is given up.
+        history: the job's history.
+        snapshot_file: the job's snapshot.
     """
 
-    def __init__(self, folder: RunFolder, spec: JobSpec, story: Story) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: JobSpec,
+        story: Story,
+        history: HistoryWriter | None = None,
+        snapshot_file: SteadyFile | None = None,
+    ) -> None:
         self._folder = folder
-        self._spec = spec
+        self._limit = spec.log_limit_bytes or DEFAULT_LIMIT_BYTES
         self._story = story
+        self._history = history
+        self._snapshot_file = snapshot_file
+        self._reserve = space.Reserve(folder.path / "reserve", RESERVE_BYTES)
+        self._worker = ThreadPoolExecutor(1, "ddptop-archive", initializer=_be_nice)
+        self._attempt: int | None = None
+        self._logs: dict[int, RankLog] = {}
+        self._reserved_own_to = 0
+        self._given_up = _Tally()
+        self._dropped = _Tally()
+        self._full_since: dt.datetime | None = None
+        self._unpunchable: set[int] = set()
+        self._damaged: list[str] = []
+        self._damaged_history: Path | None = None
+        self._reserved_wal_to = 0
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
-        """Do what is due; what a person should know."""
+        """Do what is due; what a person should know. Takes well below a millisecond."""
+        self._track(attempt)
+        for rank, log in list(self._logs.items()):
+            try:
+                log.look(now_s)
+            except OSError:  # its file is gone
+                self._forget(rank)
+                continue
+            self._tell_news(log)
+        self._reserve_for_others()
+        self._given_up.tell(self._tell_given_up, now_s)
+        self._dropped.tell(self._tell_dropped, now_s)
+        return [*self._room_findings(), *self._history_findings(), *self._log_findings()]
+
+    def close(self) -> None:
+        """The job has ended: give back all that was held for it, so that its end can be written."""
+        for rank in list(self._logs):
+            self._forget(rank)
+        self._worker.shutdown()
+        if self._full_since is not None:
+            self._space_is_back(still_full=True)
+        self._given_up.tell(self._tell_given_up, None)
+        self._dropped.tell(self._tell_dropped, None)
+        for attempt in logs.attempts(self._folder):
+            for rank in logs.ranks(self._folder, attempt):
+                trim(self._folder.log_file(attempt, rank))
+        self._reserve.release()
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def _track(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            for rank in list(self._logs):
+                self._forget(rank)
+            self._attempt = attempt
+        for rank in logs.ranks(self._folder, attempt):
+            if rank not in self._logs:
+                path = self._folder.log_file(attempt, rank)
+                with contextlib.suppress(OSError):
+                    self._logs[rank] = RankLog(path, rank, self._limit, self._worker)
+
+    def _forget(self, rank: int) -> None:
+        log = self._logs.pop(rank)
+        log.close()
+        self._tell_news(log)
+
+    def _tell_news(self, log: RankLog) -> None:
+        while log.news:
+            self._take_news(log.rank, log.news.pop(0))
+
+    def _take_news(self, rank: int, news: LogNews) -> None:
+        if news.kind == "given up":
+            self._given_up.add(rank, news)
+        elif news.kind == "dropped":
+            self._dropped.add(rank, news)
+        elif news.kind == "unpunchable":
+            self._unpunchable.add(rank)
+        elif news.kind == "damaged":
+            self._damaged.append(news.words)
+            self._tell(news.words)
+        elif news.kind == "cut":
+            size = size_in_words(news.to_byte - news.from_byte)
+            self._tell(f"rank {rank}'s log was cut short from outside: {size} are gone from it")
+        elif news.kind == "failed":
+            self._tell(f"the head of rank {rank}'s log cannot be archived ({news.words})")
+
+    def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
+        self._tell(
+            f"disk full: {size_in_words(size)} (bytes {from_byte} to {to_byte}) of rank {rank}'s"
+            " log were given up so that training goes on"
+        )
+
+    def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
+        self._tell(
+            f"the archives of rank {rank}'s log reached their limit: the oldest were deleted,"
+            f" {size_in_words(size)} of the log (bytes {from_byte} to {to_byte})"
+        )
+
+    def _tell(self, message: str) -> None:
+        self._story.tell("alert", message, attempt=self._attempt)
+
+    def _log_findings(self) -> list[Finding]:
+        found = []
+        ranks = tuple(sorted(self._unpunchable & self._logs.keys()))
+        if ranks:
+            limit = size_in_words(self._limit)
+            message = (
+                f"logs grow beyond their limit of {limit}: the file system of the run folder"
+                " cannot punch holes into files"
+            )
+            found.append(Finding("log-limit", "warning", message, ranks))
+        if self._damaged:
+            found.append(Finding("damaged-file", "warning", "; ".join(self._damaged)))
+        return found
+
+    # -- the disk --------------------------------------------------------------------------------
+
+    def _reserve_for_others(self) -> None:
+        """Blocks for what guardian and supervisor print, and for the history's next rows."""
+        own = self._folder.supervisor_log
+        self._reserved_own_to = _hold(own, self._reserved_own_to)
+        if self._history is not None:  # SQLite keeps no lock on this file of its three
+            wal = self._history.path.with_name(f"{self._history.path.name}-wal")
+            self._reserved_wal_to = _hold(wal, self._reserved_wal_to)
+
+    def _room_findings(self) -> list[Finding]:
+        snapshot = self._snapshot_file
+        is_full = any(log.lacks_room for log in self._logs.values())
+        is_full = is_full or (snapshot is not None and snapshot.no_room)
+        is_full = is_full or self._history_lacks_room()
+        if is_full:
+            if self._full_since is None:
+                self._full_since = utc_now()
+            self._reserve.release(keep_bytes=RESERVE_BYTES // 2)
+            if any(log.reserved_bytes == 0 for log in self._logs.values()):
+                self._reserve.release()  # a rank that has just begun to write
+        elif self._reserve.take() and self._full_since is not None:
+            self._space_is_back()
+        room = space.room(self._folder.path)
+        left = "n/a" if room is None else size_in_words(room.free_bytes)
+        if self._full_since is not None:
+            since = f"{self._full_since.astimezone():%H:%M:%S}"
+            message = (
+                f"the disk of the run folder is full ({left} left, since {since}): training goes"
+                " on, logs give up their oldest lines, figures wait in memory; free some space"
+            )
+            return [Finding("disk-full", "error", message)]
+        if room is not None and room.is_low:
+            message = f"the disk of the run folder is nearly full: {left} left"
+            return [Finding("disk-low", "warning", message, hold_s=3.0)]
         return []
+
+    def _history_lacks_room(self) -> bool:
+        return self._history is not None and "full" in (self._history.problem or "")
+
+    def _space_is_back(self, *, still_full: bool = False) -> None:
+        assert self._full_since is not None  # the caller looked
+        since, until = self._full_since.astimezone(), utc_now().astimezone()
+        self._full_since = None
+        what = "the job ended with the disk full" if still_full else "the disk has space again"
+        parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
+        lost = self._given_up.sum_up()
+        parts += [f"{size_in_words(size)} of rank {rank}'s log are gone" for rank, size in lost]
+        if not lost:
+            parts.append("no line of a log is gone")
+        self._tell("; ".join([*parts, *self._history_gap()]))
+
+    def _history_gap(self) -> list[str]:
+        if self._history is None:
+            return []
+        gap = self._history.take_gap()
+        if gap is not None:
+            begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
+            return [f"history has no figures from {begin:%H:%M:%S} to {end:%H:%M:%S}"]
+        return [] if self._history.problem else ["no figure of the history is missing"]
+
+    # -- the history -----------------------------------------------------------------------------
+
+    def _history_findings(self) -> list[Finding]:
+        history = self._history
+        if history is None:
+            return []
+        if history.damaged_file is not None and history.damaged_file != self._damaged_history:
+            self._damaged_history = history.damaged_file
+            words = (
+                f"{history.path.name} was damaged: it was set aside as"
+                f" {history.damaged_file.name} and begun anew; what it held is not shown"
+            )
+            self._damaged.append(words)
+            self._tell(words)
+        if history.problem is None and self._full_since is None:
+            for words in self._history_gap():
+                if words.startswith("history has no"):
+                    self._tell(words)
+        if history.problem is None or self._full_since is not None:
+            return []
+        return [Finding("history", "error", f"{history.problem}; figures wait", hold_s=10.0)]
+
+
+class _Tally:
+    """What was given up, rank by rank, told once in a while."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, list[int]] = {}
+        self._told_s: dict[int, float] = {}
+        self._sums: dict[int, int] = {}
+
+    def add(self, rank: int, news: LogNews) -> None:
+        size = news.to_byte - news.from_byte
+        self._sums[rank] = self._sums.get(rank, 0) + size
+        waiting = self._waiting.setdefault(rank, [news.from_byte, news.to_byte, 0])
+        waiting[1] = max(waiting[1], news.to_byte)
+        waiting[2] += size
+
+    def tell(self, tell: Callable[[int, int, int, int], None], now_s: float | None) -> None:
+        """Tell what is due; all of it where `now_s` is None."""
+        for rank in list(self._waiting):
+            last_s = self._told_s.get(rank)
+            if now_s is None or last_s is None or now_s - last_s >= TELL_EVERY_S:
+                if now_s is not None:
+                    self._told_s[rank] = now_s
+                tell(rank, *self._waiting.pop(rank))
+
+    def sum_up(self) -> list[tuple[int, int]]:
+        """(rank, bytes) of all since the last sum."""
+        sums, self._sums = self._sums, {}
+        return sorted(sums.items())
+
+
+def _hold(path: Path, held_to: int) -> int:
+    """Have blocks beyond a file's end; up to which byte."""
+    with contextlib.suppress(OSError):
+        size = path.stat().st_size
+        if size <= held_to - SMALL_RESERVE_BYTES // 2 and held_to <= size + SMALL_RESERVE_BYTES:
+            return held_to
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            space.reserve(fd, size, SMALL_RESERVE_BYTES)
+        finally:
+            os.close(fd)
+        return size + SMALL_RESERVE_BYTES
+    return held_to
+
+
+def _be_nice() -> None:
+    """Let the archiving thread, and it alone, make way for the training."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

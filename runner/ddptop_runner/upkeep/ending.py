@@ -1,0 +1,76 @@
+"""Writes a job's end: its history and its last snapshot, also on a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import time
+
+import msgspec
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Alert, NodeSnapshot, encode
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.upkeep.steady import SteadyFile
+
+RETRY_FOR_S = 600.0
+"""A job that ended is not seen to have before its last snapshot is written: that is worth waiting
+for. The history's last figures are waited for a tenth of it."""
+RETRY_S = 1.0
+
+
+async def write_end(
+    folder: RunFolder, snapshot: NodeSnapshot, history: HistoryWriter, file: SteadyFile
+) -> None:
+    """Close the history and write the last snapshot; returns when both are done or hopeless.
+
+    Args:
+        folder: the job's run folder.
+        snapshot: the last one.
+        history: still open.
+        file: where the snapshot goes.
+    """
+    if not _is_written(history):  # that the job has ended is told first
+        await _until_written(file, snapshot)
+        deadline_s = time.monotonic() + RETRY_FOR_S / 10
+        while not _is_written(history) and time.monotonic() < deadline_s:
+            await asyncio.sleep(RETRY_S)
+    problem = history.problem
+    history.close(final=True)
+    _bring_home(folder)
+    if problem is not None:
+        message = f"{problem}: the last figures and events are missing"
+        alert = Alert(id="history", severity="error", message=message, since=utc_now())
+        snapshot = msgspec.structs.replace(snapshot, alerts=[*snapshot.alerts, alert])
+        sys.stderr.write(f"ddptop: {message}\n")
+    await _until_written(file, snapshot)
+    file.close()
+
+
+def _is_written(history: HistoryWriter) -> bool:
+    history.flush()
+    return history.problem is None
+
+
+async def _until_written(file: SteadyFile, snapshot: NodeSnapshot) -> None:
+    deadline_s = time.monotonic() + RETRY_FOR_S
+    while not file.write(encode(snapshot)) and time.monotonic() < deadline_s:
+        await asyncio.sleep(RETRY_S)
+
+
+def _bring_home(folder: RunFolder) -> None:
+    """The history into the run folder, from where it lived; without room it stays there."""
+    if folder.live_dir == folder.path:
+        return
+    target = folder.path / "history.db"
+    try:
+        shutil.copy2(folder.live_dir / "history.db", target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            target.unlink()
+        return
+    shutil.rmtree(folder.live_dir, ignore_errors=True)
+    folder.local_pointer.unlink(missing_ok=True)

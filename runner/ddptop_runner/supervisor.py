@@ -11,7 +11,6 @@ import contextlib
 import datetime as dt
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -46,10 +45,12 @@ from ddptop_runner.model import (
 )
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
-from ddptop_runner.spec import JobSpec, read_spec, write_atomic
+from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.story import Story
 from ddptop_runner.supervisor_server import ControlServer
+from ddptop_runner.upkeep.ending import write_end
 from ddptop_runner.upkeep.keeper import RunFolderKeeper
+from ddptop_runner.upkeep.steady import SteadyFile
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
@@ -78,7 +79,10 @@ class Supervisor:
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._story = Story(self._history, self._show)
         self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
-        self._keeper = RunFolderKeeper(folder, spec, self._story)
+        self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
+        self._keeper = RunFolderKeeper(
+            folder, spec, self._story, self._history, self._snapshot_file
+        )
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -176,14 +180,10 @@ class Supervisor:
         if not self._group.ended.is_set():
             return
         self._ended_at = utc_now()
+        self._keeper.close()
         snapshot = self._snapshot()
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
-        self._history.close(final=True)
-        if self._folder.live_dir != self._folder.path:
-            shutil.copy2(self._folder.live_dir / "history.db", self._folder.path / "history.db")
-            shutil.rmtree(self._folder.live_dir, ignore_errors=True)
-            self._folder.local_pointer.unlink(missing_ok=True)
-        self._write(snapshot)
+        await write_end(self._folder, snapshot, self._history, self._snapshot_file)
 
     def _exit_status(self) -> int:
         group = self._group
@@ -340,8 +340,7 @@ class Supervisor:
         self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts))
 
     def _write(self, snapshot: NodeSnapshot) -> None:
-        with contextlib.suppress(OSError):  # disk full: the next tick tries again
-            write_atomic(self._folder.node_file(snapshot.host), encode(snapshot))
+        self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again
 
     def _snapshot(self) -> NodeSnapshot:
         self._seq += 1

@@ -6,7 +6,7 @@ What is wrong with balance and devices is found by `findings`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.model import Alert, GpuSample, RankSample, Severity
@@ -14,6 +14,9 @@ from ddptop_runner.spans import name_ranks
 
 LINGER_S = 5.0
 """How long an alert that had to hold stays without being found."""
+
+RECALLED_HELD_S = 1e9
+"""What was shown has held long enough."""
 
 LONGEST_LOOK_S = 5.0
 """The most that one look adds to the time for which a finding has held."""
@@ -59,9 +62,19 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         found.append(Finding("paused", "warning", message, paused))
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
     if quiet:
-        message = f"{name_ranks(quiet)} took no step for much longer than usual"
-        found.append(Finding("quiet", "info", message, quiet))
+        found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
     return found
+
+
+def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
+    """`rank 1 quiet since 12:03:04: 12 s without a step; usual 0.2 s`."""
+    those = [rank for rank in ranks if rank.rank in quiet]
+    since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
+    if since is None:
+        return f"{name_ranks(quiet)} took no step for much longer than usual"
+    reason = next((rank.state_reason for rank in those if rank.state_reason), None)
+    told = f"{name_ranks(quiet)} quiet since {since.astimezone():%H:%M:%S}"
+    return f"{told}: {reason}" if reason else told
 
 
 @dataclass
@@ -73,6 +86,8 @@ class _Held:
     held_s: float = 0.0
     missing_s: float = 0.0
     shown: bool = False
+    linger_s: float = 0.0
+    """How long it stays without being found."""
 
 
 class AlertBook:
@@ -86,6 +101,27 @@ class AlertBook:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
         self._looked_s: float | None = None
+
+    def holds(self) -> dict[str, float]:
+        """For how long each alert that is shown had to hold, by id."""
+        return {id_: one.finding.hold_s for id_, one in self._held.items() if one.shown}
+
+    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
+        """Go on with the alerts of a supervisor that died: they are neither new nor of now.
+
+        Each stays until it can have been found again: devices are sampled anew, and what had to
+        hold before it was shown takes its time.
+        """
+        for alert in shown:
+            hold_s = holds.get(alert.id, 0.0)
+            where = {"ranks": tuple(alert.ranks), "gpus": tuple(alert.gpus)}
+            finding = Finding(alert.id, alert.severity, alert.message, **where, hold_s=hold_s)
+            self._held[alert.id] = _Held(
+                *(finding, alert.since),
+                held_s=RECALLED_HELD_S,
+                shown=True,
+                linger_s=LINGER_S + hold_s,
+            )
 
     def update(
         self, found: Sequence[Finding], now: dt.datetime, now_s: float | None = None
@@ -107,9 +143,10 @@ class AlertBook:
         for finding in found:
             one = self._held.get(finding.id)
             if one is None:
-                one = _Held(finding, now)
+                one = _Held(finding, now, linger_s=LINGER_S if finding.hold_s else 0.0)
             else:
                 one.finding, one.missing_s = finding, 0.0
+                one.linger_s = LINGER_S if finding.hold_s else 0.0
                 one.held_s += max(0.0, passed_s)
             held[finding.id] = one
             if not one.shown and one.held_s >= finding.hold_s:
@@ -119,7 +156,7 @@ class AlertBook:
             if id_ in held:
                 continue
             one.missing_s += max(0.0, passed_s)
-            if one.shown and one.finding.hold_s and one.missing_s <= LINGER_S:
+            if one.shown and one.linger_s and one.missing_s <= one.linger_s:
                 held[id_] = one
         self._held = held
         shown = [_alert(one) for one in held.values() if one.shown]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from ddptop_runner import procs
+from ddptop_runner import group_memory, procs
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.errors import ControlError
+from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
-from ddptop_runner.model import Cause, GpuSample, JobState, NodeSnapshot
+from ddptop_runner.model import Cause, JobState, NodeSnapshot
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.rank_table import RankRecord, RankTable
@@ -36,8 +38,8 @@ class Surroundings(Protocol):
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
 
-    def device_samples(self) -> Sequence[GpuSample] | None:
-        """The job's devices as last sampled; None where nothing samples them."""
+    def device_report(self) -> DeviceReport | None:
+        """The latest report on the job's devices; None where nothing samples them."""
 
     def change_spec(self, spec: JobSpec) -> None:
         """The next attempts run on other devices, with another number of ranks."""
@@ -67,6 +69,8 @@ class AttemptRecord:
         self.state: JobState = "starting"
         self.attempt = attempt
         self.attempt_started_s = boottime_s()
+        self.first_step_after_s: float | None = None
+        """How long the attempt took to its first step; None before that."""
         self.table = RankTable(spec.nproc, self.attempt_started_s)
         self.cause: Cause | None = None
         self.was_started = True
@@ -101,13 +105,51 @@ class AttemptRecord:
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
+        memory = group_memory.read(snapshot.memory)
         self.state = snapshot.state
         self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
+        self.cause = snapshot.cause
+        if memory.attempt_started_s is not None:
+            self.attempt_started_s = memory.attempt_started_s
+            self.table = RankTable(self._spec.nproc, memory.attempt_started_s)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
         self.hangs.recall(snapshot.memory.get("hangs") or {})
         for rank in snapshot.ranks:
-            if rank.pid is not None and rank.exit_code is None and rank.signal is None:
+            if rank.pid is not None:
                 self.table.restore(rank, rank.pid)
+        for rank_number, at_s in memory.last_step_s.items():
+            self.table[rank_number].last_step_boottime_s = at_s
+        for known in memory.exits:
+            self.table[known.rank].exit = known.as_exit()
+        self.was_started = memory.was_started
+        self._ending_ranks_at_s = memory.ending_ranks_at_s
+        self._failed_by_themselves = frozenset(memory.failed_by_themselves)
+        self._suspected = memory.suspected
+
+    def _remembered(self) -> GroupMemory:
+        """What `recover` needs besides the snapshot's other fields."""
+        return GroupMemory(
+            was_started=self.was_started,
+            attempt_started_s=self.attempt_started_s,
+            exits=[
+                KnownExit(
+                    rank=exit_.rank,
+                    pid=exit_.pid,
+                    returncode=exit_.returncode,
+                    at_boottime_s=exit_.at_boottime_s,
+                    ended_by_us=exit_.ended_by_us,
+                )
+                for exit_ in self.table.exits()
+            ],
+            last_step_s={
+                record.rank: record.last_step_boottime_s
+                for record in self.table
+                if record.last_step_boottime_s is not None
+            },
+            ending_ranks_at_s=self._ending_ranks_at_s,
+            failed_by_themselves=sorted(self._failed_by_themselves),
+            suspected=self._suspected,
+        )
 
     async def _agent_known(self, timeout_s: float) -> None:
         """Wait until the guardian has said which agent it started, if it was asked for one."""
@@ -126,6 +168,7 @@ class AttemptRecord:
     def _begin_attempt(self, attempt: int) -> None:
         self.attempt = attempt
         self.attempt_started_s = boottime_s()
+        self.first_step_after_s = None
         self.table = RankTable(self._spec.nproc, self.attempt_started_s)
         self._ending_ranks_at_s = None
         self._failed_by_themselves = frozenset()
@@ -145,12 +188,14 @@ class AttemptRecord:
         self._story.tell(
             "attempt_started",
             f"attempt {self.attempt}: {count} rank{'s' if count > 1 else ''} started",
+            once=True,
             attempt=self.attempt,
         )
         for record in self.table:
             self._story.tell(
                 "rank_started",
                 f"rank {record.rank} is pid {record.pid}",
+                once=True,
                 attempt=self.attempt,
                 rank=record.rank,
                 pid=record.pid,
@@ -163,9 +208,10 @@ class AttemptRecord:
         if record is not None and message.saved is not None:
             self._saved(record, message.saved)
         if record is not None and record.steps and self.state == "starting":
-            took_s = boottime_s() - self.attempt_started_s
+            took_s = self.first_step_after_s = boottime_s() - self.attempt_started_s
             self.state = "running"
-            self._story.tell("training", f"first step after {took_s:.1f} s", attempt=self.attempt)
+            told = f"first step after {took_s:.1f} s"
+            self._story.tell("training", told, once=True, attempt=self.attempt)
             self._around.publish()
 
     def _saved(self, record: RankRecord, file: SavedFile) -> None:
@@ -232,6 +278,7 @@ class AttemptRecord:
         self._story.tell(
             "rank_exited",
             f"rank {record.rank} {record.exit.in_words()}",
+            once=True,
             attempt=self.attempt,
             rank=record.rank,
             pid=record.pid,

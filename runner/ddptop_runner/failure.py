@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from ddptop_runner import diagnose, evidence
-from ddptop_runner.log_clean import sanitize
-from ddptop_runner.model import Cause
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner import diagnose, evidence_folder
+from ddptop_runner.causes import culprit, paragraph
+from ddptop_runner.causes.culprit import RankEnd
+from ddptop_runner.causes.gpu_memory import gib
+from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
+from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.diagnose import PythonException, RankExit
+from ddptop_runner.log_end import log_end
+from ddptop_runner.model import Cause, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.rank_table import RankTable
+from ddptop_runner.rank_table import RankRecord, RankTable
 from ddptop_runner.restarts.policy import AttemptOutcome
+
+ERROR_FILE_BYTES = 1024 * 1024
+"""Of torch's error file; a longer one is not read."""
 
 
 def judge(
-    folder: RunFolder, attempt: int, table: RankTable, lived_s: float, *, oom: OomWatch
+    folder: RunFolder,
+    attempt: int,
+    table: RankTable,
+    lived_s: float,
+    *,
+    oom: OomWatch,
+    xids_before: Mapping[int, Sequence[int]] | None = None,
 ) -> tuple[AttemptOutcome, Cause]:
-    """Find the first failing rank of an attempt that is over, and say what happened to it.
+    """Find whom to blame for an attempt that is over, and say what happened.
 
     Args:
         folder: the job's run folder, whose logs are read.
@@ -22,45 +43,164 @@ def judge(
         table: its ranks, with their exits.
         lived_s: how long the attempt lived.
         oom: knows whether the kernel killed a process for its memory.
+        xids_before: by machine index, device errors that were reported before the attempt.
     """
-    exits = table.exits()
-    tails = {
-        exit_.rank: sanitize(evidence.log_tail(folder.log_file(attempt, exit_.rank)))
-        for exit_ in exits
-        if exit_.failed
-    }
-    exceptions = {rank: diagnose.last_exception(tail) for rank, tail in tails.items()}
-    first = diagnose.first_failure(exits, exceptions)
+    kept = evidence_folder.latest(folder, attempt, "failure")
+    snapshot = _snapshot(kept)
+    ends = [
+        _end(folder, attempt, record, record.exit, kept, snapshot)
+        for record in table
+        if record.exit is not None
+    ]
     steps = table.most_steps()
-    if first is None:
-        cause = Cause(kind="unknown", summary="The worker group ended; nobody saw why.")
+    blamed = culprit.find(ends)
+    if blamed is None:
+        summary = "The worker group ended; nobody saw why."
+        cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
-    kept = folder.evidence_dir / f"attempt-{attempt}-failure"
-    cause = diagnose.failure_cause(
-        first,
-        exceptions[first.rank],
-        tails[first.rank],
-        others_failed=sum(exit_.failed for exit_ in exits) - 1,
-        evidence=str(kept) if kept.exists() else None,
+    gpus = [] if snapshot is None else snapshot.gpus
+    around = paragraph.Surroundings(
+        killed_for_memory=oom.explain,
+        xids=new_xids(gpus, xids_before or {}),
+        lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
+        other_processes=_others_on_devices(gpus, folder.job),
     )
-    exception = exceptions[first.rank] if cause.kind == "exception" else None
-    outcome = AttemptOutcome(attempt, lived_s, steps, cause.exit_code, cause.signal, exception)
+    cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
+    evidence_folder.summarise(cause)
+    raised = blamed.end.raised if blamed.how in ("failed", "raised", "victim") else None
+    outcome = AttemptOutcome(
+        attempt,
+        lived_s,
+        steps,
+        cause.exit_code,
+        cause.signal,
+        raised,
+        hung=cause.kind == "hang",
+        kind=cause.kind,
+    )
     return outcome, cause
 
 
-def never_started(folder: RunFolder, returncode: int) -> Cause:
+def _snapshot(kept: Path | None) -> NodeSnapshot | None:
+    """The snapshot of the moment when the evidence was taken."""
+    if kept is None:
+        return None
+    try:
+        return decode_snapshot((kept / "snapshot.json").read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _end(
+    folder: RunFolder,
+    attempt: int,
+    record: RankRecord,
+    exit_: RankExit,
+    kept: Path | None,
+    snapshot: NodeSnapshot | None,
+) -> RankEnd:
+    """All that is known of one rank's end; of one that we ended, what was so before any signal."""
+    log = folder.log_file(attempt, record.rank)
+    error_file = log.with_name(f"rank-{record.rank}.error.json")
+    if exit_.ended_by_us:
+        tail = _text(kept, f"tail-rank-{record.rank}.txt")
+        error_file = (kept or log.parent) / f"error-rank-{record.rank}.json"
+    elif exit_.failed:
+        tail = log_end(log)
+    else:
+        tail = ""
+    exception = None
+    if exit_.failed or exit_.ended_by_us:
+        exception = _of_error_file(error_file) or last_exception(tail)
+    samples = [] if snapshot is None else snapshot.ranks
+    gpu = next((sample.gpu for sample in samples if sample.rank == record.rank), None)
+    return RankEnd(
+        exit=exit_,
+        exception=exception,
+        tail=tail,
+        step=record.steps,
+        stands_at=record.stands_at,
+        entered=sum(counts[0] for counts in record.collectives.values())
+        if record.collectives
+        else None,
+        paused=record.usage is not None and record.usage.state_letter in "Tt",
+        leaving=record.leaving,
+        gpu=gpu,
+        peak_bytes=record.gpu_mem_peak_bytes,
+    )
+
+
+def _text(kept: Path | None, name: str) -> str:
+    if kept is None:
+        return ""
+    try:
+        return (kept / name).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _of_error_file(path: Path) -> PythonException | None:
+    try:
+        if not path.is_file() or path.stat().st_size > ERROR_FILE_BYTES:
+            return None
+        return error_file_exception(path.read_bytes())
+    except OSError:
+        return None
+
+
+def xids_of(gpus: Sequence[GpuSample]) -> dict[int, list[int]]:
+    """By machine index, the device errors reported so far."""
+    return {gpu.index: list(gpu.xid) for gpu in gpus if gpu.xid}
+
+
+def new_xids(
+    gpus: Sequence[GpuSample], before: Mapping[int, Sequence[int]]
+) -> list[paragraph.XidReport]:
+    """Device errors that were reported since."""
+    found = []
+    for gpu in gpus:
+        new = Counter(gpu.xid or []) - Counter(before.get(gpu.index, ()))
+        found += [paragraph.XidReport(gpu.index, code, xid_meaning(code)) for code in sorted(new)]
+    return found
+
+
+def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[int, str]]:
+    found: dict[int, dict[int, str]] = {}
+    for gpu in gpus:
+        for process in gpu.processes or []:
+            if process.job == job or process.mem_used_bytes is None:
+                continue
+            who = f" ({process.user})" if process.user else ""
+            found.setdefault(gpu.index, {})[process.pid] = f"{gib(process.mem_used_bytes)}{who}"
+    return found
+
+
+def after_hang(cause: Cause, table: RankTable) -> Cause:
+    """The cause of a hang, renamed where the rank to blame had left with 0."""
+    exit_ = None if cause.rank is None else table[cause.rank].exit
+    if exit_ is None or exit_.failed or exit_.ended_by_us:
+        return cause
+    steps = table[exit_.rank].steps
+    at = "" if steps is None else f" at step {steps}"
+    opening = f"Rank {exit_.rank} (pid {exit_.pid}) exited with 0{at} while the others went on."
+    return msgspec.structs.replace(
+        cause, kind="early_exit", exit_code=0, summary=f"{opening} {cause.summary}"
+    )
+
+
+def never_started(folder: RunFolder, returncode: int | None) -> Cause:
     """The cause of a job whose agent ended before it had started any rank.
 
     Args:
         folder: the job's run folder, whose supervisor's log holds the agent's words.
-        returncode: the agent's, negative for a signal.
+        returncode: the agent's, negative for a signal; None when nobody saw it.
     """
     words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
-    tail = [line for line in evidence.log_tail(folder.supervisor_log).splitlines() if line]
+    tail = [line for line in log_end(folder.supervisor_log).splitlines() if line]
     last = f" Its last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
     return Cause(
         kind="launch",
-        exit_code=returncode if returncode > 0 else None,
+        exit_code=returncode if returncode is not None and returncode > 0 else None,
         summary=f"The agent {words} before any rank was started.{last}",
         evidence=str(folder.supervisor_log),
     )

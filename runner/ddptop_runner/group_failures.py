@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
-from ddptop_runner import evidence, failure
+from ddptop_runner import evidence, failure, group_memory
 from ddptop_runner.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.group_memory import Decided, Ending
+from ddptop_runner.hangs.cause import hang_cause
 from ddptop_runner.hangs.types import HangVerdict
-from ddptop_runner.model import Cause, JobState, NodeSnapshot
+from ddptop_runner.model import Cause, NodeSnapshot
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.restarts.facts import with_facts
 from ddptop_runner.restarts.planner import RestartPlanner
 from ddptop_runner.restarts.policy import AttemptOutcome
 from ddptop_runner.saves.loss_watch import BadLoss
@@ -29,16 +31,6 @@ from ddptop_runner.story import Story
 
 BAD_END_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Why the job is to end, once its ranks have."""
-
-    state: JobState
-    cause: Cause | None = None
-    reason: str = ""
-    requeue: bool | None = None
 
 
 class FailureHandling(AttemptRecord):
@@ -56,8 +48,12 @@ class FailureHandling(AttemptRecord):
         """CLOCK_BOOTTIME of the next attempt, while it is waited for."""
         self._oom = OomWatch()
         self._stop_requested = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """A person asked for the next attempt while it was waited for."""
         self._new_agent_wanted = False
         """The next attempt has other devices, so it needs another agent."""
+        self._decided: Decided | None = None
+        """What was decided on the last attempt that went bad, here or by an earlier supervisor."""
 
     @abstractmethod
     def _restart_ranks(self) -> None:
@@ -87,13 +83,30 @@ class FailureHandling(AttemptRecord):
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
-        super().recover(snapshot)
         self.planner.used = snapshot.restarts_used
         self.planner.recall(snapshot.memory.get("restarts") or {})
+        if self.planner.set_aside:
+            self._run_on(self.planner.spec)
+        super().recover(snapshot)
         self.policy_reason = snapshot.policy
+        memory = group_memory.read(snapshot.memory)
+        self._decided, self.restart_at_s = memory.decided, memory.restart_at_s
+        self.ending = memory.ending
+
+    def leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices; an agent is being started."""
+        super().leave_queue(spec)
+        self.planner.begin_job(spec)
+
+    def _run_on(self, spec: JobSpec) -> None:
+        """The next attempt runs so."""
+        self._spec = spec
+        self._around.change_spec(spec)
 
     def _begin_attempt(self, attempt: int) -> None:
         super()._begin_attempt(attempt)
+        self.planner.begin_attempt()
+        self._hurry.clear()
         self._oom.begin_attempt()
         self.restart_at_s = None
 
@@ -105,7 +118,13 @@ class FailureHandling(AttemptRecord):
     # -- a rank failed ---------------------------------------------------------------------------
 
     async def _decide_after_failure(self) -> bool:
-        """Tell the failure, and either wait for the restart's time or set the job's end."""
+        """Tell the failure, and either wait for the restart's time or set the job's end.
+
+        Asked again of the same attempt, as an agent does whose supervisor died, it goes on with
+        what was decided.
+        """
+        if self._decided is not None and self._decided.attempt == self.attempt:
+            return self._decided.restart and await self._wait_for_restart()
         lived_s = boottime_s() - self.attempt_started_s
         outcome, cause = failure.judge(
             self._folder, self.attempt, self.table, lived_s, oom=self._oom
@@ -114,8 +133,16 @@ class FailureHandling(AttemptRecord):
             return False
         return await self._restart_or_end("failure", outcome, cause)
 
-    async def _restart_or_end(self, event: str, outcome: AttemptOutcome, cause: Cause) -> bool:
+    async def _restart_or_end(
+        self, event: str, outcome: AttemptOutcome, cause: Cause, *, end_ranks: bool = False
+    ) -> bool:
         """Tell what happened, decide, and wait until the next attempt may begin.
+
+        Args:
+            event: the type under which it is told.
+            outcome: the attempt's, for the policy.
+            cause: what happened.
+            end_ranks: whether ranks live that have to be ended.
 
         Returns:
             Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
@@ -129,17 +156,23 @@ class FailureHandling(AttemptRecord):
         self._story.tell(
             event,
             summary,
+            once=True,
             attempt=self.attempt,
             rank=cause.rank,
             exit_code=cause.exit_code,
             signal=cause.signal,
             evidence=cause.evidence,
         )
-        self.planner.failed(outcome)
+        last = self.checkpoints.last
+        self.planner.failed(
+            with_facts(outcome, self.table, last, self.first_step_after_s, cause.kind)
+        )
         decision = self.planner.decide()
         self.policy_reason = decision.reason
+        self._decided = Decided(attempt=self.attempt, restart=decision.restart, end_ranks=end_ranks)
         if not decision.restart:
             self.ending = Ending("failed", self.cause, decision.reason, decision.requeue)
+            self._around.publish()
             return False
         self.state = "restarting"
         self.restart_at_s = boottime_s() + decision.delay_s
@@ -148,34 +181,43 @@ class FailureHandling(AttemptRecord):
             "group_restart",
             f"restarting all ranks as attempt {self.attempt + 1} "
             f"(restart {self.restarts_used} of {self._spec.max_restarts}){because}",
+            once=True,
             attempt=self.attempt,
         )
         self._around.publish()
-        if await self._stopped_within(decision.delay_s):
+        return await self._wait_for_restart()
+
+    async def _wait_for_restart(self) -> bool:
+        """Wait for the time that was decided on; False where there is no restart after all."""
+        left_s = 0.0 if self.restart_at_s is None else self.restart_at_s - boottime_s()
+        if await self._stopped_within(max(0.0, left_s)):
             return False
         return await self._prepare_devices()
 
     async def _stopped_within(self, delay_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stop_requested.wait(), delay_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        events = (self._stop_requested, self._hurry)
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
+        await asyncio.wait(waits, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return self._stop_requested.is_set()
 
     async def _prepare_devices(self) -> bool:
         """Wait for devices that are fit; False where there are none, or others than before."""
-        following = await self.planner.prepare(self._around.device_samples)
+        following = await self.planner.prepare(self._around.device_report)
         if self._stop_requested.is_set():
             return False
         for note in following.notes:
             self._story.tell("alert", note, attempt=self.attempt)
         if following.refused is not None:
             self.policy_reason = following.refused
+            if self.cause is not None:
+                summary = f"{following.refused}. {self.cause.summary}"
+                self.cause = msgspec.structs.replace(self.cause, kind="gpu", summary=summary)
             self.ending = Ending("failed", self.cause, following.refused)
             return False
-        if following.spec.devices != self._spec.devices or following.spec.nproc != self._spec.nproc:
-            self._spec = following.spec
-            self._around.change_spec(following.spec)
+        if self.planner.needs_new_agent:
+            self._run_on(following.spec)
             self._new_agent_wanted = True
             return False
         return True
@@ -188,14 +230,9 @@ class FailureHandling(AttemptRecord):
             self.table[rank].hung = True
         self._around.publish()
         folder = await self._keep_evidence("hang")
-        cause = Cause(
-            kind="hang",
-            rank=found.ranks[0] if len(found.ranks) == 1 else None,
-            summary=f"The job hung: {found.message}.",
-            evidence=folder,
-        )
-        outcome = self._outcome(hung=True)
-        await self._end_attempt("hang", outcome, cause)
+        stands_at = {record.rank: record.stands_at for record in self.table}
+        cause = hang_cause(found, folder, stands_at)
+        await self._end_attempt("hang", self._outcome(hung=True), cause)
 
     async def _end_bad_loss(self, bad: BadLoss) -> None:
         cause = Cause(
@@ -206,7 +243,13 @@ class FailureHandling(AttemptRecord):
         )
         if self._spec.on_nan == "stop":
             self.cause = cause
-            self._story.tell("failure", cause.summary, attempt=self.attempt, rank=cause.rank)
+            self._story.tell(
+                "failure",
+                cause.summary,
+                attempt=self.attempt,
+                rank=cause.rank,
+                evidence=cause.evidence,
+            )
             self.ending = Ending("failed", cause, "--on-nan stop", requeue=False)
             self._stop_requested.set()
             await self._end_ranks(BAD_END_GRACE_S)
@@ -238,7 +281,11 @@ class FailureHandling(AttemptRecord):
 
     async def _end_attempt(self, event: str, outcome: AttemptOutcome, cause: Cause) -> None:
         """End ranks that live: for the next attempt, or for good."""
-        if await self._restart_or_end(event, outcome, cause) or self._new_agent_wanted:
+        again = await self._restart_or_end(event, outcome, cause, end_ranks=True)
+        await self._end_bad_ranks(again=again)
+
+    async def _end_bad_ranks(self, *, again: bool) -> None:
+        if again or self._new_agent_wanted:
             self._restart_ranks()
         elif not self._stop_requested.is_set():
             self._stop_requested.set()

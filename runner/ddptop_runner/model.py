@@ -355,6 +355,11 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """When the next attempt begins; None when none is waited for."""
     set_aside: list[int] = []
     """Machine indices of the job's devices that its attempts go on without."""
+    ran_s: float | None = None
+    """For how long the job has lived by `ts`, over all its attempts, without the time between its
+    end and a later restart."""
+    boottime_s: float | None = None
+    """CLOCK_BOOTTIME at `ts`: how old the snapshot is does not depend on the wall clock."""
     memory: dict[str, Any] = {}
     """What a supervisor that is started again has to know; nobody else reads it."""
 

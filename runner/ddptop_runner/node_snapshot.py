@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from typing import Any
 
 from ddptop_runner import procs, rank_table
 from ddptop_runner.balance import imbalance, rank_devices
@@ -10,6 +10,7 @@ from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
+from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import LIVE_STATES, NodeSnapshot, ProcessId
 from ddptop_runner.spec import JobSpec
 
@@ -20,8 +21,8 @@ def take(
     feed: DeviceFeed | QueueWatch | None,
     *,
     seq: int,
-    started_at: dt.datetime,
-    ended_at: dt.datetime | None,
+    clock: JobClock,
+    alerts_memory: dict[str, Any],
     guardian: ProcessId | None,
     supervisor: ProcessId,
 ) -> NodeSnapshot:
@@ -32,8 +33,8 @@ def take(
         spec: the job as it runs now.
         feed: samples its devices; None without any.
         seq: the snapshot's number.
-        started_at: when the job was.
-        ended_at: when it has; None while it lives.
+        clock: when it started and for how long it has lived.
+        alerts_memory: what the job's watch has to remember.
         guardian: its guardian's process.
         supervisor: this one.
     """
@@ -60,9 +61,9 @@ def take(
         restarts_used=group.restarts_used,
         restarts_left=group.restarts_left,
         world_size=spec.nproc,
-        started_at=started_at,
+        started_at=clock.started_at,
         attempt_started_at=utc_from_boottime(group.attempt_started_s),
-        ended_at=ended_at,
+        ended_at=clock.ended_at,
         exit_code=group.exit_code,
         cause=group.cause,
         step=group.table.fewest_steps(),
@@ -82,5 +83,7 @@ def take(
         policy=group.policy_reason,
         restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
         set_aside=[device.index for device in group.planner.set_aside],
-        memory=group.remember(),
+        ran_s=clock.lived_s(now_s),
+        boottime_s=now_s,
+        memory={**group.remember(), "alerts": alerts_memory},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddptop_runner.clock import utc_now
@@ -21,9 +21,33 @@ class Story:
     def __init__(self, history: HistoryWriter, show: Callable[[str], None]) -> None:
         self._history = history
         self._show = show
+        self._told: set[tuple[object, ...]] = set()
 
-    def tell(self, type_: str, message: str, **fields: Any) -> Event:
-        """Keep and show an event; `fields` are those of `model.Event`."""
-        event = self._history.event(Event(ts=utc_now(), type=type_, message=message, **fields))
+    def recall(self, events: Iterable[Event]) -> None:
+        """Know what an earlier supervisor has told already."""
+        self._told.update(map(_key, events))
+
+    def tell(self, type_: str, message: str, *, once: bool = False, **fields: Any) -> None:
+        """Keep and show an event.
+
+        Args:
+            type_: its type.
+            message: what happened, in words.
+            once: leave it out where the same has been told of this attempt (and this rank), be it
+                by a supervisor that died right after.
+            fields: others of `model.Event`.
+        """
+        event = Event(ts=utc_now(), type=type_, message=message, **fields)
+        key = _key(event)
+        if once and key in self._told:
+            return
+        self._told.add(key)
+        event = self._history.event(event)
         self._show(f"{event.ts.astimezone():%H:%M:%S}  {message}")
-        return event
+
+
+def _key(event: Event) -> tuple[object, ...]:
+    """What makes two events the same: an attempt fails once, a rank of it exits once."""
+    rank = event.rank if event.type.startswith("rank_") else None
+    pid = event.pid if event.type == "alert" else None
+    return (event.type, event.attempt, rank, pid)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import json
 import os
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from ddptop_runner.agent_launch import agent_plan
 from ddptop_runner.alerts import Finding
 from ddptop_runner.attempt_record import Message
 from ddptop_runner.balance.job_watch import JobWatch
-from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.errors import ControlError, DdptopError
 from ddptop_runner.gpus.names import launched_in_words
 from ddptop_runner.gpus.queue import QueueWatch, feed_of, queue_of
@@ -35,16 +35,17 @@ from ddptop_runner.group import Group
 from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import (
     Alert,
-    GpuSample,
     NodeSnapshot,
     ProcessId,
-    decode_snapshot,
     encode,
 )
+from ddptop_runner.past import look_back
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
+from ddptop_runner.process_watch import OrphanWatch
 from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.story import Story
 from ddptop_runner.supervisor_server import ControlServer
@@ -54,6 +55,8 @@ from ddptop_runner.upkeep.steady import SteadyFile
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
+LEAVE_AFTER_S = 0.05
+"""Time for the answer to whoever asked this supervisor to leave."""
 SHOWN_CHARACTERS = 2000
 """Of an event in the pane; the history has it whole."""
 
@@ -69,12 +72,14 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._seq = 0
         self._unguarded = False
-        self._started_at = spec.created_at
-        self._ended_at: dt.datetime | None = None
+        self._devices_changed = False
+        """Whether an attempt ran, or is to run, on other devices than the one before."""
+        self._clock = JobClock(spec.created_at)
         self._guardian: ProcessId | None = None
         self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
         self._watch = JobWatch()
+        self._orphans = OrphanWatch(lambda *ended: self._group.seen_to_exit(*ended))
         self._alerts: list[Alert] = []
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._story = Story(self._history, self._show)
@@ -123,14 +128,13 @@ class Supervisor:
         for record in self._group.table:
             record.usage = usage.get(record.rank)
         self._group.check_progress(boottime_s())
-        agent_pid = self._group.agent_pid
-        if self._unguarded and agent_pid is not None and procs.state_letter(agent_pid) is None:
-            self._group.process_exited(agent_pid, 0, boottime_s())
+        self._orphans.look(self._group.minded_processes())
         snapshot = self._snapshot()
         self._group.table.note_peaks(snapshot.ranks)
         self._group.tell_checkpoint()
         extra = self._group.check_losses(snapshot.ranks, boottime_s())
         extra += self._keeper.look(self._group.attempt, boottime_s())
+        extra += self._group.planner.look(self.device_report())
         new = self._update_alerts(snapshot, extra)
         snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
         for alert in new:
@@ -141,13 +145,16 @@ class Supervisor:
         self._group.table.forget_loss_range()
 
     def _update_alerts(self, snapshot: NodeSnapshot, extra: list[Finding]) -> list[Alert]:
+        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
+        snapshot = msgspec.structs.replace(snapshot, gpus=at_work)
         self._alerts, new = self._watch.update(snapshot, boottime_s(), extra=extra)
         return [alert for alert in new if alert.severity != "info"]
 
     # -- waiting for devices ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
-        launched = queue.look() if self._group.state == "queued" else None
+        may_start = self._group.state == "queued" and not self._unguarded  # who would start it?
+        launched = queue.look() if may_start else None
         self._alerts = [queue.alert()]
         if launched is not None:
             self._leave_queue(launched)
@@ -157,14 +164,14 @@ class Supervisor:
         """The job has its devices: begin."""
         if self._queue is not None:
             self.spawn(self._queue.stop())
-        self._spec, self._started_at, self._alerts = spec, utc_now(), []
+        self._spec, self._alerts = spec, []
+        self._clock.begin_again()
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
             self.spawn(self._feed.start())
         self._group.leave_queue(spec)
         self._story.tell("launched", launched_in_words(spec), attempt=self._group.attempt)
-        by_uuid = spec.queue is not None and spec.queue.by_uuid
-        env = job_environment(spec.devices, by_uuid=by_uuid)
+        env = job_environment(spec.devices, by_uuid=by_uuid(spec))
         self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
 
     async def _shut_down(self) -> None:
@@ -179,7 +186,7 @@ class Supervisor:
         self._folder.probe_socket.unlink(missing_ok=True)
         if not self._group.ended.is_set():
             return
-        self._ended_at = utc_now()
+        self._clock.end()
         self._keeper.close()
         snapshot = self._snapshot()
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
@@ -212,37 +219,33 @@ class Supervisor:
         self._guardian = procs.identify(hello["guardian_pid"])
         self._group.attempt = hello["attempt"]
         self._group.agent_pid = hello["agent_pid"]
-        previous = self._previous_snapshot()
-        if previous is not None:
-            self._started_at = previous.started_at
-            self._seq = previous.seq
-            self._group.checkpoints.recall(previous.checkpoint, {})
-        restarted = bool(hello["supervisor_restarts"]) and previous is not None
-        if restarted and previous is not None:
-            self._group.recover(previous)
-        if hello["agent_pid"] is None:
-            self._group.enter_queue()
-        if restarted:
+        past = look_back(self._folder, hello)
+        if past.snapshot is not None:
+            self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
+            self._seq = past.snapshot.seq
+            self._group.checkpoints.recall(past.snapshot.checkpoint, {})
+        if past.snapshot is not None and past.lives_on:
+            self._group.recover(past.snapshot)
+            self._watch.recall(past.snapshot.alerts, past.snapshot.memory.get("alerts") or {})
+            self._story.recall(past.events)
+            self._alerts = past.snapshot.alerts
             if self._queue is not None:
                 self._queue.is_told()
-            self._group.resume_stop()
-            self._story.tell(
-                "supervisor_restarted",
-                "the supervisor was started again; nothing was lost",
-                attempt=self._group.attempt,
-            )
-        elif self._queue is None and hello["agent_pid"] is not None:
+        if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
+            self._group.enter_queue()
+        if past.event is not None:
+            self._story.tell(past.event.type, past.event.message, attempt=past.event.attempt)
+        if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
             self._story.tell("launched", launched_in_words(self._spec), attempt=hello["attempt"])
         if self._queue is None and self._group.state == "queued":  # the last one took devices
             self._leave_queue(self._spec)
         for exit_ in hello["exits"]:
             self._group.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
-
-    def _previous_snapshot(self) -> NodeSnapshot | None:
-        try:
-            return decode_snapshot(self._folder.node_file(procs.host_name()).read_bytes())
-        except (OSError, msgspec.MsgspecError):
-            return None
+        if past.lives_on:
+            self._group.resume()
+        if hello.get("adopted"):
+            self._orphans.begin(self._guardian)
+            self._orphans.look(self._group.minded_processes())
 
     def _read_guardian(self) -> None:
         try:
@@ -254,8 +257,7 @@ class Supervisor:
         if not packet:  # the guardian died: from now on nobody collects exits for us
             self._loop.remove_reader(self._channel)
             self._unguarded = True
-            if self._group.state == "queued":
-                self._group.cannot_start("its guardian ended while it was queued")
+            self._orphans.begin(None)
             return
         message = json.loads(packet)
         if message["type"] == "exited":
@@ -278,9 +280,23 @@ class Supervisor:
             return await self._stacks(message.get("rank"))
         elif op == "checkpoint":
             return {"asked": msgspec.to_builtins(self._group.ask_for_checkpoint())}
+        elif op == "leave":
+            self._leave()
         elif op != "ping":
             raise ControlError(f"the supervisor does not know {op!r}")
         return {"state": self._group.state}
+
+    def _leave(self) -> None:
+        """Make room for the supervisor of a new guardian, which goes on from the snapshot."""
+        if not self._unguarded:
+            raise ControlError("the job has a guardian")
+
+        def leave() -> None:
+            self.publish()
+            self._history.close()
+            os._exit(0)
+
+        self._loop.call_later(LEAVE_AFTER_S, leave)
 
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._group.table if rank in (None, record.rank)]
@@ -300,10 +316,11 @@ class Supervisor:
 
     def start_agent(self, attempt: int, restarts_left: int) -> None:
         """Have the guardian start a new agent."""
-        report = None if self._feed is None else self._feed.latest
+        report = self.device_report()
+        lost = report is not None and any(gpu.lost for gpu in report.gpus)
         env = {}
-        if report is not None and any(gpu.lost for gpu in report.gpus):
-            env = job_environment(self._spec.devices, by_uuid=True)
+        if lost or self._devices_changed:
+            env = job_environment(self._spec.devices, by_uuid=lost or by_uuid(self._spec))
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
@@ -311,14 +328,14 @@ class Supervisor:
         plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
         self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
 
-    def device_samples(self) -> Sequence[GpuSample] | None:
-        """The job's devices as last sampled; None where nothing samples them."""
-        report = None if self._feed is None else self._feed.latest
-        return None if report is None else report.gpus
+    def device_report(self) -> DeviceReport | None:
+        """The latest report on the job's devices; None where nothing samples them."""
+        return None if self._feed is None else self._feed.latest
 
     def change_spec(self, spec: JobSpec) -> None:
         """The next attempts run on other devices, with another number of ranks."""
         self._spec = spec
+        self._devices_changed = True
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the loop; an error of it is written to the supervisor's log."""
@@ -349,11 +366,16 @@ class Supervisor:
             self._spec,
             self._feed,
             seq=self._seq,
-            started_at=self._started_at,
-            ended_at=self._ended_at,
+            clock=self._clock,
+            alerts_memory=self._watch.remember(),
             guardian=self._guardian,
             supervisor=self._self,
         )
+
+
+def by_uuid(spec: JobSpec) -> bool:
+    """Whether devices were named to the job by UUID when it left the queue."""
+    return spec.queue is not None and spec.queue.by_uuid
 
 
 async def supervise(folder: RunFolder, channel: socket.socket) -> int:

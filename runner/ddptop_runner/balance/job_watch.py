@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ddptop_runner import alerts
 from ddptop_runner.balance import findings
@@ -20,6 +21,15 @@ class JobWatch:
         self.stuck = StuckWatch()
         """Its `stuck_ranks` and `reason` are those of the last update."""
         self._book = alerts.AlertBook()
+
+    def remember(self) -> dict[str, Any]:
+        """What `recall` needs besides the alerts; JSON-serialisable."""
+        return dict(self._book.holds())
+
+    def recall(self, shown: Sequence[Alert], memory: dict[str, Any]) -> None:
+        """Go on with the alerts that an earlier supervisor has shown."""
+        holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
+        self._book.recall(shown, holds)
 
     def update(
         self,

@@ -1,0 +1,94 @@
+"""What a supervisor that is started again has to know of its group, beside the snapshot's fields.
+
+It lies in the snapshot (`memory["group"]`). Times are CLOCK_BOOTTIME: a supervisor goes on from
+another one's memory within one boot only, and the wall clock may be set in between.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.diagnose import RankExit
+from ddptop_runner.model import Base, Cause, JobState
+
+
+class Ending(Base, frozen=True):
+    """Why the job is to end, once its ranks have."""
+
+    state: JobState
+    cause: Cause | None = None
+    reason: str = ""
+    requeue: bool | None = None
+
+
+class Decided(Base, frozen=True, kw_only=True):
+    """What was decided when an attempt went bad: neither told nor counted twice."""
+
+    attempt: int
+    restart: bool
+    end_ranks: bool = False
+    """Its ranks live and have to be ended (a hang, a loss gone bad)."""
+
+
+class WantedAgent(Base, frozen=True, kw_only=True):
+    """An agent that was asked for and has not come up yet."""
+
+    attempt: int
+    restarts_left: int
+
+
+class KnownExit(Base, frozen=True, kw_only=True):
+    """How a rank ended, and when."""
+
+    rank: int
+    pid: int
+    returncode: int | None
+    at_boottime_s: float
+    ended_by_us: bool = False
+
+    def as_exit(self) -> RankExit:
+        """As the rank's record keeps it."""
+        return RankExit(
+            self.rank,
+            self.pid,
+            self.returncode,
+            self.at_boottime_s,
+            ended_by_us=self.ended_by_us,
+        )
+
+
+class GroupMemory(Base, frozen=True, kw_only=True):
+    """One group, as its next supervisor finds it."""
+
+    was_started: bool = True
+    attempt_started_s: float | None = None
+    exits: list[KnownExit] = []
+    last_step_s: dict[int, float] = {}
+    """By rank."""
+    ending_ranks_at_s: float | None = None
+    failed_by_themselves: list[int] = []
+    suspected: bool = False
+    decided: Decided | None = None
+    restart_at_s: float | None = None
+    restart_asked: int | None = None
+    """The attempt that the agent was told to end and to start anew."""
+    wanted_agent: WantedAgent | None = None
+    ending: Ending | None = None
+    kill_at_s: float | None = None
+    """When a stop sends SIGKILL."""
+
+
+def read(memory: dict[str, Any]) -> GroupMemory:
+    """What an earlier supervisor's snapshot remembers; empty where that cannot be understood."""
+    try:
+        return msgspec.convert(memory.get("group") or {}, GroupMemory, str_keys=True)
+    except msgspec.ValidationError:
+        return GroupMemory()
+
+
+def write(memory: GroupMemory) -> dict[str, Any]:
+    """JSON-serialisable."""
+    plain: dict[str, Any] = msgspec.to_builtins(memory, str_keys=True)
+    return plain

@@ -1,0 +1,70 @@
+"""What a supervisor finds when it starts: an earlier one's snapshot, and what became of that."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.model import (
+    LIVE_STATES,
+    Event,
+    NodeSnapshot,
+    decode_snapshot,
+)
+from ddptop_runner.paths import RunFolder
+
+
+@dataclass(frozen=True)
+class Past:
+    """How a job stands before its supervisor begins."""
+
+    snapshot: NodeSnapshot | None
+    """The last one of any earlier supervisor."""
+    lives_on: bool
+    """Whether the job has gone on since: only its supervisor, or its guardian, was ended."""
+    event: Event | None
+    """What is to be told about it."""
+    events: tuple[Event, ...] = ()
+    """What was told of a job that lives on."""
+
+
+def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
+    """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
+    snapshot = None
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        snapshot = decode_snapshot(folder.node_file(procs.host_name()).read_bytes())
+    adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
+    if snapshot is None or not (adopted or restarts):
+        return Past(snapshot, lives_on=False, event=_lost(snapshot))
+    if adopted and not restarts:
+        words = "its guardian had ended; the job was taken up again by a new one"
+        event = Event(ts=utc_now(), type="guardian_restarted", message=words)
+    else:
+        words = "the supervisor was started again; nothing was lost"
+        event = Event(ts=utc_now(), type="supervisor_restarted", message=words)
+    events: tuple[Event, ...] = ()
+    with contextlib.suppress(DdptopError):
+        events = tuple(HistoryReader(folder.history_db).events())
+    event = msgspec.structs.replace(event, attempt=snapshot.attempt)
+    return Past(snapshot, lives_on=True, event=event, events=events)
+
+
+def _lost(snapshot: NodeSnapshot | None) -> Event | None:
+    """What became of a job that has no end on record."""
+    if snapshot is None or snapshot.state not in LIVE_STATES:
+        return None
+    rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (
+        snapshot.boot_id != procs.boot_id()
+    )
+    why = "the machine was started again" if rebooted else "all of its processes had ended"
+    heard = snapshot.ts.astimezone()
+    day = "" if heard.date() == utc_now().astimezone().date() else f"{heard:%Y-%m-%d} "
+    words = f"attempt {snapshot.attempt} was lost: {why}; last heard of {day}{heard:%H:%M:%S}"
+    return Event(ts=utc_now(), type="lost", attempt=snapshot.attempt, message=words)

@@ -93,6 +93,11 @@ class JobProcesses:
             found.setdefault(process.pid, process)
         return list(found.values())
 
+    def is_living(self, pid: int) -> bool:
+        """Whether that pid is a living process that was seen in a rank's tree."""
+        process = self._usage.seen.get(pid)
+        return process is not None and procs.is_alive(process)
+
     def all_but_guards(self) -> list[ProcessId]:
         """Every process of the job but guardian, supervisor and its sampler: store keepers too."""
         own = set(procs.descendants_of(os.getpid()))

@@ -1,0 +1,110 @@
+"""The wait for the memory of an ended attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from ddptop_runner import device_report
+from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.restarts import memory
+from ddptop_runner.restarts.memory import GIB, Held, Waited, still_held
+from ddptop_runner.spec import Device
+
+DEVICE = Device(index=0, uuid="GPU-0")
+OURS = GpuProcess(pid=7, user="ann", command="train.py", mem_used_bytes=9 * GIB)
+THEIRS = GpuProcess(pid=8, mem_used_bytes=9 * GIB)
+
+
+def gpu(used_gib: float | None, *processes: GpuProcess, **changes: object) -> GpuSample:
+    used = None if used_gib is None else int(used_gib * GIB)
+    return GpuSample(
+        index=0, uuid="GPU-0", mem_used_bytes=used, processes=list(processes), **changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("sample", "idle_gib", "held"),
+    [
+        (gpu(1), 1, False),
+        (gpu(1.4), 1, False),
+        (gpu(10), 1, True),
+        (gpu(10, OURS), 1, True),
+        (gpu(1, OURS), 1, True),  # its process is there, whatever the sum says
+        (gpu(10, THEIRS), 1, False),
+        (gpu(19, THEIRS), 1, True),
+        (gpu(10), None, False),  # nobody knows what it was before
+        (gpu(None), 1, False),
+        (gpu(10, OURS, lost=True), 1, False),
+    ],
+)
+def test_what_is_still_held(sample, idle_gib, held):
+    idle = {} if idle_gib is None else {"GPU-0": idle_gib * GIB}
+    found = still_held([sample], [DEVICE], idle, lambda pid: pid == 7)
+    assert bool(found) is held
+
+
+def test_a_device_that_nobody_samples_is_not_waited_for():
+    assert still_held([], [DEVICE], {"GPU-0": 0}, lambda pid: True) == []
+
+
+def report(used_gib: float, *, age_s: float = 0.0) -> device_report.DeviceReport:
+    return device_report.DeviceReport(
+        ts=utc_now(), boottime_s=boottime_s() - age_s, source="nvml", gpus=[gpu(used_gib)]
+    )
+
+
+def waited(reports: Sequence[device_report.DeviceReport | None], skip: bool = False) -> Waited:
+    """What the wait says of these reports, the last of which comes for ever."""
+    left = list(reports)
+
+    def next_report() -> device_report.DeviceReport | None:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    def look(gpus: Sequence[GpuSample]) -> list[Held]:
+        return still_held(gpus, [DEVICE], {"GPU-0": 0}, lambda pid: False)
+
+    return asyncio.run(memory.wait(next_report, look, lambda: skip))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(memory, "POLL_S", 0.001)
+    monkeypatch.setattr(memory, "LIMIT_S", 0.05)
+    monkeypatch.setattr(memory, "ANSWER_S", 0.01)
+
+
+def test_it_waits_for_samples_from_after_the_end_and_until_all_is_back(short):
+    later = -1000.0  # made now, of a moment to come
+    found = waited([report(0, age_s=5), report(9, age_s=later), report(0, age_s=later)])
+    assert [held.used_bytes for held in found.first] == [9 * GIB]
+    assert found.left == () and not found.silent
+
+
+def test_it_gives_up_and_says_who_holds_what(short):
+    found = waited([report(9, age_s=-1000)])
+    assert "GPU 0 still has 9.0 GiB in use" in (found.in_words() or "")
+    named = Waited(50.0, left=(Held(DEVICE, 9 * GIB, (OURS,)),)).in_words()
+    assert named and "pid 7, ann, train.py" in named and named.startswith("after 50 s")
+
+
+def test_a_driver_that_does_not_answer_is_not_waited_for(short):
+    assert waited([report(9, age_s=5)]).silent
+
+
+def test_without_a_sampler_there_is_nothing_to_wait_for(short):
+    assert waited([None]) == Waited(pytest.approx(0, abs=0.05))
+    assert not waited([device_report.empty_report("no driver")]).silent
+
+
+def test_who_does_not_want_to_wait_need_not(short):
+    assert waited([report(9, age_s=-1000)], skip=True).left == ()
+
+
+def test_a_wait_for_the_next_sample_is_no_news():
+    first = (Held(DEVICE, 9 * GIB, ()),)
+    assert Waited(0.8, first).in_words() is None
+    assert Waited(3.2, first).in_words() == "waited 3.2 s until GPU 0 had the memory back"

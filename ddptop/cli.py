@@ -310,12 +310,19 @@ def doctor(as_json: bool, python: str | None) -> int:
 
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
+@click.option("--fault", metavar="KIND", help="break it once it trains; `list` names the kinds")
+@click.option("--rank", type=int, default=1, show_default=True, help="whom the fault is done to")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-def demo(detach: bool, arguments: tuple[str, ...]) -> int:
+def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
     """Train a small GPT on Python's own source, on this machine's GPUs or on two CPU ranks."""
+    watch = is_terminal() and not detach
+    if fault is not None:
+        from ddptop.commands import demo_fault
+
+        return demo_fault.run(fault, rank, list(arguments), detach, watch)
     from ddptop.commands.demo import run
 
-    return run(list(arguments), detach, watch=is_terminal() and not detach)
+    return run(list(arguments), detach, watch=watch)
 
 
 @cli.command()

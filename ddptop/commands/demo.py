@@ -21,10 +21,21 @@ SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
     """Launch it; watch it on a terminal, print progress until its end elsewhere."""
+    view = start_plan(launch.prepare(request_of(arguments), os.environ))
+    if watch:
+        become_attach(view.job)
+    if detach:
+        put(view.job)
+        return 0
+    return _report_until_ended(view)
+
+
+def request_of(arguments: list[str]) -> LaunchRequest:
+    """The bundled training on all free GPUs, or on CPU ranks where none is free."""
     free = free_now(os.environ)
     if free == 0:
         say(f"ddptop: no GPU is free; trains on {CPU_RANKS} CPU ranks")
-    request = LaunchRequest(
+    return LaunchRequest(
         kind="script",
         target=str(SCRIPT),
         args=tuple(arguments),
@@ -33,13 +44,6 @@ def run(arguments: list[str], detach: bool, watch: bool) -> int:
         gpus=f"auto:{free}" if free else None if free is None else "none",
         nproc=None if free else CPU_RANKS,
     )
-    view = start_plan(launch.prepare(request, os.environ))
-    if watch:
-        become_attach(view.job)
-    if detach:
-        put(view.job)
-        return 0
-    return _report_until_ended(view)
 
 
 def _report_until_ended(view: JobView) -> int:

@@ -6,12 +6,16 @@ A plain training script: it knows nothing of ddptop, and runs as it is under tor
     python train.py --steps 200                   one process
 
 The text is the standard library of the running interpreter, so nothing is downloaded. Started
-again with the same --out, it goes on where the last checkpoint was written.
+again with the same --out, it goes on where the last checkpoint was written. It also commits faults
+on request (--fault, --fault-file), so that one can see what a launcher does about them.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib
+import json
 import math
 import os
 import sys
@@ -262,19 +266,35 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
             f"{world_size} x {size.batch_size} x {size.context} bytes a step on {device.type}"
         )
 
+    faults = None
+    if options.fault or options.fault_file:
+        faults = importlib.import_module("misbehave").Faults(options, rank)
+    record = None
+    if options.record:
+        options.record.mkdir(parents=True, exist_ok=True)
+        record = (options.record / f"rank-{rank}.jsonl").open("a", buffering=1, encoding="utf-8")
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
     batches = batches_from(step, loader, sampler)
     logged_at, logged_step = time.perf_counter(), step
     while step < size.steps:
+        poisoned = faults is not None and faults.happen(step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, size.steps, options.lr)
         inputs, targets = (tensor.to(device) for tensor in next(batches))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = F.cross_entropy(ddp(inputs).flatten(0, 1), targets.flatten())
+        if poisoned:
+            loss = loss * math.nan
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
         optimizer.step()
         step += 1
+        if record is not None:
+            line = {"attempt": attempt, "step": step, "loss": loss.item(), "at": time.time()}
+            record.write(json.dumps(line) + "\n")
+        time.sleep(options.pause)
 
         if step % LOG_EVERY == 0 or step in (1, size.steps):
             shown, now = loss.item(), time.perf_counter()
@@ -288,7 +308,8 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
             validation_loss = validate(model, text[-held_back:], size, device)
             if rank == 0:
                 say(f"step {step}/{size.steps} validation loss {validation_loss:.4f}")
-        if rank == 0 and (step % options.save_every == 0 or step == size.steps):
+        due = step % options.save_every == 0 or step == size.steps
+        if rank == 0 and due and all(p.isfinite().all() for p in model.parameters()):
             save_checkpoint(file, step, size, model, optimizer)
             say(f"step {step}/{size.steps} saved {file}")
 
@@ -312,6 +333,14 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, 
     parser.add_argument("--save-every", type=int, default=100, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-resume", dest="resume", action="store_false")
+    parser.add_argument("--record", type=Path, help="folder for each rank's steps, one JSON a line")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds of sleep after each step")
+    parser.add_argument("--pg-timeout", type=float, help="seconds a collective may take")
+    faults = parser.add_argument_group("faults on request")
+    faults.add_argument("--fault", help="raise, kill, hang-python ...: see misbehave.py")
+    faults.add_argument("--fault-step", type=int, default=20)
+    faults.add_argument("--fault-rank", type=int, default=1)
+    faults.add_argument("--fault-file", help="FILE.<rank> names a fault that is committed at once")
     options = parser.parse_args(argv)
     default = GPU if torch.cuda.is_available() else CPU
     given = {name: getattr(options, name) or value for name, value in asdict(default).items()}
@@ -324,13 +353,14 @@ def main() -> None:
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     if "RANK" not in os.environ:  # not under torchrun: a group of one
         os.environ.update(alone, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    timeout = datetime.timedelta(seconds=options.pg_timeout) if options.pg_timeout else None
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=timeout)
     else:
         device = torch.device("cpu")
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timeout)
     try:
         train(options, size, device)
         dist.barrier()

@@ -1,0 +1,139 @@
+"""`ddptop demo --fault KIND`: a fault on a live job, and what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ddptop.commands.demo import request_of
+from ddptop.commands.launch import size_bytes, start_plan
+from ddptop.faults import kinds, places
+from ddptop.faults.kinds import Fault
+from ddptop.output import put, say
+from ddptop_runner import launch
+from ddptop_runner.errors import UsageError
+from ddptop_runner.launch import LaunchRequest
+from ddptop_runner.registry import JobView
+
+LIST = "list"
+PLACES = ("disk", "device")
+"""Faults that need something made for them."""
+SMALL = (
+    *("--layers", "2", "--width", "64", "--context", "64"),
+    *("--steps", "600", "--pause", "0.05", "--save-every", "20"),
+    *("--record", "record", "--fault-file", "fault"),
+)
+"""Half a minute of training; what the person adds comes after it, and wins."""
+
+
+def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
+    """Launch the bundled training, commit the fault once it trains, and show what follows.
+
+    On a terminal the job's screen shows it; elsewhere the story is printed, and the exit status
+    says whether it was as expected.
+
+    Raises:
+        UsageError: for a fault that there is not, or that cannot be committed here.
+    """
+    if name == LIST:
+        for line in kinds.in_lines():
+            put(line)
+        return 0
+    fault = kinds.fault_of(name)
+    if detach and fault.place in PLACES:
+        raise UsageError(
+            f"--fault {name} needs what lives only as long as this command", "leave out --detach"
+        )
+    with _place_for(fault) as out:
+        request = _request_of(fault, [*SMALL, *out, *arguments])
+        plan = launch.prepare(request, os.environ)
+        if not 0 <= rank < plan.spec.nproc:
+            raise UsageError(
+                f"--rank {rank}: there is no such rank", f"ranks are 0 to {plan.spec.nproc - 1}"
+            )
+        view = start_plan(plan)
+        if not watch and not detach:
+            from ddptop.faults.show import tell_all
+
+            say(f"ddptop: {view.job} runs; from another terminal: ddptop attach {view.job}")
+            return tell_all(view.folder, fault, rank, _put_now)
+        told = view.folder.path / "fault.log"
+        child = _commit_in_background(view, fault, rank, told)
+        if detach:
+            put(view.job)
+            return 0
+        subprocess.run([sys.executable, "-m", "ddptop", "attach", view.job], check=False)
+        return _after_the_screen(view, fault, child, told)
+
+
+def _put_now(line: str) -> None:
+    put(line)
+    sys.stdout.flush()
+
+
+def _request_of(fault: Fault, arguments: list[str]) -> LaunchRequest:
+    return dataclasses.replace(
+        request_of(arguments),
+        hang_timeout_s=fault.hang_timeout_s,
+        hang_auto=fault.hang_timeout_s is None,
+        on_nan=fault.on_nan,
+        allow_shrink=fault.allow_shrink,
+        log_limit_bytes=size_bytes(fault.log_limit),
+    )
+
+
+@contextmanager
+def _place_for(fault: Fault) -> Iterator[list[str]]:
+    """What the fault needs around the job; more arguments for the script."""
+    if fault.name == "tmux-killed":  # other jobs keep their panes
+        os.environ["DDPTOP_TMUX_SOCKET"] = f"ddptop-demo-{uuid.uuid4().hex[:8]}"
+    if fault.place not in PLACES:
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as name:
+        folder = Path(name)
+        if fault.place == "device":
+            os.environ.update(places.stand_in_driver(folder / "driver", 2))
+            say("ddptop: on a stand-in driver with two GPUs; the ranks themselves use the CPU")
+            yield []
+            return
+        with places.small_disk(folder / "disk") as disk:
+            os.environ["DDPTOP_HOME"] = str(disk)
+            say(f"ddptop: the run folder is on a small disk, {disk}, gone after the demo")
+            yield ["--out", str(folder / "out"), "--record", str(folder / "record")]
+
+
+def _commit_in_background(
+    view: JobView, fault: Fault, rank: int, told: Path
+) -> subprocess.Popen[bytes]:
+    with told.open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "ddptop.faults", view.job, fault.name, str(rank)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _after_the_screen(
+    view: JobView, fault: Fault, child: subprocess.Popen[bytes], told: Path
+) -> int:
+    """Say what was told meanwhile; the verdict is there once the job has ended."""
+    if fault.place in PLACES and child.poll() is None:
+        say(f"ddptop: waiting for the end of {view.job}, which needs what this command made for it")
+        child.wait()
+    status = child.poll()
+    put(told.read_text(encoding="utf-8", errors="replace").rstrip())
+    if status is None:
+        child.returncode = 0  # it goes on with the job, and outlives this process
+        put(f"{view.job} goes on; the verdict will stand in {told}")
+        return 0
+    return status

@@ -1,0 +1,26 @@
+"""Commits a fault on a job from the background, while a person watches the job on screen.
+
+python -m ddptop.faults JOB KIND RANK
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ddptop.faults.kinds import fault_of
+from ddptop.faults.show import tell_all
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.paths import run_folder
+
+
+def main(job: str, kind: str, rank: str) -> int:
+    """Commit it, watch to the end; what is told goes to stdout."""
+    try:
+        return tell_all(run_folder(job), fault_of(kind), int(rank), lambda line: print(line))  # noqa: T201
+    except DdptopError as error:
+        print(f"ddptop: {error}")  # noqa: T201
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

@@ -1,0 +1,258 @@
+"""What can go wrong, as data: what is done, what should happen, and who is to be named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ddptop_runner.errors import UsageError
+from ddptop_runner.model import OnNan
+
+Place = Literal["script", "rank", "job", "disk", "device"]
+"""Where a fault is committed. `script`: by the training script itself, at its next step; `rank`: a
+signal to a rank's process; `job`: to what holds the job, from outside; `disk` and `device`: on a
+small file system, or a stand-in driver, that is made for it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault."""
+
+    name: str
+    what: str
+    """What is done, in words."""
+    expected: str
+    """What ddptop should make of it, in words."""
+    place: Place
+    script_word: str | None = None
+    """What the bundled training calls it; None when it is not the script that commits it."""
+    restarts: bool = False
+    """Whether the group restarts, once. Otherwise it goes on in the same attempt."""
+    event: str | None = None
+    """Type of the event that has to tell of it."""
+    says: str = ""
+    """What that event's message has to match (a regular expression, any case)."""
+    names_rank: bool = False
+    """Whether that event, or its words, have to name the rank that the fault was committed on."""
+    signal: str | None = None
+    exit_code: int | None = None
+    hold_s: float = 0.0
+    """How long it lasts before it is undone."""
+    hang_timeout_s: float | None = None
+    """What the job is to be launched with; None: as people launch it."""
+    on_nan: OnNan = "alert"
+    allow_shrink: bool = False
+    log_limit: str | None = None
+    patience_s: float = 60.0
+    """By when all that is expected should have happened."""
+
+    def flags(self) -> list[str]:
+        """The options that `launch` needs for it."""
+        flags = []
+        if self.hang_timeout_s is not None:
+            flags += ["--hang-timeout", f"{self.hang_timeout_s:g}"]
+        if self.on_nan != "alert":
+            flags += ["--on-nan", self.on_nan]
+        if self.allow_shrink:
+            flags.append("--allow-shrink")
+        if self.log_limit is not None:
+            flags += ["--log-limit", self.log_limit]
+        return flags
+
+
+SHORT_HANG_S = 8.0
+"""Long enough for any step here, short enough to be watched."""
+
+FAULTS = (
+    Fault(
+        name="kill",
+        what="SIGKILL to one rank",
+        expected="the group restarts once; the cause is that rank's SIGKILL",
+        place="rank",
+        restarts=True,
+        event="failure",
+        says="SIGKILL",
+        names_rank=True,
+        signal="SIGKILL",
+    ),
+    Fault(
+        name="stop",
+        what="SIGSTOP to one rank, SIGCONT after some seconds",
+        expected="the rank is shown as paused; it is no hang, and training goes on",
+        place="rank",
+        hold_s=4.0,
+        hang_timeout_s=3.0,
+    ),
+    Fault(
+        name="hang-python",
+        what="one rank sleeps for ever in Python",
+        expected="the group restarts once; the hang names that rank",
+        place="script",
+        script_word="hang-python",
+        restarts=True,
+        event="hang",
+        names_rank=True,
+        hang_timeout_s=SHORT_HANG_S,
+    ),
+    Fault(
+        name="hang-collective",
+        what="one rank skips a collective, and waits for ever in another",
+        expected="the group restarts once; the hang names that rank, not those that wait for it",
+        place="script",
+        script_word="hang-collective",
+        restarts=True,
+        event="hang",
+        names_rank=True,
+        hang_timeout_s=SHORT_HANG_S,
+    ),
+    Fault(
+        name="raise",
+        what="one rank raises an exception",
+        expected="the group restarts once; the cause is that rank's exception, with its place",
+        place="script",
+        script_word="raise",
+        restarts=True,
+        event="failure",
+        says=r"RuntimeError: a fault on request.*misbehave\.py",
+        names_rank=True,
+        exit_code=1,
+    ),
+    Fault(
+        name="exit-0",
+        what="one rank ends with exit status 0 before the others",
+        expected="the group restarts once; the cause is that rank's early end, not its victims",
+        place="script",
+        script_word="exit-0",
+        restarts=True,
+        event="failure",
+        says=r"exit(ed|s)?\b.*\b0\b",
+        names_rank=True,
+    ),
+    Fault(
+        name="exit-code",
+        what="one rank ends with exit status 7",
+        expected="the group restarts once; the cause is that rank's exit status",
+        place="script",
+        script_word="exit-7",
+        restarts=True,
+        event="failure",
+        says=r"exited with 7",
+        names_rank=True,
+        exit_code=7,
+    ),
+    Fault(
+        name="oom",
+        what="one rank runs out of device memory (CUDA's own exception)",
+        expected="the group restarts once; the cause says which rank was out of memory",
+        place="script",
+        script_word="oom",
+        restarts=True,
+        event="failure",
+        says="out of memory",
+        names_rank=True,
+    ),
+    Fault(
+        name="nan",
+        what="the loss of one rank becomes NaN",
+        expected="with --on-nan restart the group goes back to the checkpoint; that rank is named",
+        place="script",
+        script_word="nan",
+        restarts=True,
+        event="failure",
+        says="nan",
+        names_rank=True,
+        on_nan="restart",
+    ),
+    Fault(
+        name="log-flood",
+        what="one rank writes 100 000 lines at once, far beyond its log's limit",
+        expected="the log is cut to its limit, with every line in it or in the archive",
+        place="script",
+        script_word="log-flood",
+        log_limit="2M",
+    ),
+    Fault(
+        name="disk-full",
+        what="the file system of the run folder is full for some seconds",
+        expected="training goes on, and the gap in what was recorded is named",
+        place="disk",
+        event="alert",
+        says="(no space|disk|full)",
+        hold_s=6.0,
+    ),
+    Fault(
+        name="supervisor-killed",
+        what="SIGKILL to the supervisor",
+        expected="it is started again; no step is lost",
+        place="job",
+        event="supervisor_restarted",
+    ),
+    Fault(
+        name="guardian-killed",
+        what="SIGKILL to the guardian",
+        expected="training goes on; the next ddptop command takes the job up again",
+        place="job",
+    ),
+    Fault(
+        name="agent-killed",
+        what="SIGKILL to torch's agent",
+        expected="training goes on; the next restart gets a new agent",
+        place="job",
+        event="alert",
+        says="agent",
+    ),
+    Fault(
+        name="tmux-killed",
+        what="tmux kill-server under the job",
+        expected="nothing happens to the job",
+        place="job",
+    ),
+    Fault(
+        name="terminal-closed",
+        what="the terminal of a viewer is closed, and SIGHUP goes to all that holds the job",
+        expected="nothing happens to the job",
+        place="job",
+    ),
+    Fault(
+        name="gpu-lost",
+        what="a GPU of the stand-in driver falls off the bus, and its rank raises a CUDA error",
+        expected="the GPU is named and set aside; the job goes on with one rank less",
+        place="device",
+        script_word="gpu",
+        restarts=True,
+        event="failure",
+        says="(GPU|CUDA)",
+        names_rank=True,
+        allow_shrink=True,
+        patience_s=90.0,
+    ),
+    Fault(
+        name="corrupt-files",
+        what="history.db and the node's snapshot are overwritten with garbage",
+        expected="both are begun anew, the damaged history is set aside; training goes on",
+        place="job",
+        event="alert",
+        says="history",
+    ),
+)
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+def fault_of(name: str) -> Fault:
+    """The fault of that name.
+
+    Raises:
+        UsageError: listing what there is.
+    """
+    if name not in BY_NAME:
+        raise UsageError(
+            f"--fault {name}: there is no such fault", f"choose from {', '.join(BY_NAME)}"
+        )
+    return BY_NAME[name]
+
+
+def in_lines() -> list[str]:
+    """One line for each."""
+    width = max(map(len, BY_NAME))
+    return [f"{fault.name:{width}}  {fault.what}: {fault.expected}" for fault in FAULTS]

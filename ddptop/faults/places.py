@@ -1,0 +1,106 @@
+"""What some faults need around a job: a small file system, a driver that can lose a device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner.errors import UsageError
+
+SMALL_DISK_BYTES = 24 << 20
+STUB_STATE = "DDPTOP_STUB_NVML_STATE"
+"""Names the state file of the stand-in driver, to the driver itself and to who changes it."""
+
+
+def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
+    """Mount a file system of that size on an empty folder.
+
+    Raises:
+        UsageError: when this process may not mount, with the reason.
+    """
+    tool = shutil.which("mount")
+    if tool is None:
+        raise UsageError("the fault disk-full needs mount(8), which is not here")
+    answer = subprocess.run(
+        [tool, "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "ddptop-small", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if answer.returncode:
+        reason = " ".join(answer.stderr.split()) or f"mount ended with {answer.returncode}"
+        raise UsageError(
+            f"the fault disk-full needs a small file system, which cannot be mounted ({reason})",
+            "run it as root, outside a container without that right",
+        )
+
+
+def unmount(folder: Path) -> None:
+    """Take a small disk away, also while somebody stands in it."""
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> Iterator[Path]:
+    """A small file system on that folder, gone afterwards.
+
+    Raises:
+        UsageError: as `mount_small_disk`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mount_small_disk(folder, size_bytes)
+    try:
+        yield folder
+    finally:
+        unmount(folder)
+
+
+def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
+    """Start a stand-in driver with `count` idle devices; the variables that lead to it.
+
+    Raises:
+        UsageError: outside a checkout, or without a C compiler.
+    """
+    source = Path(__file__).resolve().parents[2] / "tests" / "nvml_stub" / "__init__.py"
+    if not source.exists():
+        raise UsageError(
+            "the fault gpu-lost needs the stand-in driver, which is part of a checkout only",
+            "run it from a clone: make demo",
+        )
+    spec = importlib.util.spec_from_file_location("ddptop_nvml_stub", source)
+    assert spec is not None and spec.loader is not None  # a file that exists
+    stub: Any = importlib.util.module_from_spec(spec)
+    sys.modules["ddptop_nvml_stub"] = stub
+    spec.loader.exec_module(stub)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        driver = stub.StubDriver(
+            folder, [stub.StubGpu(n, mem_used=0, util=0) for n in range(count)]
+        )
+    except stub.NoCompilerError as error:
+        raise UsageError(f"the fault gpu-lost needs a C compiler: {error}") from error
+    found: dict[str, str] = driver.env({}, log=False)
+    others = os.environ.get("LD_LIBRARY_PATH")
+    if others:
+        found["LD_LIBRARY_PATH"] += f":{others}"
+    return found
+
+
+def lose_device(index: int) -> None:
+    """Let a device of the stand-in driver fall off the bus."""
+    file = Path(os.environ[STUB_STATE])
+    head, *devices = file.read_text(encoding="utf-8").split("\ngpu ")
+    changed = [
+        text.replace("\nlost 0", "\nlost 1") if text.startswith(f"{index}\n") else text
+        for text in devices
+    ]
+    temporary = file.with_suffix(".new")
+    temporary.write_text("\ngpu ".join([head, *changed]), encoding="utf-8")
+    temporary.replace(file)

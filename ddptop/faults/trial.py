@@ -1,0 +1,227 @@
+"""One fault on one living job: waits until it trains, commits the fault, watches what follows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ddptop.faults import verdict
+from ddptop.faults.commit import argument_of, commit
+from ddptop.faults.kinds import Fault
+from ddptop.faults.record import read_record
+from ddptop_runner import procs
+from ddptop_runner.errors import DdptopError
+from ddptop_runner.history_reader import HistoryReader
+from ddptop_runner.model import Event, NodeSnapshot, ProcessId
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.registry import JobView, read_job
+
+Tell = Callable[[str], None]
+
+READY_STEPS = 5
+"""A fault is committed once every rank took so many steps of the attempt."""
+READY_S = 120.0
+"""Two ranks import torch in two seconds, or in a minute on a machine that does other things."""
+LOOK_S = 0.2
+COMMAND_S = 2.0
+"""Between two commands, which are what takes up a job without a guardian."""
+LEAVE_S = 10.0
+"""How long processes of a job may be there after its end."""
+
+
+@dataclass
+class Outcome:
+    """What came of one fault."""
+
+    fault: Fault
+    rank: int
+    complaints: list[str] = field(default_factory=list)
+    """Empty: all was as expected."""
+    committed_at: float | None = None
+    """Unix seconds; None when it was not committed."""
+    settled_s: float | None = None
+    """From then until all that was expected had been seen; None when it was not."""
+
+
+def _silent(_line: str) -> None:
+    """Tell nobody."""
+
+
+class Trial:
+    """A live job that faults are committed on, one after the other.
+
+    Args:
+        folder: its run folder.
+        tell: is told each thing that is done or seen, a line each.
+    """
+
+    def __init__(self, folder: RunFolder, tell: Tell = _silent) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._was: set[str] = set()
+        self._commanded_s = 0.0
+
+    def run(self, fault: Fault, rank: int) -> Outcome:
+        """Commit it once the job trains, and wait for what is expected, at most `patience_s`."""
+        outcome = Outcome(fault, rank)
+        if (trouble := self._wait_until_ready()) is not None:
+            outcome.complaints.append(trouble)
+            return outcome
+        self._was = set()
+        before = self._seen(rank, time.time())
+        at = outcome.committed_at = time.time()
+        on = f" (rank {rank})" if fault.names_rank or fault.place == "rank" else ""
+        undo = commit(fault, read_job(self._folder), rank)
+        self._tell(f"fault {fault.name}{on}: {fault.what}")
+        self._tell(f"expected: {fault.expected}")
+        undo_at = at + fault.hold_s
+        undone = not fault.hold_s
+        try:
+            while True:
+                if not undone and time.time() >= undo_at:
+                    undo()
+                    undone = True
+                    self._tell(f"fault {fault.name}: undone after {fault.hold_s:g} s")
+                now = self._seen(rank, at)
+                outcome.complaints = verdict.wrong(fault, rank, before, now)
+                lacking = verdict.missing(fault, rank, before, now) if undone else ["not undone"]
+                if not lacking and not outcome.complaints:
+                    outcome.settled_s = time.time() - at
+                    return outcome
+                over = now.state in ("finished", "failed", "stopped", "lost")
+                if (outcome.complaints and over) or time.time() - at > fault.patience_s:
+                    outcome.complaints += lacking
+                    return outcome
+                if over and undone:  # a last look, at what the end has written
+                    outcome.complaints += verdict.missing(fault, rank, before, self._seen(rank, at))
+                    return outcome
+                self._play_the_person(fault)
+                time.sleep(LOOK_S)
+        finally:
+            if not undone:
+                undo()
+
+    def _wait_until_ready(self) -> str | None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            view = self._view()
+            if view is not None and not view.is_live:
+                return f"the job is {view.state} before the fault"
+            if view is not None and view.snapshot is not None and _trains(view.snapshot):
+                return None
+            time.sleep(LOOK_S)
+        return f"the job did not train within {READY_S:g} s"
+
+    def _view(self) -> JobView | None:
+        with suppress(DdptopError):
+            return read_job(self._folder)
+        return None
+
+    def events(self, since_unix: float = 0.0) -> list[Event]:
+        """The story so far, from a moment on.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
+        found = HistoryReader(self._folder.history_db).events()
+        return [event for event in found if event.ts.timestamp() >= since_unix]
+
+    def _seen(self, rank: int, since_unix: float) -> verdict.Seen:
+        view, events, well = self._view(), [], True
+        try:
+            events = self.events(since_unix)
+        except DdptopError:
+            well = False
+        if view is None or view.snapshot is None:
+            return verdict.Seen("unreadable", None, events=events, files_are_well=False)
+        snapshot = view.snapshot
+        self._was |= {one.state for one in snapshot.ranks if one.rank == rank}
+        if view.guarded is False:
+            self._was.add("unguarded")
+        return verdict.Seen(
+            view.state,
+            snapshot.attempt,
+            steps={one.rank: one.step for one in snapshot.ranks},
+            restarts_used=snapshot.restarts_used,
+            guarded=view.guarded,
+            holders={
+                "guardian": _pid(snapshot.guardian),
+                "supervisor": _pid(snapshot.supervisor),
+                "agent": _pid(snapshot.agent),
+            },
+            set_aside=tuple(snapshot.set_aside),
+            was=frozenset(self._was),
+            events=events,
+            files_are_well=well,
+        )
+
+    def _play_the_person(self, fault: Fault) -> None:
+        """A job without a guardian is taken up by the next command that anybody types."""
+        if fault.name != "guardian-killed" or "unguarded" not in self._was:
+            return
+        if time.monotonic() - self._commanded_s > COMMAND_S:
+            self._commanded_s = time.monotonic()
+            command = [sys.executable, "-m", "ddptop", "status", self._folder.job]
+            subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+
+    def end(
+        self, timeout_s: float, outcomes: Sequence[Outcome] = (), wanted: str = "finished"
+    ) -> list[str]:
+        """Wait for the job's end and compare all that was recorded with the script's own record.
+
+        Args:
+            timeout_s: how long the end may take.
+            outcomes: what was committed before: a damaged history is allowed its gap.
+            wanted: the state in which the job should end.
+        """
+        deadline = time.monotonic() + timeout_s
+        view = read_job(self._folder)
+        while view.is_live:
+            if time.monotonic() > deadline:
+                return [f"the job is still {view.state} after {timeout_s:g} s"]
+            time.sleep(LOOK_S)
+            view = read_job(self._folder)
+        found = [] if view.state == wanted else [f"the job ended {view.state}, not {wanted}"]
+        found += self._left_running(view)
+        faults = {outcome.fault.name: outcome.fault for outcome in outcomes}
+        with suppress(DdptopError):
+            if "corrupt-files" not in faults:
+                last = 0 if view.snapshot is None else view.snapshot.attempt or 0
+                found += verdict.story_gaps(self.events(), last)
+            found += self._steps_lost(view, faults)
+        return found
+
+    def _steps_lost(self, view: JobView, faults: Mapping[str, Fault]) -> list[str]:
+        record = argument_of(view, "--record")
+        if record is None or view.snapshot is None or "corrupt-files" in faults:
+            return []
+        reader = HistoryReader(self._folder.history_db)
+        series = reader.rank_series("step", 0, time.time() + 1, 1_000_000)
+        last = {one.rank: one.step for one in view.snapshot.ranks}
+        gap_s = verdict.GAP_S + (faults["disk-full"].hold_s if "disk-full" in faults else 0.0)
+        finished = view.state == "finished"
+        return verdict.steps_lost(read_record(record), series, last, gap_s, finished=finished)
+
+    def _left_running(self, view: JobView) -> list[str]:
+        deadline = time.monotonic() + LEAVE_S
+        while left := procs.pids_of_job(view.spec.job_id):
+            if time.monotonic() > deadline:
+                return [f"left running: {' '.join(map(str, left))}"]
+            time.sleep(LOOK_S)
+        return []
+
+
+def _pid(process: ProcessId | None) -> int | None:
+    return None if process is None else process.pid
+
+
+def _trains(snapshot: NodeSnapshot) -> bool:
+    return (
+        snapshot.state == "running"
+        and bool(snapshot.ranks)
+        and all(one.state == "running" and (one.step or 0) >= READY_STEPS for one in snapshot.ranks)
+    )

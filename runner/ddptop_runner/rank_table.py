@@ -67,6 +67,8 @@ class RankRecord:
     save_signals: list[int] = field(default_factory=list)
     flight_record: str | None = None
     gpu_mem_peak_bytes: int | None = None
+    leaving: bool = False
+    """Whether its probe has said that the process is about to end."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -99,13 +101,14 @@ class RankRecord:
         self.metrics = dict(sample.metrics)
         self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
         if sample.last_progress_at is not None:
-            age_s = (utc_now() - sample.last_progress_at).total_seconds()
+            age_s = max(0.0, (utc_now() - sample.last_progress_at).total_seconds())
             self.last_step_boottime_s = boottime_s() - age_s
 
     def hear(self, message: ProbeMessage) -> None:
         """Fold in one message of the rank's probe."""
         self.heard = True
         self.heard_boottime_s = message.t
+        self.leaving = self.leaving or message.final
         self.stack_signal = message.stack_signal
         if message.pid == self.pid:  # a child's handlers are not the rank's
             self.save_signals = message.save_signals
@@ -197,8 +200,9 @@ class RankRecord:
         if self.exit is not None and self.exit.returncode is not None:
             exit_code, signal = procs.split_status(self.exit.returncode)
         last_progress_at: dt.datetime | None = None
-        if self.last_step_boottime_s is not None:
-            last_progress_at = utc_from_boottime(self.last_step_boottime_s)
+        progress_s = max(self.last_step_boottime_s or 0.0, self.collective_boottime_s or 0.0)
+        if progress_s > 0.0:
+            last_progress_at = utc_from_boottime(progress_s)
         usage = self.usage if self.alive else None
         return RankSample(
             rank=self.rank,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import msgspec
 import pytest
 
 from ddptop_runner.alerts import AlertBook, Finding, find
@@ -85,6 +86,15 @@ def test_find(case):
         assert [finding.id for finding in found] == expected
     else:
         assert found == expected
+
+
+def test_a_quiet_rank_is_told_with_its_last_progress_and_what_is_known():
+    waiting, sleeping = ranks(state=["running", "quiet"])
+    reason = "12 s without a step; usual 0.2 s; stands at train.py:41 in foo"
+    sleeping = msgspec.structs.replace(sleeping, quiet_since=NOON, state_reason=reason)
+    (finding,) = find([waiting, sleeping], [])
+    assert finding.message == f"rank 1 quiet since {NOON.astimezone():%H:%M:%S}: {reason}"
+    assert (finding.severity, finding.ranks) == ("info", (1,))
 
 
 def at(second: int) -> dt.datetime:

@@ -38,6 +38,50 @@ class RankProgress:
     """Return code of a rank that has ended."""
     stands_at: str | None = None
 
+    @property
+    def known(self) -> bool:
+        """Whether its progress can be known at all."""
+        return self.steps is not None or bool(self.completed)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has entered a collective that is not complete."""
+        return any(
+            entered > self.completed.get(group, entered) for group, entered in self.enqueued.items()
+        )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank at one look, measured in the time for which somebody looked.
+
+    A supervisor that was stopped, or a machine that was suspended, adds nothing to these times.
+    """
+
+    rank: RankProgress
+    doing: Phase
+    silent_s: float
+    """Since its last step or completed collective."""
+    idle_s: float
+    """Since its last sign of life: progress, or an activity that belongs to what it does."""
+    busy: bool | None = None
+    """Whether it and its descendants use the CPU; None while that is not known."""
+    batches: int | None = None
+    """Taken since `doing` began."""
+
+
+@dataclass(frozen=True)
+class Culprits:
+    """Whom a group that stands still waits for, and how that is known."""
+
+    ranks: tuple[int, ...]
+    because: str
+    """In words."""
+    proven: bool = False
+    """Whether the others cannot go on without them, whatever they do."""
+    named: bool = True
+    """False where nobody is behind, and `ranks` are all."""
+
 
 @dataclass(frozen=True)
 class HangVerdict:

@@ -1,56 +1,81 @@
-"""The hang verdict: only progress proves life, and a paused rank is not hung."""
+"""The hang verdict: only progress proves life, and unknown progress is not "no progress"."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ddptop_runner.hangs.types import HangVerdict, RankProgress
+from ddptop_runner.hangs import culprit
+from ddptop_runner.hangs.allowances import Allowance, Rules, allowance
+from ddptop_runner.hangs.types import Culprits, HangVerdict, RankProgress, Standing
+from ddptop_runner.model import Phase
 
-START_FLOOR_S = 300.0
-"""Least time allowed before an attempt's first step: imports, data and compilation take minutes."""
-
-QUIET_FACTOR = 10.0
-QUIET_FLOOR_S = 10.0
-"""A rank is called quiet after this many times its step time, and never before the floor."""
-
-
-def is_quiet(since_progress_s: float, step_time_s: float | None) -> bool:
-    """Whether a rank's silence is long beside its own step time; no alarm yet."""
-    if step_time_s is None:
-        return False
-    return since_progress_s > max(QUIET_FLOOR_S, QUIET_FACTOR * step_time_s)
+UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
+"""What a rank does that says nothing about why it takes long."""
 
 
-def verdict(ranks: Sequence[RankProgress], timeout_s: float | None) -> HangVerdict | None:
-    """Whether the group hangs: alive, not paused, and no rank took a step for `timeout_s`.
+@dataclass(frozen=True)
+class Judgement:
+    """A group at one moment, beside what is allowed to it."""
 
-    Before the attempt's first step at least `START_FLOOR_S` are allowed. Without a probe nothing
-    proves progress, so there is no verdict.
+    silent_s: float
+    """Since any rank progressed."""
+    idle_s: float
+    """Since any rank that could go on gave a sign of life."""
+    allowed: Allowance
+    """To the rank to which most is allowed."""
+    decides: Standing
+    """That rank."""
+    culprits: Culprits
+    deciding: tuple[Standing, ...]
+    """Ranks that could go on; all where all wait in a collective."""
+    used: float
+    """Share of what is allowed that is spent; above 1 the group hangs."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether all of what is allowed is spent."""
+        return self.used > 1.0
+
+    @property
+    def is_lopsided(self) -> bool:
+        """Whether others wait for a rank, and nothing that it does explains it."""
+        return self.culprits.proven and all(
+            standing.doing in UNEXPLAINED for standing in self.deciding
+        )
+
+    def tell(self) -> HangVerdict:
+        """In words."""
+        spent_by_silence = self.silent_s / self.allowed.total_s > self.idle_s / self.allowed.idle_s
+        allowed_s = self.allowed.total_s if spent_by_silence else self.allowed.idle_s
+        return HangVerdict(
+            ranks=self.culprits.ranks,
+            quiet_s=self.silent_s,
+            message=f"no rank made progress for {self.silent_s:.0f} s "
+            f"(allowed: {allowed_s:g} s); {self.culprits.because}",
+        )
+
+
+def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], rules: Rules) -> Judgement:
+    """How a group stands.
 
     Args:
-        ranks: all ranks of the attempt.
-        timeout_s: seconds without a step that are allowed; None: off.
+        ranks: those that live, at least one; all of known progress and none paused.
+        ended: those that do not.
+        rules: what is allowed.
     """
-    alive = [rank for rank in ranks if rank.alive]
-    if timeout_s is None or not alive:
-        return None
-    if any(rank.paused for rank in alive) or all(rank.steps is None for rank in alive):
-        return None
-    steps = [rank.steps or 0 for rank in alive]
-    allowed_s = timeout_s if max(steps) > 0 else max(timeout_s, START_FLOOR_S)
-    quiet_s = min(rank.since_progress_s for rank in alive)
-    if quiet_s <= allowed_s:
-        return None
-    fewest = min(steps)
-    behind = tuple(rank.rank for rank in alive if (rank.steps or 0) == fewest)
-    where = (
-        f"all ranks stand at step {fewest}"
-        if fewest == max(steps)
-        else f"rank{'s' if len(behind) > 1 else ''} {', '.join(map(str, behind))} "
-        f"stopped at step {fewest}, the others at {max(steps)}"
-    )
-    return HangVerdict(
-        ranks=behind,
-        quiet_s=quiet_s,
-        message=f"no rank took a step for {quiet_s:.0f} s (allowed: {allowed_s:g} s); {where}",
-    )
+    culprits = culprit.find(ranks, ended)
+    deciding = tuple(rank for rank in ranks if rank.doing != "collective") or tuple(ranks)
+    all_wait = deciding[0].doing == "collective"
+    silent_s = min(rank.silent_s for rank in ranks)
+    least_used = None
+    for rank in deciding:
+        proven = culprits.proven and (all_wait or rank.rank.rank in culprits.ranks)
+        allowed = allowance(rules, rank.doing, proven=proven, busy=rank.busy)
+        idle_s = min(rank.idle_s, silent_s)
+        used = max(idle_s / allowed.idle_s, silent_s / allowed.total_s)
+        if least_used is None or used < least_used[0]:
+            least_used = (used, idle_s, allowed, rank)
+    assert least_used is not None
+    used, idle_s, allowed, decides = least_used
+    return Judgement(silent_s, idle_s, allowed, decides, culprits, deciding, used)

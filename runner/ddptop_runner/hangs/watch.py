@@ -5,8 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ddptop_runner.hangs import verdict
-from ddptop_runner.hangs.types import HangLook, RankProgress
+from ddptop_runner.hangs import notes
+from ddptop_runner.hangs.following import Following, is_warm, what_it_does
+from ddptop_runner.hangs.learned import Learned
+from ddptop_runner.hangs.types import HangLook, HangVerdict, RankProgress, Standing
+from ddptop_runner.hangs.verdict import UNEXPLAINED, Judgement, judge
+from ddptop_runner.model import Phase
+
+LONGEST_LOOK_S = 3.0
+"""The most that one look adds to any time: of a longer gap (a supervisor that was stopped, a
+suspended machine) nobody knows what happened in it."""
+
+QUIET_FACTOR = 2.0
+QUIET_FLOOR_S = 5.0
+LOOK_S = 1.25
+"""Between a rank's last step and the look that shows it quiet pass this much more: a datagram's
+wait and a tick. What is promised is the moment at which it is shown."""
+
+HELD_S = 5.0
+"""For how long others must be seen to wait for a rank before it is suspected."""
+HALF = 0.5
+
+_NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint"})
+"""Times between steps in which one of these happened are not usual ones."""
 
 
 class HangWatch:
@@ -19,10 +40,19 @@ class HangWatch:
 
     def __init__(self, timeout_s: float | None, *, auto: bool = False) -> None:
         self._timeout_s = timeout_s
-        self._auto = auto
+        self._auto = auto and timeout_s is None
+        self._learned = Learned()
+        self._clock_s = 0.0
+        self._looked_s: float | None = None
+        self.begin_attempt()
 
     def begin_attempt(self) -> None:
         """The group was started anew: what was learned stays, what was seen does not."""
+        self._ranks: dict[int, Following] = {}
+        self._lopsided_s = 0.0
+        self._suspected = False
+        self._acted = False
+        self._before: Judgement | None = None
 
     def look(self, ranks: Sequence[RankProgress], now_s: float) -> HangLook:
         """What this moment says.
@@ -31,15 +61,170 @@ class HangWatch:
             ranks: all ranks of the attempt.
             now_s: CLOCK_BOOTTIME.
         """
-        half_s = None if self._timeout_s is None else self._timeout_s / 2
-        return HangLook(
-            suspicion=verdict.verdict(ranks, half_s),
-            verdict=verdict.verdict(ranks, self._timeout_s),
-        )
+        real_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
+        passed_s = min(real_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+        self._clock_s += passed_s
+        alive = [rank for rank in ranks if rank.alive]
+        paused = tuple(rank.rank for rank in alive if rank.paused)
+        known = [rank for rank in alive if rank.known]
+        ended = [rank for rank in ranks if not rank.alive]
+        self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_LOOK_S)
+        if paused:
+            self._begin_anew()
+        standings = [self._ranks[rank.rank].standing(rank, self._clock_s) for rank in known]
+        unknown = {
+            rank.rank: note
+            for rank in alive
+            if not rank.known and (note := notes.of_unknown(rank)) is not None
+        }
+        if not standings:
+            return HangLook(notes=unknown if self._is_on else {})
+        judgement = judge(standings, ended, self._learned.rules(self._timeout_s))
+        self._learn_pauses(judgement)
+        quiet = {} if paused else self._quiet(standings, judgement)
+        explained = dict(unknown if self._is_on else {})
+        explained.update(self._notes(standings, judgement, paused, quiet))
+        if paused or len(known) < len(alive):
+            return HangLook(quiet=quiet, notes=explained)
+        suspicion = self._suspicion(judgement, passed_s)
+        verdict = self._verdict(judgement)
+        return HangLook(quiet=quiet, suspicion=suspicion, verdict=verdict, notes=explained)
+
+    @property
+    def _is_on(self) -> bool:
+        return self._auto or self._timeout_s is not None
+
+    # -- what is seen ----------------------------------------------------------------------------
+
+    def _follow(
+        self,
+        ranks: list[RankProgress],
+        ended: list[RankProgress],
+        passed_s: float,
+        boottime_s: float,
+        *,
+        gap: bool,
+    ) -> None:
+        warm = is_warm([*ranks, *ended], first_step=not self._auto)
+        only_collectives = warm and not any(rank.steps for rank in (*ranks, *ended))
+        trains = True
+        for rank in ranks:
+            followed = self._ranks.get(rank.rank)
+            if followed is None:
+                followed = self._ranks[rank.rank] = Following(self._clock_s)
+            clean = followed.clean
+            interval_s = followed.advance(rank, self._clock_s, passed_s, boottime_s)
+            if interval_s is not None:
+                if clean and warm and not gap:
+                    self._learned.saw_interval(rank.rank, interval_s)
+                followed.clean = not gap
+            doing = what_it_does(rank, warm=warm, only_collectives=only_collectives)
+            followed.use_cpu(rank, self._clock_s, gap=gap)
+            followed.note_signs(rank, doing, self._clock_s)
+            trains = trains and doing not in _NO_TRAINING
+        if not trains:
+            for followed in self._ranks.values():
+                followed.clean = False
+
+    def _begin_anew(self) -> None:
+        """A person has stopped a rank: nobody can be blamed for waiting."""
+        for followed in self._ranks.values():
+            followed.begin_anew(self._clock_s)
+        self._before = None
+
+    def _learn_pauses(self, judgement: Judgement) -> None:
+        before, self._before = self._before, judgement
+        if before is not None and judgement.idle_s < before.idle_s:
+            self._learned.saw_pause(before.decides.doing, before.idle_s)
+        if before is None or judgement.silent_s < before.silent_s:  # it goes on
+            self._suspected = self._acted = False
+            self._lopsided_s = 0.0
+
+    # -- what is said ----------------------------------------------------------------------------
+
+    def _quiet_after_s(self, rank: int) -> float | None:
+        interval = self._learned.interval(rank)
+        if interval is None:
+            return None
+        return max(QUIET_FACTOR * interval.longest_s, QUIET_FLOOR_S) - LOOK_S
+
+    def _quiet(self, standings: list[Standing], judgement: Judgement) -> dict[int, float]:
+        """Ranks whose silence is longer than usual, and not explained."""
+        found = {}
+        culprits = judgement.culprits
+        for standing in standings:
+            number = standing.rank.rank
+            if standing.doing not in UNEXPLAINED:
+                continue
+            waits = standing.doing == "collective" and culprits.named
+            if waits and number not in culprits.ranks:
+                continue
+            after_s = self._quiet_after_s(number)
+            if after_s is not None and standing.silent_s > after_s:
+                found[number] = standing.silent_s
+        return found
+
+    def _notes(
+        self,
+        standings: list[Standing],
+        judgement: Judgement,
+        paused: tuple[int, ...],
+        quiet: dict[int, float],
+    ) -> dict[int, str]:
+        found = dict.fromkeys(paused, "paused by a signal")
+        for standing in standings:
+            number = standing.rank.rank
+            if number in found:
+                continue
+            interval = self._learned.interval(number)
+            if number in quiet and interval is not None:
+                found[number] = notes.of_quiet(standing, interval)
+            elif note := notes.of_silent(standing, judgement.culprits, paused):
+                found[number] = note
+        return found
+
+    def _suspicion(self, judgement: Judgement, passed_s: float) -> HangVerdict | None:
+        if not self._is_on:
+            return None
+        after_s = [self._quiet_after_s(standing.rank.rank) for standing in judgement.deciding]
+        usual = [one for one in after_s if one is not None]
+        lopsided = judgement.is_lopsided and bool(usual) and judgement.silent_s > max(usual)
+        self._lopsided_s = self._lopsided_s + passed_s if lopsided else 0.0
+        held = self._lopsided_s >= HELD_S
+        half = judgement.used > HALF and judgement.silent_s >= min(QUIET_FLOOR_S, self._half_s)
+        self._suspected = self._suspected or held or half
+        return judgement.tell() if self._suspected else None
+
+    @property
+    def _half_s(self) -> float:
+        return QUIET_FLOOR_S if self._timeout_s is None else self._timeout_s * HALF
+
+    def _verdict(self, judgement: Judgement) -> HangVerdict | None:
+        if not self._is_on or not judgement.hangs:
+            return None
+        if self._auto and not self._acted:
+            self._acted = True
+            self._learned.acted()
+        return judgement.tell()
+
+    # -- over supervisors ------------------------------------------------------------------------
 
     def remember(self) -> dict[str, Any]:
         """What the watch of a supervisor that is started again has to know; JSON-serialisable."""
-        return {}
+        return {
+            **self._learned.remember(),
+            "ranks": {
+                str(number): followed.remember(self._clock_s)
+                for number, followed in self._ranks.items()
+            },
+        }
 
     def recall(self, memory: dict[str, Any]) -> None:
         """Go on with what `remember` gave; anything malformed is left out."""
+        self._learned.recall(memory)
+        ranks = memory.get("ranks")
+        for number, kept in ranks.items() if isinstance(ranks, dict) else ():
+            if number.isdecimal() and isinstance(kept, dict):
+                followed = self._ranks[int(number)] = Following(self._clock_s)
+                followed.recall(kept, self._clock_s)

@@ -1,85 +1,134 @@
-"""The hang verdict as a table."""
+"""The hang verdict as a table: what is allowed, and when all of it is spent."""
 
 from __future__ import annotations
 
 import pytest
+from tests.runner.hangs.ranks import standing
 
-from ddptop_runner.hangs.types import RankProgress
-from ddptop_runner.hangs.verdict import START_FLOOR_S, is_quiet, verdict
+from ddptop_runner.hangs.allowances import (
+    ASKED_START_FLOOR_S,
+    FLOORS_S,
+    PROVEN_BUSY_S,
+    PROVEN_IDLE_S,
+    PROVEN_TOTAL_S,
+    UNPROVEN_BUSY_S,
+    UNPROVEN_IDLE_S,
+    Rules,
+    allowance,
+)
+from ddptop_runner.hangs.verdict import judge
+
+AUTO = Rules(None, {})
+ASKED = Rules(60.0, {})
+
+ALLOWED = {
+    # (rules, doing, proven, busy) -> idle seconds
+    "asked: steps": (ASKED, "steps", False, True, 60.0),
+    "asked: a collective": (ASKED, "collective", False, None, 60.0),
+    "asked: the start takes minutes": (ASKED, "start", False, False, ASKED_START_FLOOR_S),
+    "asked: but not where others wait": (ASKED, "start", True, False, 60.0),
+    "asked: an evaluation has its floor": (ASKED, "evaluation", True, False, 1800.0),
+    "asked: longer than the floor": (Rules(9000.0, {}), "checkpoint", True, False, 9000.0),
+    "asked: what was learned changes nothing": (
+        Rules(60.0, {"steps": 500.0}),
+        *("steps", False, False, 60.0),
+    ),
+    "learned: others wait for an idle rank": (AUTO, "steps", True, False, PROVEN_IDLE_S),
+    "learned: others wait for a busy one": (AUTO, "steps", True, True, PROVEN_BUSY_S),
+    "learned: whether it is busy is unknown": (AUTO, "steps", True, None, PROVEN_BUSY_S),
+    "learned: nobody waits, idle": (AUTO, "steps", False, False, UNPROVEN_IDLE_S),
+    "learned: nobody waits, busy": (AUTO, "steps", False, True, UNPROVEN_BUSY_S),
+    "learned: all wait": (AUTO, "collective", False, True, UNPROVEN_IDLE_S),
+    "learned: the start": (AUTO, "start", True, False, FLOORS_S["start"]),
+    "learned: five times the longest": (
+        Rules(None, {"steps": 500.0}),
+        *("steps", True, False, 2500.0),
+    ),
+    "learned: of that phase alone": (
+        Rules(None, {"data": 5000.0}),
+        *("steps", True, False, PROVEN_IDLE_S),
+    ),
+    "learned: more patience after a verdict": (
+        Rules(None, {}, patience=2.0),
+        *("steps", True, False, 2 * PROVEN_IDLE_S),
+    ),
+}
 
 
-def rank(number: int, steps: int | None, quiet_s: float, **changes: bool) -> RankProgress:
-    state = {"alive": True, "paused": False, **changes}
-    return RankProgress(number, state["alive"], state["paused"], steps, quiet_s)
+@pytest.mark.parametrize("case", ALLOWED.values(), ids=list(ALLOWED))
+def test_what_is_allowed(case):
+    rules, doing, proven, busy, idle_s = case
+    allowed = allowance(rules, doing, proven=proven, busy=busy)
+    assert allowed.idle_s == idle_s
+    assert allowed.total_s >= allowed.idle_s
 
 
-BEHIND = [rank(0, 40, 61), rank(1, 39, 62), rank(2, 40, 61)]
+BEHIND = [standing(0, 40, 61), standing(1, 39, 62), standing(2, 40, 61)]
+ENTERED = {"doing": "collective", "at": (9, 8)}
+
 CASES = {
-    # (ranks, seconds allowed) -> ranks to look at first, or None for no verdict
-    "one is behind": (BEHIND, 60.0, (1,)),
-    "all stand at one step": ([rank(0, 40, 61), rank(1, 40, 61)], 60.0, (0, 1)),
-    "not longer than allowed": ([rank(0, 40, 60), rank(1, 39, 60)], 60.0, None),
-    "one still steps": ([rank(0, 40, 0.5), rank(1, 39, 600)], 60.0, None),
-    "off": (BEHIND, None, None),
-    "a paused rank is a person's doing": ([*BEHIND, rank(3, 40, 61, paused=True)], 60.0, None),
-    "a paused rank that ended meanwhile is not": (
-        [*BEHIND, rank(3, 40, 61, paused=True, alive=False)],
-        60.0,
-        (1,),
+    # (ranks, rules) -> ranks to look at first, or None for no verdict
+    "one is behind": (BEHIND, ASKED, (1,)),
+    "all stand at one step": ([standing(0), standing(1)], ASKED, (0, 1)),
+    "not longer than allowed": ([standing(0, 40, 60), standing(1, 39, 60)], ASKED, None),
+    "one still steps": ([standing(0, 40, 0.5), standing(1, 39, 600)], ASKED, None),
+    "one takes batches": (
+        [standing(0, 40, 600, idle_s=1), standing(1, 40, 600, doing="collective")],
+        *(ASKED, None),
     ),
-    "ranks that ended are not waited for": (
-        [rank(0, 12, 1, alive=False), rank(1, 9, 61)],
-        60.0,
-        (1,),
+    "but not for ever where others wait for it": (
+        [
+            standing(0, 40, PROVEN_TOTAL_S + 1, idle_s=1, at=(8, 8)),
+            standing(1, 40, PROVEN_TOTAL_S + 1, **ENTERED),
+        ],
+        *(ASKED, (0,)),
     ),
-    "nobody lives": ([rank(0, 12, 99, alive=False)], 60.0, None),
-    "no ranks": ([], 60.0, None),
-    "no probe, no verdict": ([rank(0, None, 999), rank(1, None, 999)], 60.0, None),
-    "one probe is enough to know of progress": ([rank(0, None, 999), rank(1, 3, 1)], 60.0, None),
-    "the first step may take minutes": ([rank(0, 0, 299), rank(1, 0, 299)], 60.0, None),
-    "but not for ever": ([rank(0, 0, 301), rank(1, 0, 301)], 60.0, (0, 1)),
-    "a longer allowance holds for the start too": ([rank(0, 0, 400)], 500.0, None),
-    "once one has stepped the start is over": ([rank(0, 0, 61), rank(1, 1, 61)], 60.0, (0,)),
+    "the first step may take minutes": (
+        [standing(0, 0, 299, "start"), standing(1, 0, 299, "start")],
+        *(ASKED, None),
+    ),
+    "but not for ever": (
+        [standing(0, 0, 301, "start"), standing(1, 0, 301, "start")],
+        *(ASKED, (0, 1)),
+    ),
+    "an evaluation explains who waits for it": (
+        [standing(0, 40, 1700, "evaluation"), standing(1, 40, 1700, **ENTERED)],
+        *(ASKED, None),
+    ),
+    "an evaluation that gives no sign for its floor": (
+        [standing(0, 40, 1801, "evaluation"), standing(1, 40, 1801, "collective")],
+        *(ASKED, (0,)),
+    ),
+    "learned: proven and idle": (
+        [standing(0, 40, 181, at=(8, 8)), standing(1, 40, 181, **ENTERED)],
+        *(AUTO, (0,)),
+    ),
+    "learned: proven and busy": (
+        [standing(0, 40, 599, at=(8, 8), busy=True), standing(1, 40, 599, **ENTERED)],
+        *(AUTO, None),
+    ),
+    "learned: nothing is proven": ([standing(0, 40, 599), standing(1, 40, 599)], AUTO, None),
+    "learned: nothing is proven, for long": ([standing(0, 40, 601)], AUTO, (0,)),
 }
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_verdict(case):
-    ranks, timeout_s, expected = case
-    found = verdict(ranks, timeout_s)
-    assert (None if found is None else found.ranks) == expected
+    ranks, rules, expected = case
+    judgement = judge(ranks, [], rules)
+    assert (judgement.tell().ranks if judgement.hangs else None) == expected
 
 
 def test_the_message_names_who_is_behind_and_what_was_allowed():
-    found = verdict(BEHIND, 60.0)
-    assert found is not None
+    found = judge(BEHIND, [], ASKED).tell()
     assert found.quiet_s == 61
     assert found.message == (
-        "no rank took a step for 61 s (allowed: 60 s); rank 1 stopped at step 39, the others at 40"
+        "no rank made progress for 61 s (allowed: 60 s); "
+        "rank 1 stopped at step 39, the others at 40"
     )
 
 
-def test_the_message_of_a_start_that_hangs_says_what_was_allowed():
-    found = verdict([rank(0, 0, 301), rank(1, 0, 302)], 20.0)
-    assert found is not None
-    assert f"allowed: {START_FLOOR_S:g} s); all ranks stand at step 0" in found.message
-
-
-def test_several_behind():
-    found = verdict([rank(0, 1, 99), rank(1, 1, 99), rank(2, 2, 99)], 60.0)
-    assert found is not None
-    assert "ranks 0, 1 stopped at step 1" in found.message
-
-
-@pytest.mark.parametrize(
-    ("since_s", "step_time_s", "quiet"),
-    [
-        (9.0, 0.01, False),
-        (10.1, 0.01, True),
-        (29.0, 3.0, False),
-        (31.0, 3.0, True),
-        (9999.0, None, False),
-    ],
-)
-def test_quiet_is_measured_in_the_ranks_own_steps(since_s, step_time_s, quiet):
-    assert is_quiet(since_s, step_time_s) is quiet
+def test_the_message_of_an_endless_phase_says_what_is_allowed_in_all():
+    waiting = standing(1, 40, 2000, **ENTERED)
+    found = judge([standing(0, 40, 2000, idle_s=1, at=(8, 8)), waiting], [], ASKED).tell()
+    assert found.message.startswith("no rank made progress for 2000 s (allowed: 1800 s); rank 0")

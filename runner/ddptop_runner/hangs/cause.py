@@ -1,0 +1,38 @@
+"""The cause of an attempt that was ended because it hung."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddptop_runner.hangs import places
+from ddptop_runner.hangs.types import HangVerdict
+from ddptop_runner.model import Cause
+from ddptop_runner.spans import name_ranks
+
+
+def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
+    """What hung, who is to blame, and where it stood.
+
+    Args:
+        found: the verdict.
+        evidence: the folder that holds the ranks' stacks, taken before any signal.
+        stands_at: by rank, what its probe said.
+    """
+    culprits, place = places.explain(found.ranks, places.of_evidence(Path(evidence)))
+    if place is None:
+        told = {stands_at.get(rank) for rank in culprits} - {None}
+        place = told.pop() if len(told) == 1 else None
+    words = [f"The job hung: {found.message}."]
+    one = len(culprits) == 1
+    if place is not None and place not in found.message:
+        words.append(f"{name_ranks(culprits).capitalize()} stood at {place}.")
+    elif culprits != found.ranks:
+        words.append(f"{name_ranks(culprits).capitalize()} stood where the others did not.")
+    return Cause(
+        kind="hang",
+        rank=culprits[0] if one else None,
+        summary=" ".join(words),
+        evidence=evidence,
+        place=place,
+    )

@@ -1,0 +1,205 @@
+"""Whom the others wait for: pure, from the signs that all ranks give.
+
+The surest sign comes first: a collective that some have entered and one has not; then a rank that
+ended; fewer steps; an interpreter that does not answer; and last the minority that stands where
+most do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ddptop_runner.hangs.types import Culprits, RankProgress, Standing
+from ddptop_runner.model import Phase
+from ddptop_runner.spans import name_ranks
+
+UNHEARD_S = 8.0
+"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
+
+DEFAULT_GROUP = "0"
+"""Name of the process group of all ranks."""
+
+
+def _is_shared(group: str) -> bool:
+    """Whether the name stands for the same group on all ranks."""
+    return not group.startswith("#") and group != "other"
+
+
+_DOING_IN_WORDS: dict[Phase, str] = {
+    "start": "starting",
+    "compile": "compiling",
+    "evaluation": "evaluating",
+    "checkpoint": "at a checkpoint",
+    "data": "waiting for its data loader",
+}
+
+
+def find(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> Culprits:
+    """The ranks to look at first; all of `standings` where nothing tells them apart.
+
+    Args:
+        standings: ranks that live and whose progress is known, at least one.
+        ended: ranks that have ended.
+    """
+    for sign in (_by_collective, _by_end):
+        if found := sign(standings, ended):
+            return found
+    if len(standings) > 1:
+        for other_sign in (_by_steps, _by_silence, _by_waiting, _by_place):
+            if found := other_sign(standings):
+                return found
+    return Culprits(_numbers(standings), _together(standings), named=False)
+
+
+def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
+    """Who has not entered a collective in which others wait."""
+    alive = [standing.rank for standing in standings]
+    groups = {group for rank in alive for group in rank.enqueued}
+    unsure = None
+    for group in sorted(groups, key=lambda name: (name != DEFAULT_GROUP, name)):
+        members = [rank for rank in (*alive, *ended) if group in rank.enqueued]
+        latest = max(rank.enqueued[group] for rank in members)
+        waiting = [
+            rank.rank
+            for rank in members
+            if rank.alive and rank.completed.get(group, latest) < latest <= rank.enqueued[group]
+        ]
+        behind = [rank for rank in members if rank.enqueued[group] < latest]
+        if not waiting or not behind:
+            continue
+        # a rank that waits in another group's collective is held up itself
+        roots = [rank for rank in behind if not rank.alive or not rank.pending]
+        last = min(rank.enqueued[group] for rank in roots or behind)
+        those = [rank for rank in roots or behind if rank.enqueued[group] == last]
+        numbers = tuple(rank.rank for rank in those)
+        where = "" if group == DEFAULT_GROUP else f" of process group {group}"
+        verb = "wait" if len(waiting) > 1 else "waits"
+        because = (
+            f"{name_ranks(numbers)} did not enter collective {last + 1}{where}, "
+            f"{name_ranks(waiting)} {verb} in collective {latest}{_ended_in_words(those)}"
+        )
+        found = Culprits(numbers, because, proven=_is_shared(group))
+        if roots and found.proven:
+            return found
+        unsure = unsure or found
+    return unsure
+
+
+def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Culprits | None:
+    """Who has ended while all others wait."""
+    gone = [rank for rank in ended if rank.exited_with is not None]
+    if not gone or not all(standing.doing == "collective" for standing in standings):
+        return None
+    numbers = tuple(rank.rank for rank in gone)
+    waiting = _numbers(standings)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    because = f"{name_ranks(waiting)} {verb} in a collective{_ended_in_words(gone)}"
+    return Culprits(numbers, because, proven=True)
+
+
+def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
+    gone = [rank for rank in ranks if not rank.alive]
+    if not gone:
+        return ""
+    how = "" if gone[0].exited_with is None else f" (return code {gone[0].exited_with})"
+    return f"; {name_ranks([rank.rank for rank in gone])} had ended{how}"
+
+
+def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
+    """Who has taken fewer steps, and does not wait itself."""
+    steps = {standing.rank.rank: standing.rank.steps or 0 for standing in standings}
+    fewest, most = min(steps.values()), max(steps.values())
+    if fewest == most:
+        return None
+    behind = [standing for standing in standings if steps[standing.rank.rank] == fewest]
+    ahead = [standing for standing in standings if steps[standing.rank.rank] == most]
+    others = "the other" if len(standings) - len(behind) == 1 else "the others"
+    numbers = _numbers(behind)
+    because = f"{name_ranks(numbers)} stopped at step {fewest}, {others} at {most}"
+    proven = all(standing.doing == "collective" for standing in ahead) and all(
+        standing.doing != "collective" for standing in behind
+    )
+    return Culprits(numbers, because + _silent_in_words(behind), proven=proven)
+
+
+def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
+    """Whose interpreter does not answer, while others' do."""
+    silent = [standing for standing in standings if _is_unheard(standing)]
+    if not silent or len(silent) == len(standings):
+        return None
+    numbers = _numbers(silent)
+    unheard_s = max(standing.rank.unheard_s or 0.0 for standing in silent)
+    one = len(numbers) == 1
+    because = (
+        f"{name_ranks(numbers)} {'is' if one else 'are'} not heard for {unheard_s:.0f} s: "
+        f"{'its interpreter does' if one else 'their interpreters do'} not answer"
+    )
+    return Culprits(numbers, because)
+
+
+def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
+    """Who does not wait in a collective, while others do."""
+    waiting = [standing for standing in standings if standing.doing == "collective"]
+    others = [standing for standing in standings if standing.doing != "collective"]
+    if not waiting or not others:
+        return None
+    numbers = _numbers(others)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    isnt = "is" if len(numbers) == 1 else "are"
+    doing = {standing.doing for standing in others}
+    what = _DOING_IN_WORDS.get(doing.pop()) if len(doing) == 1 else None
+    does = f"{isnt} {what}" if what else f"{isnt} not there"
+    return Culprits(
+        numbers,
+        f"{name_ranks(_numbers(waiting))} {verb} in a collective, "
+        f"{name_ranks(numbers)} {does}{_places_in_words(others)}",
+    )
+
+
+def _by_place(standings: Sequence[Standing]) -> Culprits | None:
+    """Who stands where fewer do than elsewhere."""
+    places = Counter(standing.rank.stands_at for standing in standings)
+    if None in places or len(places) < 2:
+        return None
+    (_, most), *rest = places.most_common()
+    if rest[0][1] == most:
+        return None
+    fewest = rest[-1][1]
+    odd = [s for s in standings if places[s.rank.stands_at] == fewest]
+    return Culprits(_numbers(odd), f"{name_ranks(_numbers(odd))}{_stand(odd)}, the others do not")
+
+
+def _together(standings: Sequence[Standing]) -> str:
+    steps = {standing.rank.steps for standing in standings} - {None}
+    if len(standings) == 1:
+        (only,) = standings
+        at = "" if not only.rank.steps else f" at step {only.rank.steps}"
+        return f"rank {only.rank.rank} stands{at}{_places_in_words(standings)}"
+    at = f" at step {steps.pop()}" if len(steps) == 1 else ""
+    if all(standing.doing == "collective" for standing in standings):
+        return f"all ranks wait in a collective{at}"
+    return f"all ranks stand{at}{_places_in_words(standings)}"
+
+
+def _places_in_words(standings: Sequence[Standing]) -> str:
+    places = {standing.rank.stands_at for standing in standings} - {None}
+    return f", at {places.pop()}" if len(places) == 1 else ""
+
+
+def _stand(standings: Sequence[Standing]) -> str:
+    places = sorted({standing.rank.stands_at or "" for standing in standings})
+    return f" stand{'s' if len(standings) == 1 else ''} at {', '.join(places)}"
+
+
+def _silent_in_words(standings: Sequence[Standing]) -> str:
+    silent = [standing.rank.rank for standing in standings if _is_unheard(standing)]
+    return "; its interpreter does not answer" if silent else ""
+
+
+def _is_unheard(standing: Standing) -> bool:
+    return (standing.rank.unheard_s or 0.0) > UNHEARD_S
+
+
+def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:
+    return tuple(standing.rank.rank for standing in standings)

@@ -1,0 +1,138 @@
+"""Whom the others wait for, as a table."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runner.hangs.ranks import rank, standing
+
+from ddptop_runner.hangs.culprit import find
+
+WAITS = {"doing": "collective", "at": (9, 8)}
+
+CASES = {
+    # (ranks that live, that ended) -> (culprits, whether it is proven, words of the message)
+    "one did not enter the collective": (
+        [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, **WAITS)],
+        [],
+        ((1,), True, "rank 1 did not enter collective 9, ranks 0, 2 wait in collective 9"),
+    ),
+    "the one that is furthest behind": (
+        [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, at=(7, 7))],
+        [],
+        ((2,), True, "did not enter collective 8, rank 0 waits in collective 9"),
+    ),
+    "steps say another thing, collectives are surer": (
+        [standing(0, 41, **WAITS), standing(1, 41, at=(8, 8)), standing(2, 40, **WAITS)],
+        [],
+        ((1,), True, "did not enter"),
+    ),
+    "who waits in another group is held up itself": (
+        [
+            standing(0, doing="collective", enqueued={"0": 9, "1": 5}, completed={"0": 9, "1": 4}),
+            standing(1, enqueued={"0": 9, "1": 4}, completed={"0": 9, "1": 4}),
+            standing(2, doing="collective", enqueued={"0": 10}, completed={"0": 9}),
+        ],
+        [],
+        ((1,), True, "rank 1 did not enter collective 10, rank 2 waits in collective 10"),
+    ),
+    "of a smaller group only its members are behind": (
+        [
+            standing(0, doing="collective", enqueued={"pp": 9}, completed={"pp": 8}),
+            standing(1, enqueued={"pp": 8}, completed={"pp": 8}),
+            standing(2, enqueued={"tp": 3}, completed={"tp": 3}),
+        ],
+        [],
+        ((1,), True, "collective 9 of process group pp"),
+    ),
+    "a number that is a rank's own compares with nobody's": (
+        [
+            standing(0, doing="collective", enqueued={"#1": 9}, completed={"#1": 8}),
+            standing(1, enqueued={"#1": 4}, completed={"#1": 4}),
+        ],
+        [],
+        ((1,), False, ""),
+    ),
+    "a rank that ended never entered": (
+        [standing(0, **WAITS), standing(2, **WAITS)],
+        [rank(1, alive=False, exited_with=0, at=(8, 8))],
+        ((1,), True, "; rank 1 had ended (return code 0)"),
+    ),
+    "a rank that ended, of which no collective is known": (
+        [standing(0, **WAITS)],
+        [rank(1, alive=False, exited_with=0)],
+        ((1,), True, "rank 0 waits in a collective; rank 1 had ended"),
+    ),
+    "a rank that ended holds nobody up who does not wait": (
+        [standing(0, 40), standing(2, 39)],
+        [rank(1, 40, alive=False, exited_with=0)],
+        ((2,), False, "rank 2 stopped at step 39, the other at 40"),
+    ),
+    "fewer steps": (
+        [standing(0, 40), standing(1, 39), standing(2, 40)],
+        [],
+        ((1,), False, "rank 1 stopped at step 39, the others at 40"),
+    ),
+    "fewer steps, and the others wait": (
+        [standing(0, 40, doing="collective"), standing(1, 39)],
+        [],
+        ((1,), True, "rank 1 stopped at step 39, the other at 40"),
+    ),
+    "several behind": (
+        [standing(0, 1), standing(1, 1), standing(2, 2)],
+        [],
+        ((0, 1), False, "ranks 0, 1 stopped at step 1, the other at 2"),
+    ),
+    "an interpreter that does not answer": (
+        [standing(0, unheard_s=3), standing(1, unheard_s=70)],
+        [],
+        ((1,), False, "rank 1 is not heard for 70 s: its interpreter does not answer"),
+    ),
+    "all interpreters answer nothing": (
+        [standing(0, unheard_s=70), standing(1, unheard_s=70)],
+        [],
+        ((0, 1), False, "all ranks stand at step 40"),
+    ),
+    "one is not in the collective": (
+        [standing(0, doing="collective"), standing(1, doing="data")],
+        [],
+        ((1,), False, "rank 0 waits in a collective, rank 1 is waiting for its data loader"),
+    ),
+    "one stands elsewhere": (
+        [standing(n, stands_at="t.py:9 in g" if n == 2 else "t.py:4 in f") for n in range(4)],
+        [],
+        ((2,), False, "rank 2 stands at t.py:9 in g"),
+    ),
+    "two of four stand elsewhere": (
+        [standing(n, stands_at=f"t.py:{n % 2} in f") for n in range(4)],
+        [],
+        ((0, 1, 2, 3), False, "all ranks stand at step 40"),
+    ),
+    "all wait": (
+        [standing(n, **WAITS) for n in range(2)],
+        [],
+        ((0, 1), False, "all ranks wait in a collective at step 40"),
+    ),
+    "only one": (
+        [standing(0, 7, stands_at="t.py:4 in f")],
+        [],
+        ((0,), False, "rank 0 stands at step 7, at t.py:4 in f"),
+    ),
+    "no collective is known of some": (
+        [standing(0, **WAITS), standing(1, at=None)],
+        [],
+        ((1,), False, "rank 0 waits in a collective, rank 1 is not there"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_culprit(case):
+    alive, ended, (ranks, proven, words) = case
+    found = find(alive, ended)
+    assert (found.ranks, found.proven) == (ranks, proven)
+    assert words in found.because
+
+
+def test_nobody_is_named_where_nobody_is_behind():
+    assert not find([standing(0), standing(1)]).named
+    assert find([standing(0, 1), standing(1, 2)]).named

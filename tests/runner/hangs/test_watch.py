@@ -1,0 +1,229 @@
+"""The watch from look to look: quiet, suspected, hung; and what is neither."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.runner.hangs.ranks import Life, rank
+
+from ddptop_runner.hangs.watch import HangWatch
+
+AUTO = {"timeout_s": None, "auto": True}
+
+
+def one_sleeps(steps, **fields):
+    """Rank 1 stands before a collective in which the others wait."""
+    entered = 3 * steps
+
+    def ranks(stood_s):
+        return [
+            rank(n, steps, stood_s, at=(entered + 1, entered), phase="steps", cpu_s=50.0)
+            if n != 1
+            else rank(
+                *(1, steps, stood_s),
+                **{"at": (entered, entered), "phase": "steps", "cpu_s": 50.0, **fields},
+            )
+            for n in range(3)
+        ]
+
+    return ranks
+
+
+def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
+    life = Life(HangWatch(20.0))
+    ranks = one_sleeps(life.train(20), stands_at="train.py:4 in f")
+    assert life.stand(ranks, 4) == (4.0, None, None)
+    assert life.looked.quiet == {1: 4.0}  # not those who wait for it
+    assert life.looked.notes == {
+        0: "waits in a collective for rank 1, for 4 s",
+        1: "4 s without a step; usual 0.1 s; stands at train.py:4 in f",
+        2: "waits in a collective for rank 1, for 4 s",
+    }
+    assert Life.stand(life, lambda s: ranks(4 + s), 60) == (1.0, 4.0, 17.0)
+    assert life.looked.verdict is not None
+    assert life.looked.verdict.ranks == (1,)
+
+
+def test_learned_times_let_a_rank_stand_for_three_minutes_and_a_busy_one_for_ten():
+    life = Life(HangWatch(**AUTO))
+    assert life.stand(one_sleeps(life.train(20)), 700) == (4.0, 8.0, 181.0)
+    spin = Life(HangWatch(**AUTO))
+    steps = spin.train(20)
+    spinning = lambda stood_s: one_sleeps(steps, cpu_s=50.0 + stood_s)(stood_s)  # noqa: E731
+    assert spin.stand(spinning, 700) == (4.0, 8.0, 601.0)
+
+
+def test_off_still_says_who_is_quiet():
+    life = Life(HangWatch(None))
+    assert life.stand(one_sleeps(life.train(20)), 2000) == (4.0, None, None)
+
+
+def test_an_interval_is_learned_before_a_rank_is_called_quiet():
+    life = Life(HangWatch(**AUTO))
+    for step in range(1, 8):  # a step every 10 s
+        for second in range(10):
+            looked = life.look([rank(0, step, float(second))])
+            assert not looked.quiet
+    quiet_s, *_ = life.stand(lambda s: [rank(0, 7, 9 + s)], 60)
+    assert quiet_s == 10.0  # 19 s after its last step: within twice the interval
+
+
+def test_before_the_first_step_nobody_is_quiet_or_suspected():
+    life = Life(HangWatch(**AUTO))
+    start = lambda s: [rank(n, 0, s, phase="start", cpu_s=3.0) for n in range(2)]  # noqa: E731
+    assert life.stand(start, 299) == (None, None, None)
+
+
+PHASES = {
+    # (fields of the rank that is busy, given seconds) -> its note after 100 s
+    "evaluation": (
+        lambda s: {"phase": "evaluation", "batches": 100 + int(s)},
+        "evaluating for 100 s (batch 99)",
+    ),
+    "checkpoint": (
+        lambda s: {"phase": "checkpoint", "written_bytes": int(s) * 10**6},
+        "saving a checkpoint for 100 s",
+    ),
+    "compile": (lambda s: {"phase": "compile", "cpu_s": 50 + s}, "compiling for 100 s"),
+    "data": (lambda s: {"phase": "data"}, "waits for its data loader for 100 s"),
+}
+
+
+@pytest.mark.parametrize("timeout_s", [10.0, None])
+@pytest.mark.parametrize("case", PHASES.values(), ids=list(PHASES))
+def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(case, timeout_s):
+    fields, note = case
+    life = Life(HangWatch(timeout_s, auto=True))
+    steps = life.train(20, (0, 1))
+    at = 3 * steps
+
+    def ranks(stood_s):
+        busy = rank(0, steps, stood_s, at=(at, at), phase_s=stood_s, **fields(stood_s))
+        return [busy, rank(1, steps, stood_s, at=(at + 1, at), phase="steps")]
+
+    assert life.stand(ranks, 100) == (None, None, None)
+    assert life.looked.notes == {0: note, 1: "waits in a collective for rank 0, for 100 s"}
+    quiet_s, _, verdict_s = life.stand(lambda s: ranks(100 + s), 1600)
+    assert (quiet_s, verdict_s) == (None, None)
+
+
+def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():
+    life = Life(HangWatch(10.0))
+    paused = one_sleeps(life.train(20), paused=True)
+    assert life.stand(paused, 300) == (None, None, None)
+    assert life.looked.notes == {
+        0: "waits in a collective while rank 1 is paused",
+        1: "paused by a signal",
+        2: "waits in a collective while rank 1 is paused",
+    }
+    assert life.stand(lambda s: one_sleeps(200)(300 + s), 60) == (4.0, 6.0, 11.0)
+
+
+def test_a_gap_between_looks_adds_three_seconds_at_most():
+    life = Life(HangWatch(30.0))
+    ranks = one_sleeps(life.train(20))
+    for second in range(1, 8):  # a supervisor that is stopped for an hour again and again
+        assert life.look(ranks(3600.0 * second), after_s=3600.0).verdict is None
+    assert life.look(ranks(7 * 3600.0 + 1)).suspicion is not None
+
+
+def test_unknown_progress_is_not_no_progress_and_is_told():
+    life = Life(HangWatch(10.0))
+    silent = lambda s: [rank(n, None, s) for n in range(2)]  # noqa: E731
+    assert life.stand(silent, 400) == (None, None, None)
+    note = "no probe was heard: whether it progresses is unknown"
+    assert life.looked.notes == {0: note, 1: note}
+    steps = life.train(20)
+    half = lambda s: [*one_sleeps(steps)(s), rank(3, None, 400 + s)]  # noqa: E731
+    assert life.stand(half, 400) == (4.0, None, None)
+
+
+def test_collectives_are_progress_where_no_step_is_taken():
+    life = Life(HangWatch(10.0))
+    for second in range(1, 200):
+        at = (second, second)
+        looked = life.look(rank(n, 0, second, phase="start", at=at) for n in range(2))
+        assert looked.verdict is None and looked.suspicion is None
+    standing = lambda s: [  # noqa: E731
+        rank(n, 0, 199 + s, phase="start", at=(200 - n, 199)) for n in range(2)
+    ]
+    quiet_s, _, verdict_s = life.stand(standing, 60)
+    assert (quiet_s, verdict_s) == (4.0, 11.0)
+    assert life.looked.verdict is not None and life.looked.verdict.ranks == (1,)
+
+
+def test_a_gradient_scaler_that_refuses_steps_is_progress():
+    life = Life(HangWatch(10.0))
+    life.train(20)
+    for _ in range(60):  # the stamp goes on, the count does not
+        looked = life.look(rank(n, 200, 0.1) for n in range(2))
+        assert looked.verdict is None and not looked.quiet
+
+
+def test_ranks_that_ended_with_0_while_others_go_on():
+    life = Life(HangWatch(10.0))
+    steps = life.train(20, (0, 1))
+    gone = rank(1, steps, alive=False, exited_with=0, at=(600, 600))
+    for second in range(60):
+        assert life.look([rank(0, steps + second, 0.1, at=(600, 600)), gone]).verdict is None
+    waiting = lambda s: [rank(0, 260, s, phase="steps", at=(601, 600)), gone]  # noqa: E731
+    assert life.stand(waiting, 30)[2] == 11.0
+    assert life.looked.verdict is not None and life.looked.verdict.ranks == (1,)
+
+
+def test_one_suspicion_a_standstill_and_again_after_progress():
+    life = Life(HangWatch(100.0))
+    ranks = one_sleeps(life.train(20))
+    heard = [life.look(ranks(float(s))).suspicion is not None for s in range(1, 60)]
+    assert heard == [False] * 7 + [True] * 52
+    assert life.look(rank(n, 210, 0.1, at=(630, 630)) for n in range(3)).suspicion is None
+    assert life.stand(one_sleeps(210), 20)[1] == 8.0
+
+
+def test_pauses_that_ended_well_are_allowed_five_times_over():
+    life = Life(HangWatch(**AUTO))
+    steps = life.train(20)
+    at = 3 * steps
+    busy = lambda s: [  # noqa: E731
+        rank(n, steps, s, at=(at + (n != 1), at), cpu_s=50 + s) for n in range(3)
+    ]
+    assert life.stand(busy, 300)[2] is None
+    life.look(rank(n, steps + 1, 0.1, at=(at + 1, at + 1)) for n in range(3))
+    assert life.stand(one_sleeps(steps + 1, at=(at + 1, at + 1)), 2000)[2] == 1502.0
+
+
+def test_an_attempt_that_was_ended_may_have_been_ended_too_early():
+    life = Life(HangWatch(**AUTO))
+    verdicts = []
+    for _ in range(6):
+        life.watch.begin_attempt()
+        verdicts.append(life.stand(one_sleeps(life.train(20)), 3000)[2])
+    assert verdicts == [181.0, 361.0, 721.0, 1441.0, 1441.0, 1441.0]
+
+
+def test_a_supervisor_that_is_started_again_goes_on():
+    life = Life(HangWatch(30.0))
+    steps = life.train(20)
+    life.stand(one_sleeps(steps), 20)
+    memory = json.loads(json.dumps(life.watch.remember()))
+    again = Life(HangWatch(30.0))
+    again.watch.recall(memory)
+    # what the new one hears first is not new, and nobody looked before
+    assert again.stand(lambda s: one_sleeps(steps)(20 + s), 60) == (1.0, 1.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        {},
+        {"longest_idle_s": 3, "patience": "x", "intervals": [], "ranks": 1},
+        {"longest_idle_s": {"nonsense": 1, "steps": "x"}, "intervals": {"x": [1], "0": 3}},
+        {"ranks": {"x": {}, "0": 1, "1": {"silent_s": "x", "completed": 3, "steps": "x"}}},
+        {"patience": 1e300, "ranks": {"0": {"silent_s": -5, "idle_s": 1}}},
+    ],
+)
+def test_a_malformed_memory_is_left_out(memory):
+    life = Life(HangWatch(**AUTO))
+    life.watch.recall(memory)
+    assert life.stand(one_sleeps(life.train(20)), 250)[:2] == (4.0, 8.0)

@@ -42,7 +42,11 @@ def cli(context: click.Context, readonly: bool) -> int | None:
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
     from ddptop.commands.attach import run_overview
+    from ddptop.unguarded import guard
+    from ddptop_runner.registry import all_jobs
 
+    if not readonly:
+        guard(all_jobs())
     return run_overview(readonly=readonly)
 
 
@@ -131,6 +135,10 @@ def attach(job: str | None, readonly: bool) -> int:
     if not is_terminal():
         raise UsageError("attach needs a terminal", f"ddptop status {view.job} prints")
     from ddptop.commands.attach import run
+    from ddptop.unguarded import taken_up
+
+    if not readonly:
+        taken_up(view)
 
     return run(view.job, readonly=readonly)
 
@@ -164,11 +172,12 @@ def status(job: str | None, as_json: bool) -> int:
 def logs(job: str | None, rank: str, follow: bool, lines: int, attempt: int | None) -> int:
     """Print what a rank wrote to stdout and stderr."""
     from ddptop.commands.logs import run
+    from ddptop.unguarded import taken_up
     from ddptop_runner.registry import read_job, resolve
 
     if rank != "all" and not rank.isdigit():
         raise UsageError(f"-r {rank}: not a rank", "give a number, or all")
-    view = resolve(job)
+    view = taken_up(resolve(job))
     return run(
         view.folder,
         "all" if rank == "all" else int(rank),
@@ -293,9 +302,10 @@ def gpus(as_json: bool, links: bool) -> int:
 def events(job: str | None, as_json: bool) -> int:
     """Tell a job's story in order."""
     from ddptop.commands.events import run
+    from ddptop.unguarded import taken_up
     from ddptop_runner.registry import resolve
 
-    return run(resolve(job).folder, as_json)
+    return run(taken_up(resolve(job)).folder, as_json)
 
 
 @cli.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.output import put, say
+from ddptop.unguarded import taken_up
 from ddptop_runner.registry import resolve
 from ddptop_runner.saves import wanted
 from ddptop_runner.saves.book import seconds_in_words, size_in_words
@@ -10,7 +11,7 @@ from ddptop_runner.saves.book import seconds_in_words, size_in_words
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Ask for a checkpoint, wait until it is whole, and print its path."""
-    view = resolve(job)
+    view = taken_up(resolve(job))
     asked = wanted.ask(view)
     say(f"ddptop: {view.job} is asked to save by {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ddptop.output import put, put_json
 from ddptop_runner.doctor import Check, Report, Status, examine
 from ddptop_runner.doctor_facts import Place
+from ddptop_runner.errors import UsageError
 
 MARKS: dict[Status, str] = {
     "ok": "ok",
@@ -23,7 +24,13 @@ TEXT_WIDTH = 100
 
 def run(as_json: bool, python: str | None) -> int:
     """Print all checks; 1 when one of them is an error, else 0."""
-    checks = examine(Place(env=dict(os.environ), cwd=Path.cwd(), python=python))
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the folder that you are in was deleted", "go to another, and try again"
+        ) from None
+    checks = examine(Place(env=dict(os.environ), cwd=folder, python=python))
     if as_json:
         put_json(Report(checks=checks))
     else:

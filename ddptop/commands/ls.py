@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.output import count, duration, local_time, put, put_json, say, table
+from ddptop.unguarded import guard
 from ddptop_runner.contract import JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
 
@@ -21,6 +22,7 @@ def run(show_all: bool, as_json: bool) -> int:
         put(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
     else:
         say("no jobs yet: ddptop launch train.py --gpus all")
+    guard(views)
     return 0
 
 

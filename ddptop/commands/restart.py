@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ddptop.output import say
+from ddptop.unguarded import taken_up
 from ddptop_runner import commands, launch
 from ddptop_runner.errors import UsageError
 from ddptop_runner.registry import resolve
@@ -12,7 +13,7 @@ from ddptop_runner.registry import resolve
 
 def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     """Restart the job; of an ended one, name the variables that this shell lacks."""
-    view = resolve(job)
+    view = taken_up(resolve(job))
     if view.is_live:
         if force or wait_gpus:
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop.output import put, say
+from ddptop.unguarded import taken_up
 from ddptop_runner import commands
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.registry import JobView, resolve
@@ -12,7 +13,7 @@ from ddptop_runner.registry import JobView, resolve
 
 def run(job: str | None, rank: int | None) -> int:
     """Print stacks of a live job, or the stored evidence of an ended one."""
-    view = resolve(job)
+    view = taken_up(resolve(job))
     if not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:

@@ -15,7 +15,7 @@ from ddptop.output import (
     size,
     table,
 )
-from ddptop_runner.clock import utc_now
+from ddptop.unguarded import taken_up
 from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.logs import last_lines
@@ -38,18 +38,18 @@ def run(job: str | None, as_json: bool) -> int:
         put_json(status)
     else:
         put(describe(view, status))
+    taken_up(view)
     return 0
 
 
 def describe(view: JobView, status: JobStatus) -> str:
     """The job in words and one table of ranks."""
-    ran_until = status.ended_at or utc_now()
-    elapsed = duration((ran_until - status.started_at).total_seconds())
+    elapsed = duration(view.elapsed_s)
     attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
     parts = [
         f"{status.job}: {status.state}",
         f"attempt {attempt}",
-        f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used",
+        _budget(status),
         f"{elapsed} since {local_time(status.started_at)}",
     ]
     lines = [", ".join(parts), f"  {status.command}"]
@@ -62,8 +62,9 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  {status.cause.summary}")
         if status.cause.evidence:
             lines.append(f"  evidence: {status.cause.evidence}")
-    if view.spec.devices:
-        lines.append(f"  devices: {devices_in_words(view.spec.devices)}")
+    lines += _next(view, status)
+    if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
+        lines.append(f"  devices: {devices_in_words(devices)}")
     if note := _device_note(view, status):
         lines.append(f"  device figures: {note}")
     if saved := _checkpoint(view, status):
@@ -84,6 +85,26 @@ def _device_note(view: JobView, status: JobStatus) -> str | None:
     if any(alert.id in ("gpu-lost", "queued") for alert in status.alerts):
         return None
     return view.snapshot.device_note
+
+
+def _budget(status: JobStatus) -> str:
+    """`1 of 3 restarts used; refilled at step 120`."""
+    words = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
+    if status.restarts_refilled is not None:
+        words += f"; refilled at {status.restarts_refilled}"
+    return words
+
+
+def _next(view: JobView, status: JobStatus) -> list[str]:
+    """What the restart policy does, and why."""
+    if status.policy is None:
+        return []
+    if status.restart_at is not None:
+        left_s = (status.restart_at - view.read_at).total_seconds()
+        when = f"in {duration(left_s)}" if left_s >= 1 else "now"
+        return [f"  next attempt {when}: {status.policy}"]
+    what = "not restarted" if status.state == "failed" else "last restart"
+    return [f"  {what}: {status.policy}"]
 
 
 def _checkpoint(view: JobView, status: JobStatus) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.output import say
+from ddptop.unguarded import taken_up
 from ddptop_runner import commands
 from ddptop_runner.errors import DdptopError, WaitTimeoutError
 from ddptop_runner.registry import JobView, read_job, resolve
@@ -20,7 +21,7 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
         save: have it save first; where no checkpoint comes it is not ended.
         timeout_s: for the checkpoint; None: as `ddptop checkpoint`.
     """
-    view = resolve(job)
+    view = taken_up(resolve(job))
     if save and not _saved(view, timeout_s):
         return 0
     if grace_s > 0:

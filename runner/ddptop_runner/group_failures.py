@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import evidence, failure, group_memory
+from ddptop_runner import evidence, evidence_folder, failure, group_memory
 from ddptop_runner.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.group_memory import Decided, Ending
+from ddptop_runner.evidence_folder import RankFiles, Scene
+from ddptop_runner.group_memory import Decided, Ending, GroupMemory
 from ddptop_runner.hangs.cause import hang_cause
 from ddptop_runner.hangs.types import HangVerdict
-from ddptop_runner.model import Cause, NodeSnapshot
+from ddptop_runner.model import Cause, NodeSnapshot, encode
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.restarts.facts import with_facts
@@ -47,6 +48,8 @@ class FailureHandling(AttemptRecord):
         self.restart_at_s: float | None = None
         """CLOCK_BOOTTIME of the next attempt, while it is waited for."""
         self._oom = OomWatch()
+        self._oom.begin_attempt()
+        self._xids_before: dict[int, list[int]] = {}
         self._stop_requested = asyncio.Event()
         self._hurry = asyncio.Event()
         """A person asked for the next attempt while it was waited for."""
@@ -79,7 +82,17 @@ class FailureHandling(AttemptRecord):
             "restarts": self.planner.remember(),
             "hangs": self.hangs.remember(),
             "saves": self.checkpoints.remember(),
+            "oom": self._oom.remember(),
+            "group": group_memory.write(self._remembered()),
         }
+
+    def _remembered(self) -> GroupMemory:
+        return msgspec.structs.replace(
+            super()._remembered(),
+            decided=self._decided,
+            restart_at_s=self.restart_at_s,
+            ending=self.ending,
+        )
 
     def recover(self, snapshot: NodeSnapshot) -> None:
         """Go on from the snapshot of a supervisor that died."""
@@ -89,6 +102,7 @@ class FailureHandling(AttemptRecord):
             self._run_on(self.planner.spec)
         super().recover(snapshot)
         self.policy_reason = snapshot.policy
+        self._oom.recall(snapshot.memory.get("oom") or {})
         memory = group_memory.read(snapshot.memory)
         self._decided, self.restart_at_s = memory.decided, memory.restart_at_s
         self.ending = memory.ending
@@ -108,12 +122,24 @@ class FailureHandling(AttemptRecord):
         self.planner.begin_attempt()
         self._hurry.clear()
         self._oom.begin_attempt()
+        report = self._around.device_report()
+        self._xids_before = failure.xids_of([] if report is None else report.gpus)
         self.restart_at_s = None
 
     async def _keep_evidence(self, reason: str) -> str:
-        stacks = await evidence.collect_stacks(self._folder, self.attempt, self.table.alive())
-        snapshot = self._around.snapshot_bytes()
-        return str(evidence.keep(self._folder, self.attempt, reason, stacks, snapshot))
+        report = self._around.device_report()
+        scene = Scene(
+            stacks=await evidence.collect_stacks(self._folder, self.attempt, self.table.alive()),
+            snapshot=self._around.snapshot_bytes(),
+            ranks=[
+                RankFiles(record.rank, record.pid if record.alive else None, record.flight_record)
+                for record in self.table
+            ],
+            kernel=self._oom.log.lines(),
+            memory=self._oom.groups(),
+            devices=None if report is None else encode(report),
+        )
+        return str(await evidence_folder.keep(self._folder, self.attempt, reason, scene))
 
     # -- a rank failed ---------------------------------------------------------------------------
 
@@ -127,7 +153,9 @@ class FailureHandling(AttemptRecord):
             return self._decided.restart and await self._wait_for_restart()
         lived_s = boottime_s() - self.attempt_started_s
         outcome, cause = failure.judge(
-            self._folder, self.attempt, self.table, lived_s, oom=self._oom
+            *(self._folder, self.attempt, self.table, lived_s),
+            oom=self._oom,
+            xids_before=self._xids_before,
         )
         if self._stop_requested.is_set() or self.ending is not None:
             return False
@@ -231,7 +259,8 @@ class FailureHandling(AttemptRecord):
         self._around.publish()
         folder = await self._keep_evidence("hang")
         stands_at = {record.rank: record.stands_at for record in self.table}
-        cause = hang_cause(found, folder, stands_at)
+        cause = failure.after_hang(hang_cause(found, folder, stands_at), self.table)
+        evidence_folder.summarise(cause)
         await self._end_attempt("hang", self._outcome(hung=True), cause)
 
     async def _end_bad_loss(self, bad: BadLoss) -> None:

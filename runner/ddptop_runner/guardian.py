@@ -5,9 +5,14 @@ the supervisor again when it dies, collects the exits of every orphan of the job
 and prints the job's events in its tmux pane. It ignores SIGHUP and a lost pane; Ctrl-C prints how
 to stop the job.
 
+SIGTERM to the guardian alone, a person's `kill PID`, is answered like Ctrl-C. Where the supervisor
+is ended by SIGTERM at the same time, everything of the login or the machine is being ended, and the
+guardian goes as well. A job whose guardian was killed is taken up by a new one (`adoption`), which
+relieves the supervisor that is left and starts its own.
+
 Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
-guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts}, `exited` {pid,
-returncode, at_boottime_s}, `agent_started` {pid}.
+guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts, adopted}, `exited`
+{pid, returncode, at_boottime_s}, `agent_started` {pid}.
 supervisor → guardian: `print` {text}, `start_agent` {plan, env}, `done` {exit_code}.
 
 A queued job's agent is started by the supervisor's first `start_agent`, whose `env` names devices.
@@ -15,6 +20,7 @@ A queued job's agent is started by the supervisor's first `start_agent`, whose `
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -28,9 +34,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ddptop_runner import control, procs
 from ddptop_runner import handover as handover_file
 from ddptop_runner.agent_launch import agent_command, agent_plan
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.errors import ControlError
+from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec, read_spec
 
@@ -38,6 +47,10 @@ PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
 """Wait before the supervisor's next start, by how many times it died within a minute."""
 PACKET_BYTES = 64 * 1024
+LEAVE_S = 2.0
+"""A supervisor whose guardian died answers within this, or is stopped or stuck, and is killed."""
+SHUTDOWN_S = 5.0
+"""SIGTERMs that come within this belong together."""
 EXITS_KEPT = 512
 """Exits that a supervisor which is started again is told of: they fit into one packet."""
 STDOUT = 1
@@ -52,6 +65,31 @@ def lock(path: Path) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def relieve(folder: RunFolder, job_id: str) -> None:
+    """Have a supervisor that lost its guardian leave; returns once none is left.
+
+    It is asked, so that its last snapshot is of now, and killed where it does not answer.
+    """
+    answered = False
+    asked_at_s = time.monotonic()
+    while (held := lock(folder.supervisor_lock)) is None:
+        if not answered and time.monotonic() - asked_at_s < LEAVE_S:
+            with contextlib.suppress(ControlError):
+                control.request(folder, "leave", timeout_s=LEAVE_S)
+                answered = True
+        if time.monotonic() - asked_at_s >= LEAVE_S:
+            procs.signal_all(_supervisors(folder, job_id), signal.SIGKILL)
+        time.sleep(0.02)
+    os.close(held)
+
+
+def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
+    words = ["supervisor", str(folder.path)]
+    return [
+        procs.identify(pid) for pid in procs.pids_of_job(job_id) if procs.argv(pid)[2:4] == words
+    ]
 
 
 def become_subreaper() -> None:
@@ -72,7 +110,8 @@ class Guardian:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._supervisor_starts: list[float] = []
         self._restart_at_s: float | None = None
-        self._agent_pid: int | None = None
+        self._agent_pid: int | None = given.agent_pid
+        self._terminated_at_s: dict[str, float] = {}
         self._exits: list[dict[str, Any]] = []
         self._exit_code: int | None = None
 
@@ -85,11 +124,14 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\, Ctrl-Z
             signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
+        signal.signal(signal.SIGTERM, self._on_terminate)
         self._selector.register(wake_read, selectors.EVENT_READ, None)
-        if not self._spec.is_queued:
+        if not (self._spec.is_queued or self._given.adopts):
             self._start_agent(self._first_plan())
         self._start_supervisor()
         while self._exit_code is None:
+            if self._all_is_ended():
+                return 128 + signal.SIGTERM
             timeout_s = None
             if self._restart_at_s is not None:
                 timeout_s = max(0.0, self._restart_at_s - time.monotonic())
@@ -103,6 +145,15 @@ class Guardian:
                 self._restart_at_s = None
                 self._start_supervisor()
         return self._exit_code
+
+    def _on_terminate(self, *_: object) -> None:
+        self._terminated_at_s["guardian"] = time.monotonic()
+        self._say(self._how_to_stop())
+
+    def _all_is_ended(self) -> bool:
+        """Whether guardian and supervisor got SIGTERM together: a shutdown, or a login's end."""
+        at_s = self._terminated_at_s
+        return len(at_s) == 2 and abs(at_s["guardian"] - at_s["supervisor"]) < SHUTDOWN_S
 
     def _first_plan(self) -> dict[str, Any]:
         return agent_plan(self._spec, self._folder, self._given.attempt, self._spec.max_restarts)
@@ -180,6 +231,7 @@ class Guardian:
                 "guardian_pid": os.getpid(),
                 "exits": self._exits,
                 "supervisor_restarts": len(self._supervisor_starts) - 1,
+                "adopted": self._given.adopts,
             }
         )
 
@@ -239,6 +291,8 @@ class Guardian:
             self._receive()
         if self._exit_code is not None:
             return
+        if returncode == -signal.SIGTERM:
+            self._terminated_at_s["supervisor"] = time.monotonic()
         recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
         pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
         self._log.write(f"ddptop: the supervisor ended ({returncode}); started again\n".encode())
@@ -258,4 +312,6 @@ def main(run_dir: str) -> int:
     handover_file.apply_limits(given.soft_limits)
     become_subreaper()
     os.set_blocking(STDOUT, False)
+    if given.adopts:
+        relieve(folder, spec.job_id)
     return Guardian(folder, spec, given).run()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ddptop_runner import handover, tmux
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.guardian import lock
 from ddptop_runner.logs import last_lines
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
@@ -29,6 +31,24 @@ def guardian_argv(folder: RunFolder) -> list[str]:
     return [sys.executable, str(start_file), "guardian", str(folder.path)]
 
 
+@contextlib.contextmanager
+def starting(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[bool]:
+    """Hold the right to start a guardian of this job; False where another one is at it for longer.
+
+    Args:
+        folder: the job's run folder.
+        timeout_s: how long to wait for it.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while (held := lock(folder.start_lock)) is None and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            os.close(held)
+
+
 def start_guardian(
     folder: RunFolder,
     spec: JobSpec,
@@ -36,7 +56,7 @@ def start_guardian(
     wrap: Sequence[str],
     attempt: int,
 ) -> str | None:
-    """Start it in tmux or as a daemon, through `wrap` where that works; a note when it does not.
+    """Start the guardian of a job that does not live, with this process's variables.
 
     Args:
         folder: the job's run folder, with its spec written.
@@ -45,11 +65,31 @@ def start_guardian(
         wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
         attempt: the number of the first attempt.
 
+    Returns:
+        As `bring_up`.
+
+    Raises:
+        DdptopError: when the guardian does not come up at all.
+    """
+    with starting(folder, GUARDIAN_START_S):
+        return bring_up(folder, spec, handover.capture(job_env, attempt), wrap)
+
+
+def bring_up(
+    folder: RunFolder, spec: JobSpec, given: handover.Handover, wrap: Sequence[str]
+) -> str | None:
+    """Start a guardian in tmux or as a daemon, through `wrap` where that works.
+
+    To be called by who holds `starting`.
+
+    Returns:
+        A note when it was not started as planned.
+
     Raises:
         DdptopError: when the guardian does not come up at all.
     """
     folder.handover_file.unlink(missing_ok=True)
-    handover.write(folder.handover_file, handover.capture(job_env, attempt))
+    handover.write(folder.handover_file, given)
     if wrap:
         end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
         if _taken_over(folder, WRAPPED_START_S):

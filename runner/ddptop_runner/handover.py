@@ -14,6 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
+_IN_PROC = {
+    "Max open files": "RLIMIT_NOFILE",
+    "Max core file size": "RLIMIT_CORE",
+    "Max locked memory": "RLIMIT_MEMLOCK",
+    "Max stack size": "RLIMIT_STACK",
+}
+"""As /proc/<pid>/limits names them."""
 
 OF_A_RANK = frozenset(
     {
@@ -43,6 +50,10 @@ class Handover:
     """The shell's soft resource limits, by name."""
     attempt: int
     """The number of the first attempt: 0, or the next one when an ended job is started again."""
+    adopts: bool = False
+    """The job lives, and its guardian does not: nothing is started but a supervisor."""
+    agent_pid: int | None = None
+    """Of the living agent of a job that is adopted."""
 
 
 def capture(job_env: dict[str, str], attempt: int) -> Handover:
@@ -56,6 +67,21 @@ def capture(job_env: dict[str, str], attempt: int) -> Handover:
 def of_shell(env: Mapping[str, str]) -> dict[str, str]:
     """`env` without what belongs to a rank that this process may be running in."""
     return {name: value for name, value in env.items() if name not in OF_A_RANK}
+
+
+def soft_limits_of(pid: int) -> dict[str, int]:
+    """A process's soft limits, as `Handover` keeps them; empty where they cannot be read."""
+    try:
+        lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for title, name in _IN_PROC.items():
+        for line in lines:
+            if line.startswith(title):
+                word = line[len(title) :].split()[0]
+                found[name] = resource.RLIM_INFINITY if word == "unlimited" else int(word)
+    return found
 
 
 def write(path: Path, handover: Handover) -> None:

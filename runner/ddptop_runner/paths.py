@@ -137,6 +137,11 @@ class RunFolder:
         return self.path / "guardian.lock"
 
     @property
+    def start_lock(self) -> Path:
+        """Flock held while a guardian is being started, until it holds its own."""
+        return self.path / "start.lock"
+
+    @property
     def supervisor_lock(self) -> Path:
         """Flock held by the supervisor for as long as it lives."""
         return self.path / "supervisor.lock"

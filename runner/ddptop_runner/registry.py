@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
+from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.model import LIVE_STATES, JobState, NodeSnapshot, decode_snapshot
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
@@ -97,6 +98,8 @@ class JobView:
     snapshot: NodeSnapshot | None
     """None before the supervisor's first snapshot, or when the file is damaged."""
     read_at: dt.datetime
+    read_boottime_s: float | None = None
+    """CLOCK_BOOTTIME of `read_at`."""
 
     @property
     def job(self) -> str:
@@ -130,10 +133,20 @@ class JobView:
 
     @functools.cached_property
     def guarded(self) -> bool | None:
-        """Whether the guardian lives; None for a job of another host, where it cannot be seen."""
-        if self.on_other_host:
+        """Whether the guardian lives; None where that cannot be seen.
+
+        So it is before the first snapshot, and for a job of another host.
+        """
+        if self.on_other_host or self.snapshot is None:
             return None
-        return self.snapshot is not None and procs.is_alive(self.snapshot.guardian)
+        return procs.is_alive(self.snapshot.guardian)
+
+    @functools.cached_property
+    def needs_guardian(self) -> bool:
+        """Whether it lives here, is this user's own, and its guardian has ended."""
+        if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
+            return False
+        return self.is_live and self.folder.path.stat().st_uid == os.geteuid()
 
     @functools.cached_property
     def on_other_host(self) -> bool:
@@ -149,7 +162,7 @@ class JobView:
         """The snapshot's state, or `lost` when the processes that should be alive are not."""
         if self.snapshot is None:
             age_s = (self.read_at - self.spec.created_at).total_seconds()
-            if self.on_other_host or age_s <= START_ALLOWANCE_S:
+            if self.on_other_host or 0 <= age_s <= START_ALLOWANCE_S:
                 return "starting"
             return "starting" if procs.pids_of_job(self.spec.job_id) else "lost"
         recorded = self.snapshot.state
@@ -174,10 +187,23 @@ class JobView:
 
     @property
     def snapshot_age_s(self) -> float | None:
-        """Seconds since the snapshot was written."""
-        if self.snapshot is None:
+        """Seconds since the snapshot was written, whatever was done to the wall clock."""
+        snapshot = self.snapshot
+        if snapshot is None:
             return None
-        return max(0.0, (self.read_at - self.snapshot.ts).total_seconds())
+        stamps = (self.read_boottime_s, snapshot.boottime_s)
+        here = snapshot.host == procs.host_name() and snapshot.boot_id == procs.boot_id()
+        if here and stamps[0] is not None and stamps[1] is not None:
+            return max(0.0, stamps[0] - stamps[1])
+        return max(0.0, (self.read_at - snapshot.ts).total_seconds())
+
+    @property
+    def elapsed_s(self) -> float:
+        """For how long the job has lived, the time between an end and a restart left out."""
+        if self.snapshot is not None:
+            return elapsed_s(self, self.snapshot, self.read_at)
+        until = self.ended_at or self.read_at
+        return max(0.0, (until - self.created_at).total_seconds())
 
 
 def read_job(folder: RunFolder) -> JobView:
@@ -195,7 +221,22 @@ def read_job(folder: RunFolder) -> JobView:
         snapshot = decode_snapshot(data)
     except (OSError, msgspec.MsgspecError):
         pass  # not written yet, or damaged: the state says which
-    return JobView(folder=folder, spec=spec, snapshot=snapshot, read_at=utc_now())
+    return JobView(folder, spec, snapshot, read_at=utc_now(), read_boottime_s=boottime_s())
+
+
+def elapsed_s(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> float:
+    """For how long a job has lived at `now`.
+
+    Args:
+        view: the job.
+        snapshot: its snapshot.
+        now: the wall clock's time, which counts where the snapshot does not tell.
+    """
+    if snapshot.ran_s is None:
+        until = view.ended_at or now
+        return max(0.0, (until - snapshot.started_at).total_seconds())
+    since_s = (view.snapshot_age_s or 0.0) + max(0.0, (now - view.read_at).total_seconds())
+    return snapshot.ran_s + (since_s if view.is_live else 0.0)
 
 
 def _is_job(folder: RunFolder) -> bool:

@@ -21,6 +21,7 @@ from ddptop.tui.render.text import (
     wrap,
 )
 from ddptop.tui.snapshot import Machine
+from ddptop_runner import registry
 from ddptop_runner.model import Alert, Cause, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob, JobView
 
@@ -36,10 +37,7 @@ FULL_SHARE = 0.95
 
 def elapsed_s(view: AnyJob, now: dt.datetime) -> float | None:
     """How long the job has run, or ran."""
-    if view.snapshot is None:
-        return None
-    end = view.ended_at or now
-    return max(0.0, (end - view.snapshot.started_at).total_seconds())
+    return None if view.snapshot is None else registry.elapsed_s(view, view.snapshot, now)
 
 
 def median_loss(snapshot: NodeSnapshot) -> tuple[float | None, str | None]:

@@ -1,0 +1,39 @@
+"""Jobs whose guardian was killed, as a command meets them: they are taken up again, and it says so.
+
+Nothing is imported where every job is guarded, which is the usual case.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ddptop.output import say
+from ddptop_runner.registry import JobView, read_job
+
+
+def guard(views: Iterable[JobView]) -> None:
+    """Take up again those that need it."""
+    for view in views:
+        if view.needs_guardian:
+            taken_up(view)
+
+
+def taken_up(view: JobView) -> JobView:
+    """The job as it is now: one without a guardian has a new one, or a line says why not."""
+    if not view.needs_guardian:
+        return view
+    from ddptop_runner import adoption
+    from ddptop_runner.errors import DdptopError
+
+    try:
+        done = adoption.take_up(view, os.environ)
+    except (DdptopError, OSError) as error:
+        say(f"ddptop: {view.job} is unguarded, and cannot be taken up again: {error}")
+        return view
+    if done is None:
+        return read_job(view.folder)
+    say(f"ddptop: {view.job} was unguarded, its guardian had ended; taken up again")
+    if done.missing:
+        say(f"ddptop: no process of it tells these variables any more: {', '.join(done.missing)}")
+    return done.view

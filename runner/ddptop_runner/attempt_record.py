@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ddptop_runner import group_memory, procs
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.deaths import DeathWatch
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.errors import ControlError
@@ -77,6 +78,7 @@ class AttemptRecord:
         """Whether an agent was started: not yet so of a job that is queued."""
         self.awaits_agent = False
         """The guardian was asked for an agent and has not answered yet."""
+        self._deaths = DeathWatch()
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
@@ -164,6 +166,7 @@ class AttemptRecord:
             record = self.table[worker["rank"]]
             if record.process is None:
                 self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
+                self._deaths.watch(worker["pid"])
 
     def _begin_attempt(self, attempt: int) -> None:
         self.attempt = attempt
@@ -255,6 +258,7 @@ class AttemptRecord:
                 "pid": record.pid,
                 "returncode": returncode,
                 "at_boottime_s": at_boottime_s,
+                "approximate": True,  # collected or seen late, unless the death watch saw it
             }
         )
 
@@ -265,12 +269,18 @@ class AttemptRecord:
         record = self.table[message["rank"]]
         if record.exit is not None:
             return
-        at_s = message["at_boottime_s"]
+        died_at_s = self._deaths.died_at_s(message["pid"])
+        at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
         by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
         # the agent may find a rank dead before its watch has stamped the death
         by_us = by_us and record.rank not in self._failed_by_themselves
         record.exit = RankExit(
-            record.rank, message["pid"], message["returncode"], at_s, ended_by_us=by_us
+            record.rank,
+            message["pid"],
+            message["returncode"],
+            at_s,
+            ended_by_us=by_us,
+            approximate=died_at_s is None and message.get("approximate", False),
         )
         exit_code, signal = None, None
         if record.exit.returncode is not None:

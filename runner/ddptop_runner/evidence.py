@@ -149,26 +149,3 @@ def log_tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
             return log.read(limit_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def keep(
-    folder: RunFolder, attempt: int, reason: str, stacks: Sequence[RankStacks], snapshot: bytes
-) -> Path:
-    """Write what is known at a failure or hang to `evidence/attempt-<n>-<reason>/`.
-
-    Args:
-        folder: the job's run folder.
-        attempt: the attempt that failed.
-        reason: `failure` or `hang`.
-        stacks: of the ranks that still lived.
-        snapshot: the node snapshot of that moment, JSON.
-    """
-    target = folder.evidence_dir / f"attempt-{attempt}-{reason}"
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "snapshot.json").write_bytes(snapshot)
-    for entry in stacks:
-        text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
-        (target / f"stacks-rank-{entry.rank}.txt").write_text(text, encoding="utf-8")
-    for log in sorted((folder.logs_dir / f"attempt-{attempt}").glob("rank-*.log")):
-        (target / f"tail-{log.stem}.txt").write_text(log_tail(log), encoding="utf-8")
-    return target

@@ -1,34 +1,176 @@
-"""From the exits and logs of an attempt to its cause in words."""
+"""From the exits and logs of an attempt to its cause in words, over real files."""
 
 from __future__ import annotations
 
-import pytest
-from tests.runner.builders import put_job
+import json
 
-from ddptop_runner import failure
+import pytest
+from tests.runner.builders import make_snapshot, make_spec, put_job
+
+from ddptop_runner import evidence_folder, failure
+from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.diagnose import RankExit
+from ddptop_runner.kernel_log import KernelLog
+from ddptop_runner.model import Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.rank_table import RankTable
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: {}\n'
+)
+LOST = TRACEBACK.replace("ValueError", "RuntimeError").format(
+    "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3"
+)
 
-class Ended(RankTable):
-    """A table that knows one end."""
 
-    def exits(self) -> list[RankExit]:
-        return [RankExit(rank=0, pid=7, returncode=1, at_boottime_s=1.0)]
+@pytest.fixture
+def quiet(tmp_path):
+    """A machine whose kernel tells nothing."""
+    return OomWatch(groups=list, log=KernelLog(tmp_path / "no-kmsg"), own_pids=True)
 
 
-def test_a_cause_holds_nothing_that_steers_a_terminal():
+def table_of(*exits: RankExit) -> RankTable:
+    table = RankTable(len(exits), 0.0)
+    for exit_ in exits:
+        table[exit_.rank].exit = exit_
+    return table
+
+
+def put_log(folder, rank: int, text: str | bytes, attempt: int = 0) -> None:
+    log = folder.log_file(attempt, rank)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def test_a_cause_holds_nothing_that_steers_a_terminal(quiet):
     folder = put_job()
-    log = folder.log_file(0, 0)
-    log.parent.mkdir(parents=True)
-    log.write_bytes(
-        b"Traceback (most recent call last):\n"
-        b'  File "train.py", line 3, in <module>\n'
-        b"ValueError: a \x1b[31mred\x1b[0m \x1b]0;title\x07word\n"
-    )
-    _, cause = failure.judge(folder, 0, Ended(1, 0.0), 1.0, oom=OomWatch())
+    put_log(folder, 0, TRACEBACK.format("a \x1b[31mred\x1b[0m \x1b]0;title\x07word"))
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
     assert "ValueError: a red word" in cause.summary
     assert "\x1b" not in cause.summary
+
+
+def test_the_rank_that_raised_is_named_though_its_victim_died_first(quiet):
+    folder = put_job()
+    put_log(folder, 0, LOST)
+    put_log(folder, 1, TRACEBACK.format("bad"))
+    exits = (RankExit(0, 7, 1, 1.0), RankExit(1, 8, 1, 1.2))
+    outcome, cause = failure.judge(folder, 0, table_of(*exits), 1.0, oom=quiet)
+    assert (cause.kind, cause.rank, cause.exception) == ("exception", 1, "ValueError")
+    assert cause.place == "train.py:3 in <module>"
+    assert outcome.exception is not None and outcome.exception.place == cause.place
+    assert (outcome.kind, outcome.exit_code) == ("exception", 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"message": {"message": "ValueErr',
+        b"\xff\xfe\x00binary\x00",
+        b"[]",
+        b"[" * 100_000,
+        b'{"message": {"message": 3, "extraInfo": null}}',
+    ],
+)
+def test_a_damaged_error_file_gives_way_to_the_log(quiet, content):
+    folder = put_job()
+    put_log(folder, 0, TRACEBACK.format("from the log"))
+    folder.log_file(0, 0).with_name("rank-0.error.json").write_bytes(content)
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
+    assert "ValueError: from the log" in cause.summary
+
+
+def test_an_error_file_tells_the_exception_that_the_log_does_not(quiet):
+    folder = put_job()
+    put_log(folder, 0, "a logger of its own swallowed it\n")
+    callstack = TRACEBACK.format("from the file")
+    extra = {"py_callstack": callstack, "timestamp": "1"}
+    record = {"message": {"message": "ValueError: from the file", "extraInfo": extra}}
+    folder.log_file(0, 0).with_name("rank-0.error.json").write_text(json.dumps(record))
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
+    assert cause.exception == "ValueError"
+    assert cause.place == "train.py:3 in <module>"
+    assert "from the file" in cause.summary
+
+
+async def test_of_a_rank_that_was_ended_only_what_it_wrote_before_counts(quiet):
+    """Its handler of SIGTERM may raise, and that is our doing."""
+    folder = put_job()
+    put_log(folder, 0, LOST)
+    put_log(folder, 1, "step 5\n")
+    scene = evidence_folder.Scene(
+        ranks=[evidence_folder.RankFiles(0), evidence_folder.RankFiles(1)]
+    )
+    kept = await evidence_folder.keep(folder, 0, "failure", scene)
+    put_log(folder, 1, "step 5\n" + TRACEBACK.format("got SIGTERM"))
+    exits = (RankExit(0, 7, 1, 1.0), RankExit(1, 8, 1, 2.0, ended_by_us=True))
+    _, cause = failure.judge(folder, 0, table_of(*exits), 1.0, oom=quiet)
+    assert cause.rank == 0
+    assert "SIGTERM" not in cause.summary
+    assert cause.evidence == str(kept)
+    assert (kept / "summary.txt").read_text().startswith(cause.summary)
+
+
+def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
+    folder = put_job()
+    put_log(folder, 0, TRACEBACK.format("CUDA error: unspecified"))
+    kept = evidence_folder.new_folder(folder, 0, "failure")
+    mine = GpuProcess(pid=7, job=folder.job, mem_used_bytes=2**30)
+    other = GpuProcess(pid=99, user="ann", mem_used_bytes=3 * 2**30)
+    gpus = [
+        GpuSample(index=2, xid=[31], processes=[mine]),
+        GpuSample(index=3, xid=[13, 79], processes=[mine, other]),
+    ]
+    ranks = [RankSample(rank=0, local_rank=0, host="h", gpu=3)]
+    snapshot = make_snapshot(make_spec(), gpus=gpus, ranks=ranks)
+    (kept / "snapshot.json").write_bytes(encode(snapshot))
+    outcome, cause = failure.judge(
+        *(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0), oom=quiet, xids_before={3: [13]}
+    )
+    assert cause.kind == outcome.kind == "gpu"
+    assert "GPU 3 reported XID 79: the device fell off the bus." in cause.summary
+    assert "XID 13" not in cause.summary and "XID 31" not in cause.summary
+    put_log(folder, 0, TRACEBACK.replace("ValueError", "torch.OutOfMemoryError").format("full"))
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
+    assert "Also on the device: pid 99 3.0 GiB (ann)." in cause.summary
+
+
+def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
+    counts = iter([4, 5])
+    oom = OomWatch(
+        groups=lambda: [MemoryGroup("/g", 2, next(counts), limit_bytes=2**30)],
+        log=KernelLog(tmp_path / "no-kmsg"),
+        own_pids=True,
+    )
+    oom.begin_attempt()
+    folder = put_job()
+    put_log(folder, 0, "step 3\n")
+    outcome, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -9, 1.0)), 1.0, oom=oom)
+    assert (cause.kind, outcome.kind, outcome.signal) == ("host_oom", "host_oom", "SIGKILL")
+    assert "its limit is 1.0 GiB" in cause.summary
+
+
+def test_nobody_failed(quiet):
+    folder = put_job()
+    outcome, cause = failure.judge(folder, 0, RankTable(2, 0.0), 1.0, oom=quiet)
+    assert (cause.kind, outcome.kind) == ("unknown", "unknown")
+
+
+@pytest.mark.parametrize(("returncode", "kind"), [(0, "early_exit"), (None, "hang"), (3, "hang")])
+def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
+    table = RankTable(2, 0.0)
+    table[1].steps = 50
+    table[1].exit = RankExit(1, 8, returncode, 1.0)
+    cause = failure.after_hang(Cause(kind="hang", rank=1, summary="The job hung."), table)
+    assert cause.kind == kind
+    said = "Rank 1 (pid 8) exited with 0 at step 50 while the others went on." in cause.summary
+    assert said is (kind == "early_exit")
+    assert cause.summary.endswith("The job hung.")
+
+
+def test_a_hang_of_all_ranks_keeps_its_cause():
+    cause = Cause(kind="hang", rank=None, summary="The job hung.")
+    assert failure.after_hang(cause, RankTable(2, 0.0)) is cause

@@ -1,0 +1,1 @@
+"""What made an attempt fail: pure functions over exits, logs and what the kernel counted."""

@@ -1,0 +1,289 @@
+"""The cause of a failed attempt in one paragraph: who, what happened, why, who ended after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop_runner.causes import gpu_memory, words
+from ddptop_runner.causes.culprit import Culprit, RankEnd, last_lines
+from ddptop_runner.diagnose import PythonException, clipped
+from ddptop_runner.model import Cause
+from ddptop_runner.oom import OomFinding
+from ddptop_runner.spans import name_ranks
+
+LONGEST = 600
+"""Characters of a summary that a person still reads."""
+_QUOTES = (400, 250, 150, 80)
+"""How much of a message is quoted, by how much room there is."""
+
+_HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
+_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
+
+
+@dataclass(frozen=True)
+class XidReport:
+    """A device error that the driver reported during the attempt."""
+
+    gpu: int
+    code: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What machine and devices say of the attempt."""
+
+    killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
+    """Whether the kernel ended one of these pids because memory had run out."""
+    xids: Sequence[XidReport] = ()
+    lost_gpus: Sequence[int] = ()
+    """Machine indices of devices that fell off the bus."""
+    other_processes: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    """By machine index: by pid, what processes of others hold on that device."""
+
+
+@dataclass
+class _Told:
+    """A paragraph as it grows."""
+
+    kind: str
+    opening: str
+    sentences: list[str] = field(default_factory=list)
+
+    def say(self, sentence: str | None) -> None:
+        if sentence:
+            self.sentences.append(sentence)
+
+
+def cause_of(
+    culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, evidence: str | None
+) -> Cause:
+    """The cause, with its kind, exception, place and paragraph.
+
+    Args:
+        culprit: whom `culprit.find` blames.
+        ends: of all ranks.
+        around: what else is known.
+        evidence: the folder with stacks and logs.
+    """
+    summary, kind = "", "unknown"
+    for quoted in _QUOTES:
+        told = _tell(culprit, ends, around, quoted)
+        summary, kind = " ".join([told.opening, *told.sentences]), told.kind
+        if len(summary) <= LONGEST:
+            break
+    end = culprit.end
+    exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
+    # a rank that was ended by us tells nothing by its own status
+    status = culprit.victim if culprit.how in ("raised", "missing") and culprit.victim else end
+    left = culprit.how == "left"
+    return Cause(
+        kind=kind,
+        rank=end.rank,
+        signal=None if left else status.signal,
+        exit_code=0 if left else status.exit_code,
+        summary=clipped(summary, LONGEST * 2),
+        evidence=evidence,
+        exception=None if exception is None else exception.short_type,
+        place=_place(culprit, exception),
+    )
+
+
+def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int) -> _Told:
+    end = culprit.end
+    others = sum(other.exit.failed for other in ends if other.rank != end.rank)
+    if culprit.how == "left":
+        told = _left(culprit)
+    elif culprit.how == "missing":
+        told = _missing(culprit, quoted)
+    elif culprit.how == "victim":
+        told = _victim(culprit, quoted)
+    elif end.raised is not None:
+        told = _raised(culprit, end.raised, ends, around, quoted)
+    else:
+        told = _ended(culprit, around, quoted)
+    _tell_devices(told, end, around)
+    if culprit.victim is not None:
+        others -= 1
+    if others > 0:
+        more = " more" if culprit.victim is not None else ""
+        told.say(f"{others}{more or ' other'} rank{'s' if others > 1 else ''} ended after it.")
+    return told
+
+
+def _who(end: RankEnd) -> str:
+    return f"Rank {end.rank} (pid {end.exit.pid})"
+
+
+def _at_step(end: RankEnd) -> str:
+    if end.step is None:
+        return ""
+    # the last word of a rank that died without saying so is a moment old
+    return f" {'at' if end.leaving or not end.failed else 'after'} step {end.step}"
+
+
+def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
+    if exception is not None:
+        return exception.place
+    # of a rank that went on since then, the place is an old one
+    return culprit.end.stands_at if culprit.how == "missing" else None
+
+
+def _first(culprit: Culprit) -> str:
+    if culprit.how == "raised":
+        return ""
+    near = " (approximate: seen by looking 20 times a second)"
+    return f" first{near if culprit.end.exit.approximate else ''}"
+
+
+def _raised(
+    culprit: Culprit,
+    exception: PythonException,
+    ends: Sequence[RankEnd],
+    around: Surroundings,
+    quoted: int,
+) -> _Told:
+    end = culprit.end
+    text = exception.whole_message
+    place = f" (at {exception.place})" if exception.place else ""
+    if gpu_memory.is_gpu_oom(exception.type, text):
+        opening = f"{_who(end)} ran out of GPU memory{_first(culprit)}{_at_step(end)}{place}."
+        told = _Told("cuda_oom", opening)
+        others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
+        peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
+        sentences = gpu_memory.in_words(gpu_memory.read(text), end.gpu, peaks, others)
+        told.sentences += sentences or [f"{exception.in_words(quoted)}."]
+        return told
+    how = "raised an exception" if culprit.how == "raised" else end.exit.in_words()
+    told = _Told("exception", f"{_who(end)} {how}{_first(culprit)}{_at_step(end)}.")
+    told.say(f"{exception.in_words(quoted)}.")
+    if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
+        told.kind = "host_oom"
+        told.say("The machine, or its limit for this job, had no memory left for it.")
+    worker = _WORKER_KILLED.search(text)
+    if worker is not None and ("Killed" in text or "unexpectedly" in text):
+        pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
+        _tell_memory(told, around.killed_for_memory(pids))
+    if known := words.known_error(text):
+        told.kind = known.kind or told.kind
+        told.say(known.words)
+    if culprit.victim is not None:
+        told.say(_lost_it(culprit.victim))
+    return told
+
+
+def _ended(culprit: Culprit, around: Surroundings, quoted: int) -> _Told:
+    end = culprit.end
+    kind = "exit_code" if end.signal is None else "signal"
+    told = _Told(kind, f"{_who(end)} {end.exit.in_words()}{_first(culprit)}{_at_step(end)}.")
+    if words.killed_by(end.exit_code, end.signal):
+        if end.exit_code is not None:
+            told.say(_sentence(words.exit_code_in_words(end.exit_code)))
+        finding = around.killed_for_memory([end.exit.pid])
+        _tell_memory(told, finding)
+        if finding is None:
+            told.say("Killed from outside or out of memory: cannot tell.")
+        return told
+    if end.signal is not None:
+        meaning = words.signal_in_words(end.signal)
+        told.say(None if meaning is None else f"{end.signal}: {meaning}.")
+    elif end.exit_code is not None:
+        told.say(_sentence(words.exit_code_in_words(end.exit_code)))
+    known = words.known_error(last_lines(end.tail))
+    last = words.last_words(end.tail)
+    told.say("Its log is empty." if last is None else f"Its last words: {clipped(last, quoted)!r}.")
+    if known is not None and (end.signal is not None or end.exit_code == 1):
+        told.kind = known.kind or told.kind
+        told.say(known.words)
+    return told
+
+
+def _tell_memory(told: _Told, finding: OomFinding | None) -> None:
+    if finding is None:
+        return
+    if finding.killed:
+        told.kind = "host_oom"
+    told.say(finding.words)
+
+
+def _tell_devices(told: _Told, end: RankEnd, around: Surroundings) -> None:
+    """A device that failed is the cause of whatever its rank said."""
+    if end.gpu is not None and end.gpu in around.lost_gpus:
+        told.kind = "gpu"
+        told.say(f"GPU {end.gpu}, its device, is lost: the driver no longer reaches it.")
+    reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
+    for report in reports[:2]:
+        if report.code not in SOFTWARE_XIDS:
+            told.kind = "gpu"
+        told.say(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
+
+
+SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
+"""Errors that a program makes by itself; the device is well."""
+
+
+def _left(culprit: Culprit) -> _Told:
+    end, victim = culprit.end, culprit.victim
+    how = "exited with 0" if not end.exit.ended_by_us else "was about to exit without an error"
+    told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others went on.")
+    if victim is not None:
+        told.say(_lost_it(victim))
+    told.say("All ranks must take the same number of steps: is there an exit or uneven data?")
+    return told
+
+
+def _lost_it(victim: RankEnd) -> str:
+    place = victim.raised.place if victim.raised is not None else None
+    at = f" at {place}" if place else ""
+    if victim.victim == words.WAITED:
+        return f"Rank {victim.rank} waited for it in vain{at} and {victim.exit.in_words()}."
+    return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
+
+
+def _missing(culprit: Culprit, quoted: int) -> _Told:
+    end, victim = culprit.end, culprit.victim
+    waiting = "the others" if victim is None else f"rank {victim.rank}"
+    told = _Told(
+        "hang", f"{_who(end)} did not come to a collective in which {waiting} waited for it."
+    )
+    if end.paused:
+        told.say("It was paused by a signal (SIGSTOP).")
+    stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
+    if any(stood):
+        told.say(f"It stood {', '.join(filter(None, stood))}.")
+    if victim is not None and victim.raised is not None:
+        told.say(
+            f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
+            + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
+        )
+    return told
+
+
+def _victim(culprit: Culprit, quoted: int) -> _Told:
+    end = culprit.end
+    told = _Told(
+        "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
+        f"{_who(end)} {end.exit.in_words()}{_first(culprit)}{_at_step(end)}.",
+    )
+    if end.raised is not None:
+        told.say(f"{end.raised.in_words(quoted)}.")
+    elif last := words.last_words(end.tail):
+        told.say(f"Its last words: {clipped(last, quoted)!r}.")
+    if end.victim == words.WAITED:
+        told.say("It waited in vain for another rank; nothing tells for which one.")
+    else:
+        told.say("It lost its connection to another rank, and no rank tells why.")
+    return told
+
+
+def _sentence(text: str | None) -> str | None:
+    return None if text is None else f"{text[0].upper()}{text[1:]}."
+
+
+def early_exit_message(rank: int, step: int | None, others: Sequence[int]) -> str:
+    """For an alert: a rank has left, and others go on."""
+    at = "" if step is None else f" at step {step}"
+    verb = "go" if len(others) > 1 else "goes"
+    return f"rank {rank} exited with 0{at} while {name_ranks(others)} {verb} on"

@@ -1,0 +1,205 @@
+"""Signals, exit statuses and known errors in words a person understands."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ddptop_runner.diagnose import PythonException
+
+_SIGNALS = {
+    "SIGHUP": "its terminal was closed, or something sent it",
+    "SIGINT": "interrupted from outside (Ctrl-C, kill -INT)",
+    "SIGQUIT": "sent from outside to make it dump its state",
+    "SIGILL": "an instruction that this processor lacks: a binary built for another one",
+    "SIGTRAP": "a breakpoint or a failed check in C++ code",
+    "SIGABRT": "it ended itself after an error in C++ code",
+    "SIGBUS": "memory behind a mapping was not there; often /dev/shm is full",
+    "SIGFPE": "an integer division by zero in C++ code",
+    "SIGSEGV": "it touched memory that is not its own, in C++ code",
+    "SIGPIPE": "it wrote to a pipe that nobody reads",
+    "SIGALRM": "a timer that it had set ran out",
+    "SIGTERM": "something outside asked it to end: a person, a batch system or a shutdown",
+    "SIGUSR1": "sent from outside, and it has no handler for it",
+    "SIGUSR2": "sent from outside, and it has no handler for it",
+    "SIGXCPU": "it used more processor time than its limit (ulimit -t)",
+    "SIGXFSZ": "a file grew past its limit (ulimit -f)",
+    "SIGSYS": "a system call that a filter forbids",
+}
+
+_EXIT_CODES = {
+    2: "most command lines end so on bad arguments",
+    120: "Python could not write out what was left at its end: a full disk or a closed pipe",
+    126: "a shell found the command but may not run it",
+    127: "a shell did not find the command",
+    134: "a shell says so of a process ended by SIGABRT",
+    135: "a shell says so of a process ended by SIGBUS",
+    136: "a shell says so of a process ended by SIGFPE",
+    137: "128 + 9: a shell says so of a process ended by SIGKILL",
+    139: "128 + 11: a shell says so of a process ended by SIGSEGV",
+    130: "a shell says so of a process ended by SIGINT",
+    143: "128 + 15: a shell says so of a process ended by SIGTERM",
+}
+
+
+def signal_in_words(name: str) -> str | None:
+    """What that signal means for a training; None for one that says nothing."""
+    return _SIGNALS.get(name)
+
+
+def exit_code_in_words(code: int) -> str | None:
+    """What that exit status means by itself; None for one that is the program's own."""
+    return _EXIT_CODES.get(code)
+
+
+def killed_by(code: int | None, signal: str | None) -> bool:
+    """Whether SIGKILL ended it, also where a shell around it says so."""
+    return signal == "SIGKILL" or code == 137
+
+
+@dataclass(frozen=True)
+class Known:
+    """An error that says more than its words."""
+
+    pattern: re.Pattern[str]
+    kind: str | None
+    """Of the cause; None leaves it as it is."""
+    words: str
+
+
+def _known(pattern: str, kind: str | None, words: str) -> Known:
+    return Known(re.compile(pattern, re.IGNORECASE), kind, words)
+
+
+_KNOWN = (
+    _known(
+        r"uncorrectable (ECC|NVLINK) error|GPU is lost|fallen off the bus|CUDA error: unknown error"
+        r"|device kernel image is invalid due to hardware",
+        "gpu",
+        "The device itself failed: see `ddptop gpus` and the kernel log.",
+    ),
+    _known(
+        r"device-side assert",
+        None,
+        "A kernel's own check failed, mostly an index outside its table (a label or token too "
+        "large); CUDA_LAUNCH_BLOCKING=1 shows the true line.",
+    ),
+    _known(
+        r"an illegal memory access|misaligned address|unspecified launch failure",
+        None,
+        "A kernel used memory that is not its own; the line shown may be a later one: "
+        "CUDA_LAUNCH_BLOCKING=1 shows the true one.",
+    ),
+    _known(
+        r"(/dev/shm|shared memory|shm_open|torch_shm|nccl-).*(No space left|out of shared memory)"
+        r"|out of shared memory|unable to (open|mmap|allocate|write).*(shared memory|torch_\d+)"
+        r"|is killed by signal: Bus error",
+        None,
+        "/dev/shm is full: data loaders pass their batches there. Give the container more "
+        "(--shm-size) or use fewer workers.",
+    ),
+    _known(r"No space left on device|Errno 28\b", None, "A disk is full."),
+    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota is used up."),
+    _known(
+        r"Too many open files|Errno 24\b", None, "The limit of open files is too low: ulimit -n."
+    ),
+    _known(
+        r"EADDRINUSE|Address already in use|Errno 98\b",
+        None,
+        "A port that it wanted is in use by another process: is it fixed in the script?",
+    ),
+    _known(
+        r"Detected mismatch between collectives|collective mismatch in your code"
+        r"|expects same model across all ranks|inconsistent \d+ params",
+        None,
+        "The ranks did not do the same: they entered different collectives, or with other sizes.",
+    ),
+    _known(
+        r"ncclSystemError|unhandled system error",
+        None,
+        "NCCL met an error of the system (network, shared memory, limits): NCCL_DEBUG=INFO says "
+        "which.",
+    ),
+    _known(
+        r"no kernel image is available|forward compatibility was attempted"
+        r"|driver version is insufficient",
+        None,
+        "This build of torch does not fit this device or its driver.",
+    ),
+    _known(
+        r"all CUDA-capable devices are busy|exclusive.process",
+        None,
+        "Another process holds the device for itself alone.",
+    ),
+)
+
+
+def known_error(text: str) -> Known | None:
+    """What is known of an error by its words."""
+    return next((known for known in _KNOWN if known.pattern.search(text)), None)
+
+
+# -- victims -------------------------------------------------------------------------------------
+
+_OWN_FAULT = re.compile(r"CUDA error|No space left|out of memory|Address already in use", re.I)
+"""With one of these in it, a message tells more than that another rank was gone."""
+_WAITED = re.compile(
+    r"Timed out waiting \d+ ?ms for|Application timeout caused pair closure"
+    r"|Watchdog caught collective operation timeout|before timing out"
+    r"|NCCL operations have failed or timed out|failed to pass monitoredBarrier"
+    r"|wait timeout after \d+ ?ms|seconds waiting for clients|Socket Timeout"
+    r"|timed out after \d+ ?ms|timeout.*store->get|NCCL.*watchdog|watchdog.*NCCL",
+    re.IGNORECASE | re.DOTALL,
+)
+_LOST = re.compile(
+    r"(gloo|NCCL|c10d|TCPStore|store->|SocketImpl|DistNetworkError|DistBackendError).*"
+    r"(Connection (closed|reset|refused)|Broken pipe|recvValue failed|sendBytes failed|got 0 bytes"
+    r"|failed to recv)"
+    r"|Connection closed by peer|remote process exit|ncclRemoteError|Socket closed",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAYBE_LOST = re.compile(
+    r"Connection (closed|reset|refused)( by (remote )?peer)?|Broken pipe", re.IGNORECASE
+)
+_BARRIER = re.compile(r"Ranks? (?P<rank>\d+) failed to pass monitoredBarrier")
+
+NOT_A_VICTIM, MAYBE_LOST, LOST, WAITED = range(4)
+"""Whether an error is another rank's doing: no; perhaps (any connection broke); yes, the connection
+to it broke; yes, it did not come to a collective in time."""
+
+
+def victim_of_text(text: str) -> int:
+    """NOT_A_VICTIM, MAYBE_LOST, LOST or WAITED, by the words of an exception or a log's end."""
+    if _OWN_FAULT.search(text):
+        return NOT_A_VICTIM
+    if _WAITED.search(text):
+        return WAITED
+    if _LOST.search(text):
+        return LOST
+    return MAYBE_LOST if _MAYBE_LOST.search(text) else NOT_A_VICTIM
+
+
+def victim_of(exception: PythonException | None, tail: str) -> int:
+    """The same, of a rank's exception, or of the end of its log where it has none."""
+    if exception is not None:
+        return victim_of_text(f"{exception.type}: {exception.whole_message}")
+    weight = victim_of_text(tail)
+    return NOT_A_VICTIM if weight == MAYBE_LOST else weight
+
+
+def missing_at_barrier(exception: PythonException | None) -> int | None:
+    """The rank that a monitored barrier says did not come."""
+    found = None if exception is None else _BARRIER.search(exception.message)
+    return int(found["rank"]) if found else None
+
+
+def last_words(tail: str) -> str | None:
+    """What C++ says when it ends a process; the last line with text otherwise."""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    for index in range(len(lines) - 1, max(-1, len(lines) - 60), -1):
+        if lines[index].startswith("terminate called after throwing"):
+            what = lines[index + 1] if index + 1 < len(lines) else ""
+            return f"{lines[index]} {what}".strip() if what.startswith("what()") else lines[index]
+        if lines[index].startswith("Fatal Python error:"):
+            return lines[index]
+    return lines[-1] if lines else None

@@ -57,6 +57,7 @@ class RunFolderKeeper:
         self._snapshot_file = snapshot_file
         self._reserve = space.Reserve(folder.path / "reserve", RESERVE_BYTES)
         self._worker = ThreadPoolExecutor(1, "ddptop-archive", initializer=_be_nice)
+        self._urgent = ThreadPoolExecutor(1, "ddptop-make-room")
         self._attempt: int | None = None
         self._logs: dict[int, RankLog] = {}
         self._reserved_own_to = 0
@@ -88,6 +89,7 @@ class RunFolderKeeper:
         for rank in list(self._logs):
             self._forget(rank)
         self._worker.shutdown()
+        self._urgent.shutdown()
         if self._full_since is not None:
             self._space_is_back(still_full=True)
         self._given_up.tell(self._tell_given_up, None)
@@ -108,7 +110,7 @@ class RunFolderKeeper:
             if rank not in self._logs:
                 path = self._folder.log_file(attempt, rank)
                 with contextlib.suppress(OSError):
-                    self._logs[rank] = RankLog(path, rank, self._limit, self._worker)
+                    self._logs[rank] = RankLog(path, rank, self._limit, self._worker, self._urgent)
 
     def _forget(self, rank: int) -> None:
         log = self._logs.pop(rank)
@@ -210,6 +212,7 @@ class RunFolderKeeper:
         self._full_since = None
         what = "the job ended with the disk full" if still_full else "the disk has space again"
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
+        self._given_up.tell(self._tell_given_up, None)
         lost = self._given_up.sum_up()
         parts += [f"{size_in_words(size)} of rank {rank}'s log are gone" for rank, size in lost]
         if not lost:

@@ -62,7 +62,8 @@ class LogHead:
             self.save()
         elif is_there:
             self._take_in_orphans()
-        self._punch()
+        self._note_hole()
+        self.free()
         return problem
 
     def _take_in_orphans(self) -> None:
@@ -78,6 +79,19 @@ class LogHead:
                 self.save()
             elif found is not None and found[0] > self.index.live_from:
                 path.unlink(missing_ok=True)
+
+    def _note_hole(self) -> None:
+        """A full disk may have left no room to write down what was given up."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            hole_to = self.index.base_byte + self._first_data(fd)
+        finally:
+            os.close(fd)
+        live_from = self.index.live_from
+        if hole_to > live_from:
+            index = log_index.with_gap(self.index, live_from, hole_to, "disk full")
+            self.index = self._with_punch(index)
+            self.try_to_save()
 
     def size(self) -> int:
         """The file's size, as a logical byte.
@@ -98,7 +112,7 @@ class LogHead:
         return wanted if found is None else found
 
     def archive(self, to_byte: int) -> LogPiece:
-        """Move what is before that byte into an archive.
+        """Move what is before that byte into an archive; then call `free`.
 
         Raises:
             OSError: nothing was moved; with `space.NO_ROOM`, there was no room for the archive.
@@ -128,7 +142,6 @@ class LogHead:
             self.index = before
             self.path.with_name(name).unlink(missing_ok=True)
             raise
-        self._punch()
         return piece
 
     def _copy(self, packed: gzip.GzipFile, from_byte: int, to_byte: int) -> None:
@@ -147,17 +160,11 @@ class LogHead:
             os.close(fd)
 
     def give_up(self, to_byte: int) -> LogPiece:
-        """Free the blocks before that byte without keeping what is in them: the disk is full."""
+        """Name what is before that byte as lost; then call `free`. The disk is full."""
         piece = LogPiece(from_byte=self.index.live_from, to_byte=to_byte, reason="disk full")
         index = log_index.with_gap(self.index, piece.from_byte, to_byte, "disk full")
         self.index = self._with_punch(index)
-        try:
-            self.save()
-        except OSError:  # no room even for this: readers see the hole, and there will be room now
-            self._punch()
-            self.try_to_save()
-        else:
-            self._punch()
+        self.try_to_save()  # where there is no room even for this, readers see the hole
         return piece
 
     def archives_bytes(self) -> int:
@@ -229,16 +236,37 @@ class LogHead:
     def _with_punch(self, index: LogIndex) -> LogIndex:
         return msgspec.structs.replace(index, punched_to=index.base_byte + _whole_blocks(index))
 
-    def _punch(self) -> None:
-        length = _whole_blocks(self.index)
-        if length <= 0:
-            return
+    def free(self, reserve_from: int | None = None) -> int | None:
+        """Give back the blocks of what is no longer read from the file.
+
+        Args:
+            reserve_from: have as many blocks from this byte of the file on.
+
+        Returns:
+            Up to which byte of the file there are such blocks.
+
+        Raises:
+            OSError: the file system cannot.
+        """
+        end = _whole_blocks(self.index)
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.fstat(fd).st_size >= length:  # else it was cut short, and its bytes are others
-                space.punch(fd, length)
+            start = self._first_data(fd)
+            if os.fstat(fd).st_size < end or start >= end:
+                return reserve_from  # cut short, so that its bytes are others; or done before
+            if reserve_from is not None:
+                return space.trade(fd, range(start, end), reserve_from)
+            space.punch(fd, start, end - start)
         finally:
             os.close(fd)
+        return None
+
+    def _first_data(self, fd: int) -> int:
+        try:
+            found = os.lseek(fd, 0, os.SEEK_DATA)
+        except OSError:
+            return 0
+        return found - found % space.BLOCK_BYTES
 
 
 def _whole_blocks(index: LogIndex) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,8 @@ MIN_RESERVE_BYTES = MIB
 MAX_RESERVE_BYTES = 64 * MIB
 RESERVE_S = 10.0
 """The blocks in reserve last for so long at the log's present growth."""
+SHARE_OF_ROOM = 16
+"""Beyond the least, a log holds at most this part of what is free, or half of its own size."""
 RETRY_S = 30.0
 """Between attempts to archive where there is no room for the archive."""
 ROOM_PIECE_BYTES = 4 * MIB
@@ -54,9 +55,17 @@ class RankLog:
         rank: whose.
         limit_bytes: of the file's part that is not archived.
         worker: runs what takes long.
+        urgent: runs what cannot wait for that; `worker` unless given.
     """
 
-    def __init__(self, path: Path, rank: int, limit_bytes: int, worker: Executor) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        limit_bytes: int,
+        worker: Executor,
+        urgent: Executor | None = None,
+    ) -> None:
         self.path = path
         self.rank = rank
         self.news: list[LogNews] = []
@@ -67,6 +76,7 @@ class RankLog:
         """Blocks beyond the log's end, in bytes."""
         self._limit = limit_bytes
         self._worker = worker
+        self._urgent = urgent or worker
         self._head = LogHead(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._size = os.fstat(self._fd).st_size
@@ -104,7 +114,7 @@ class RankLog:
         self._size, self._looked_s = size, now_s
         is_due = self._live() > self._limit and now_s >= self._archive_after_s
         if self._job is None and is_due and self._may_punch():
-            self._start(self._shorten)
+            self._job = self._worker.submit(self._shorten)
         self._hold_reserve()
 
     def close(self) -> None:
@@ -135,6 +145,7 @@ class RankLog:
             piece_bytes = min(MAX_PIECE_BYTES, self._limit)
             goal = min(end - self._limit // 2, head.index.live_from + piece_bytes)
             self._tell("archived", head.archive(head.line_end(goal)))
+            head.free()
             for piece in head.keep_below(CEILING_LIMITS * self._limit):
                 self._tell("dropped", piece)
 
@@ -174,13 +185,16 @@ class RankLog:
         if not self._can_reserve:
             return
         want = int(min(max(self._growth * RESERVE_S, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES))
+        if want > MIN_RESERVE_BYTES and (room := space.room(self.path)) is not None:
+            most = max(room.free_bytes // SHARE_OF_ROOM, self._live() // 2, MIN_RESERVE_BYTES)
+            want = min(want, most)
         if self._reserved_to - self._size < want:
             self._top_up(want)
         self.reserved_bytes = max(0, self._reserved_to - self._size)
         is_due = self.lacks_room and self.reserved_bytes < 0.6 * want
         is_due = is_due and self._job is None and self._live() > SMALLEST_PIECE_BYTES
         if is_due and self._may_punch():
-            self._start(lambda: self._make_room(want))
+            self._job = self._urgent.submit(self._make_room, want)
 
     def _top_up(self, want: int) -> None:
         for amount in (want + want // 2, want, want // 4, want // 16):
@@ -211,13 +225,12 @@ class RankLog:
             if not space.is_no_room(error):
                 raise
             self._tell("given up", head.give_up(cut))
-        with contextlib.suppress(OSError):  # at once, before others take what was given back
-            space.reserve(self._fd, os.fstat(self._fd).st_size, want)
+        reserved_to = head.free(max(self._reserved_to, os.fstat(self._fd).st_size))
+        self._reserved_to = max(self._reserved_to, reserved_to or 0)
+        if not head.is_saved:
+            head.try_to_save()
 
     # -- what takes long -------------------------------------------------------------------------
-
-    def _start(self, work: Callable[[], None]) -> None:
-        self._job = self._worker.submit(work)
 
     def _finish_job(self) -> None:
         if self._job is None or not self._job.done():

@@ -21,6 +21,7 @@ RENAME_EXCHANGE = 2
 AT_FDCWD = -100
 
 BLOCK_BYTES = 4096
+TRADE_BYTES = 64 * 1024
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
 
@@ -62,21 +63,21 @@ def room(path: Path) -> DiskRoom | None:
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+def _library(hold_gil: bool) -> ctypes.CDLL:
+    return (ctypes.PyDLL if hold_gil else ctypes.CDLL)(None, use_errno=True)
 
 
-def _function(name: str) -> Callable[..., int]:
+def _function(name: str, *, hold_gil: bool = False) -> Callable[..., int]:
     try:
-        found: Callable[..., int] = getattr(_libc(), name)
+        found: Callable[..., int] = getattr(_library(hold_gil), name)
     except AttributeError:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
     return found
 
 
-def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+def _fallocate(fd: int, mode: int, offset: int, length: int, *, hold_gil: bool = False) -> None:
     name = "fallocate64" if ctypes.sizeof(ctypes.c_long) < 8 else "fallocate"
-    call = _function(name)
+    call = _function(name, hold_gil=hold_gil)
     while call(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
         number = ctypes.get_errno()
         if number != errno.EINTR:
@@ -93,14 +94,41 @@ def reserve(fd: int, offset: int, length: int) -> None:
         _fallocate(fd, KEEP_SIZE, offset, length)
 
 
-def punch(fd: int, length: int) -> None:
-    """Give back the blocks of the first `length` bytes, which must be whole blocks.
+def punch(fd: int, offset: int, length: int) -> None:
+    """Give back the blocks of that range, which must be whole ones; it then reads as zeros.
 
     Raises:
         OSError: the file system cannot.
     """
     if length > 0:
-        _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, length)
+        _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, offset, length)
+
+
+def trade(fd: int, hole: range, reserve_from: int) -> int:
+    """Give back blocks and have as many others, on a full disk where all are after them.
+
+    Small steps, each without letting another thread of this process run in between.
+
+    Args:
+        fd: the file.
+        hole: the bytes to punch, whole blocks.
+        reserve_from: where as many blocks are wanted.
+
+    Returns:
+        Up to which byte there are blocks now.
+    """
+    reserved_to = reserve_from
+    for start in range(hole.start, hole.stop, TRADE_BYTES):
+        step = min(TRADE_BYTES, hole.stop - start)
+        _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, start, step, hold_gil=True)
+        try:
+            _fallocate(fd, KEEP_SIZE, reserved_to, step)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+        else:
+            reserved_to += step
+    return reserved_to
 
 
 def can_punch(directory: Path) -> bool:
@@ -109,7 +137,7 @@ def can_punch(directory: Path) -> bool:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"x" * (2 * BLOCK_BYTES))
             file.flush()
-            punch(file.fileno(), BLOCK_BYTES)
+            punch(file.fileno(), 0, BLOCK_BYTES)
     except OSError as error:
         return not is_unsupported(error)  # a full disk says nothing against it
     return True

@@ -1,0 +1,164 @@
+"""A real job whose run folder's disk is full: training goes on, what is lost is named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner.log_ranges import LogFile
+
+pytestmark = [pytest.mark.tmux, pytest.mark.torch]
+
+SIZE_MIB = 16
+
+PRINTER = '''
+"""Prints numbered lines, and dies when a print fails."""
+import os, sys, time
+rank, stop, n = os.environ["RANK"], sys.argv[1], 0
+while True:
+    last = os.path.exists(stop)
+    for n in range(n, n + 100):
+        print("rank", rank, "line", n, "x" * (n * 7919 % 1000), flush=True)
+    n += 1
+    if last:
+        break
+    time.sleep(0.2)
+print("rank", rank, "is done", flush=True)
+'''
+
+
+@pytest.fixture
+def small_disk(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The state home on a tmpfs of 16 MiB: mounted here, or in a namespace of its own."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "tmpfs", str(ddptop_home)]
+    refused = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if refused.returncode == 0:
+        yield ddptop_home
+        subprocess.run(["umount", "-l", str(ddptop_home)], check=True)
+        return
+    script = '"$@" && echo mounted && exec sleep 1000'
+    holder = subprocess.Popen(
+        ["unshare", "-Urm", "sh", "-c", script, "sh", *mount],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert holder.stdout is not None
+    try:
+        if not holder.stdout.readline():
+            pytest.skip(f"no tmpfs can be mounted here: {refused.stderr.strip()}")
+        home = Path(f"/proc/{holder.pid}/root{ddptop_home}")
+        monkeypatch.setenv("DDPTOP_HOME", str(home))
+        yield home
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+
+
+class Hog:
+    """Fills a disk and keeps it full."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._fill)
+
+    def __enter__(self) -> Hog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._path.unlink()
+
+    def _fill(self) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        while not self._over.wait(0.02):
+            for size in (1 << 16, 4096):
+                try:
+                    while os.write(fd, b"x" * size) == size:
+                        pass
+                except OSError:
+                    continue
+        os.close(fd)
+
+
+def numbered(text: str, rank: int) -> tuple[list[int], list[str]]:
+    """The numbers of a rank's lines, and the other lines."""
+    found, others = [], []
+    for line in text.splitlines():
+        match = re.match(rf"rank {rank} line (\d+) x*$", line)
+        if match:
+            found.append(int(match[1]))
+        else:
+            others.append(line)
+    return found, others
+
+
+def test_a_full_disk_costs_neither_the_training_nor_its_end(
+    small_disk, launch_script, tmp_path, wait_until
+):
+    stop = tmp_path / "stop"
+    job = launch_script(f"import sys; sys.argv[1:] = [{str(stop)!r}]\n{PRINTER}", name="printer")
+    logs = [job.folder() / "logs" / "attempt-0" / f"rank-{rank}.log" for rank in (0, 1)]
+    wait_until(lambda: all(log.exists() and log.stat().st_size > 1 << 19 for log in logs))
+    wait_until(lambda: (job.folder() / "reserve").exists())
+
+    def is_ring() -> bool:
+        for log in logs:
+            with LogFile(log) as file:
+                if "were given up: the disk was full" not in file.read(200).decode():
+                    return False
+        return True
+
+    def alert() -> str:
+        return "".join(a["message"] for a in job.status()["alerts"] if a["id"] == "disk-full")
+
+    with Hog(small_disk / "hog"):
+        wait_until(is_ring, what="both logs are rings")
+        assert job.status()["state"] in ("starting", "running")
+        assert "the disk of the run folder is full" in wait_until(alert)
+        assert job.status()["snapshot_age_s"] < 5
+    wait_until(lambda: not alert(), what="there is space again")
+    wait_until(lambda: any("has space again" in e["message"] for e in job.events("alert")))
+    told = [event["message"] for event in job.events("alert")]
+    for rank in (0, 1):
+        words = rf"disk full: [\d.]+ \w+ \(bytes 0 to \d+\) of rank {rank}'s log were given up"
+        assert any(re.search(words, message) for message in told), told
+    back = next(message for message in told if "has space again" in message)
+    assert re.search(r"it was full from \d\d:\d\d:\d\d to \d\d:\d\d:\d\d", back)
+    assert "no figure of the history is missing" in back
+
+    with Hog(small_disk / "hog"):
+        wait_until(alert, what="the disk is full again")
+        stop.touch()
+        assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["exit_code"]) == ("finished", 0)
+    assert any("the job ended with the disk full" in event["message"] for event in job.events())
+    assert len(job.events("finished")) == 1
+    for rank, log in enumerate(logs):
+        with LogFile(log) as file:
+            text = file.read(1 << 30).decode()
+        assert "\0" not in text
+        found, others = numbered(text, rank)
+        assert others[-1] == f"rank {rank} is done"
+        steps = [b - a for a, b in itertools.pairwise(found)]
+        assert all(step > 0 for step in steps)
+        gaps = [line for line in others if "were given up: the disk was full" in line]
+        missing = sum(step > 1 for step in steps)
+        assert missing <= len(gaps) <= missing + 2, (missing, others)
+        shown = job.cli("logs", job.name, "-r", str(rank), "-n", "2").stdout.splitlines()
+        assert shown[-1] == f"rank {rank} is done"
+    assert not (job.folder() / "reserve").exists()
+    assert json.loads(next((job.folder() / "nodes").glob("*.json")).read_text())["alerts"] == []

@@ -44,6 +44,12 @@ class JobRow(Base, frozen=True, kw_only=True):
     eta_s: float | None
     started_at: dt.datetime
     ranks: list[RankRow]
+    policy: str | None = None
+    """Why the restart policy did what it did last, in words."""
+    restart_at: dt.datetime | None = None
+    """When the next attempt begins; null when none is waited for."""
+    set_aside: list[int] = []
+    """The job's devices that it goes on without."""
 
 
 class JobList(Base, frozen=True, kw_only=True):
@@ -108,6 +114,14 @@ class JobStatus(Base, frozen=True, kw_only=True):
     imbalance: Imbalance
     alerts: list[Alert]
     checkpoint: Checkpoint | None
+    policy: str | None
+    """Why the restart policy did what it did last, in words."""
+    restart_at: dt.datetime | None
+    """When the next attempt begins; null when none is waited for."""
+    restarts_refilled: str | None
+    """The progress that filled the budget of restarts again last, in words."""
+    set_aside: list[int]
+    """The job's devices that it goes on without."""
     """The last one that was seen being written."""
 
 
@@ -129,6 +143,9 @@ def job_row(view: JobView) -> JobRow:
         ranks=[]
         if snapshot is None
         else [RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
+        policy=None if snapshot is None else snapshot.policy,
+        restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
+        set_aside=[] if snapshot is None else snapshot.set_aside,
     )
 
 
@@ -225,6 +242,10 @@ def job_status(view: JobView) -> JobStatus:
             imbalance=Imbalance(),
             alerts=[],
             checkpoint=None,
+            policy=None,
+            restart_at=None,
+            restarts_refilled=None,
+            set_aside=[],
         )
     return JobStatus(
         job=view.job,
@@ -249,4 +270,8 @@ def job_status(view: JobView) -> JobStatus:
         imbalance=snapshot.imbalance,
         alerts=snapshot.alerts,
         checkpoint=snapshot.checkpoint,
+        policy=snapshot.policy,
+        restart_at=snapshot.restart_at if view.is_live else None,
+        restarts_refilled=snapshot.restarts_refilled,
+        set_aside=snapshot.set_aside,
     )

@@ -351,6 +351,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """The last one that was seen being written."""
     policy: str | None = None
     """Why the restart policy did what it did last, in words."""
+    restarts_refilled: str | None = None
+    """The progress that filled the budget of restarts again last, in words."""
     restart_at: dt.datetime | None = None
     """When the next attempt begins; None when none is waited for."""
     set_aside: list[int] = []

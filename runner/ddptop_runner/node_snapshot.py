@@ -81,6 +81,7 @@ def take(
         requeue=None if group.ending is None else group.ending.requeue,
         checkpoint=group.checkpoints.last,
         policy=group.policy_reason,
+        restarts_refilled=group.planner.refilled,
         restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
         set_aside=[device.index for device in group.planner.set_aside],
         ran_s=clock.lived_s(now_s),

@@ -1,0 +1,111 @@
+"""A device is lost: the job goes on without it, and takes it back when a person says so."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+
+import pytest
+from tests.e2e.conftest import Job
+from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
+from tests.nvml_stub.driver import GIB
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.model import decode_snapshot
+from ddptop_runner.sweep import rank_processes
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+TRAINER = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], "world", dist.get_world_size(), flush=True)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    model(torch.randn(2, 4)).mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch, ddptop_home):
+    """Three devices that nobody uses."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    try:
+        stub = StubDriver(folder, [StubGpu(index=index, mem_used=0) for index in range(3)])
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    for name, value in stub.env().items():
+        monkeypatch.setenv(name, value)
+    return stub
+
+
+def age_s(job: Job, since: dt.datetime) -> float:
+    """How much later than `since` the job's snapshot is."""
+    node = next((job.folder() / "nodes").glob("*.json"))
+    return (decode_snapshot(node.read_bytes()).ts - since).total_seconds()
+
+
+def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_until, ddptop_home):
+    job = launch_script(TRAINER, "--gpus", "0-2", "--allow-shrink", nproc=3)
+
+    def seen(attempt: int) -> str:
+        return job.cli("logs", job.name, "--attempt", str(attempt), "-n", "50").stdout
+
+    wait_until(lambda: job.trains(), what="three ranks that train")
+    pids = [job.rank(rank)["pid"] for rank in range(3)]
+    with stub.together():  # the memory of rank 0 takes its time to come back
+        stub.set(0, mem_used=9 * GIB, processes=[StubProcess(pids[0], 8 * GIB)])
+        stub.lose(1)
+    wait_until(lambda: job.events("gpu_lost"), what="the loss of a device")
+    os.kill(pids[1], signal.SIGKILL)
+    told = wait_until(
+        lambda: [e for e in job.events("alert") if "set aside" in e["message"]],
+        what="the device set aside",
+    )[0]["message"]
+    assert "GPU 1 (NVIDIA H100 80GB HBM3): lost" in told
+    assert "with 2 ranks on GPUs 0, 2 instead of 3: the global batch is 2/3" in told
+    job_id = json.loads((job.folder() / "job.json").read_text())["job_id"]
+    wait_until(lambda: not rank_processes(job_id), what="the end of the ranks")
+    ended_at = utc_now()
+    wait_until(lambda: age_s(job, ended_at) > 3, what="samples with memory in use")
+    stub.set(0, mem_used=0, processes=[])
+    wait_until(lambda: job.trains(attempt=1), what="two ranks that train")
+    # by UUID: where a device is lost, CUDA counts only those that are left
+    uuids = f"{stub.gpu(0).uuid},{stub.gpu(2).uuid}"
+    assert f"sees {uuids} world 2" in seen(1)
+    assert job.events("gpu_memory")[0]["message"].endswith("until GPU 0 had the memory back")
+    status = job.status()
+    assert (status["world_size"], status["set_aside"]) == (2, [1])
+    assert [rank["gpu"] for rank in status["ranks"]] == [0, 2]
+    assert status["restarts_used"] == 1
+    assert {"set-aside-1"} == {alert["id"] for alert in status["alerts"]}
+
+    # a supervisor that is started again goes on with what is left
+    os.kill(job.processes()["supervisor"], signal.SIGKILL)
+    wait_until(lambda: job.events("supervisor_restarted"), what="another supervisor")
+    stub.restore(1)
+    wait_until(
+        lambda: {alert["id"] for alert in job.status()["alerts"]} == {"healthy-1"},
+        what="the offer of the device",
+    )
+    status = job.status()
+    assert (status["attempt"], status["world_size"], status["set_aside"]) == (1, 2, [1])
+    assert f"`ddptop restart {job.name}` takes it back" in status["alerts"][0]["message"]
+    assert job.cli("restart", job.name).returncode == 0
+    wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
+    assert "sees 0,1,2 world 3" in seen(2)
+    status = job.status()
+    assert (status["world_size"], status["set_aside"], status["restarts_used"]) == (3, [], 1)
+    assert "taken back" in job.events("group_restart")[-1]["message"]
+
+    assert len(rank_processes(job_id)) == 3
+    job.cli("kill", job.name)
+    assert rank_processes(job_id) == []

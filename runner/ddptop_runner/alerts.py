@@ -18,6 +18,10 @@ LINGER_S = 5.0
 RECALLED_HELD_S = 1e9
 """What was shown has held long enough."""
 
+EARLY_EXIT_HOLD_S = 3.0
+EARLY_EXIT_STEPS = 2
+"""One step of difference may be the last word of a rank that came a moment before its end."""
+
 LONGEST_LOOK_S = 5.0
 """The most that one look adds to the time for which a finding has held."""
 
@@ -60,10 +64,37 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         verb = "are" if len(paused) > 1 else "is"
         message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT lets it go on)"
         found.append(Finding("paused", "warning", message, paused))
+    found += _early_exits(ranks)
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
     if quiet:
         found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
     return found
+
+
+def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
+    """A rank that exited with 0 while others go on training, or wait for it in a collective.
+
+    Ranks that end seconds apart are well: one may save the model or write its last words.
+    """
+    alive = [rank for rank in ranks if rank.state in ("running", "quiet", "paused", "hung")]
+    found = []
+    for rank in ranks:
+        if rank.state != "exited" or not any(_goes_on_without(rank, other) for other in alive):
+            continue
+        at = "" if rank.step is None else f" at step {rank.step}"
+        verb = "go" if len(alive) > 1 else "goes"
+        others = name_ranks([other.rank for other in alive])
+        message = f"rank {rank.rank} exited with 0{at} while {others} {verb} on"
+        about = (f"early-exit-{rank.rank}", "warning", message, (rank.rank,))
+        found.append(Finding(*about, hold_s=EARLY_EXIT_HOLD_S))
+    return found
+
+
+def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
+    if other.phase == "collective":
+        return True
+    ahead = None if None in (gone.step, other.step) else (other.step or 0) - (gone.step or 0)
+    return ahead is not None and ahead >= EARLY_EXIT_STEPS
 
 
 def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:

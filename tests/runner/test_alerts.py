@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,14 @@ def ranks(**by_field: list[object]) -> list[RankSample]:
         RankSample(rank=number, local_rank=number, host="h", **{field: value})
         for number, value in enumerate(values)
     ]
+
+
+def exited(step: int | None) -> RankSample:
+    return RankSample(rank=0, local_rank=0, host="h", state="exited", step=step)
+
+
+def going_on(step: int, **changes: Any) -> RankSample:
+    return RankSample(rank=1, local_rank=1, host="h", state="running", step=step, **changes)
 
 
 FINDINGS = {
@@ -46,6 +55,32 @@ FINDINGS = {
         [GpuSample(index=2, lost=True)],
         [Finding("gpu-lost", "error", "GPU 2 is lost", (), (2,))],
     ),
+    "a rank left, and another trains on": (
+        [exited(step=50), going_on(step=52)],
+        [],
+        [
+            Finding(
+                "early-exit-0",
+                "warning",
+                "rank 0 exited with 0 at step 50 while rank 1 goes on",
+                (0,),
+                hold_s=3.0,
+            )
+        ],
+    ),
+    "a rank left, and another waits for it": (
+        [exited(step=50), going_on(step=50, phase="collective")],
+        [],
+        ["early-exit-0"],
+    ),
+    "a rank left that took no steps": ([exited(step=None), going_on(step=52)], [], []),
+    "ranks end one by one": ([exited(step=50), going_on(step=51)], [], []),
+    "one saves what was trained": (
+        [exited(step=50), going_on(step=50, phase="checkpoint")],
+        [],
+        [],
+    ),
+    "all have left": ([exited(step=50), exited(step=60)], [], []),
     "hung": (
         ranks(state=["hung", "running"]),
         [],

@@ -19,15 +19,17 @@ RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 
 
 def set_aside_broken_files(paths):
-    """Rename half-written error files: reading one would end torch's agent."""
+    """Rename error files that are half-written or no error files: one would end torch's agent."""
     for path in paths:
         try:
-            with open(path, "rb") as file:
-                json.load(file)
-        except ValueError:
-            os.replace(path, path + ".broken")
+            with open(path) as file:
+                message = json.load(file)["message"]
+            if not isinstance(message, str):
+                int(message["extraInfo"]["timestamp"])
         except OSError:
             pass  # not written, the usual case
+        except Exception:  # torch reads it the same way, and lets whatever is raised end it
+            os.replace(path, path + ".broken")
 
 
 def expect_no_handlers(record):

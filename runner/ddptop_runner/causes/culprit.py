@@ -173,17 +173,3 @@ def _lowest(ends: Sequence[RankEnd], counts: Sequence[int | None]) -> RankEnd | 
     if len(known) != len(counts) or not known or known.count(min(known)) != 1:
         return None
     return ends[counts.index(min(known))]
-
-
-def left_early(exited_step: int | None, others: Sequence[tuple[int | None, bool]]) -> bool:
-    """Whether a rank that exited with 0 left others behind that still train.
-
-    Args:
-        exited_step: the steps it took.
-        others: (steps, whether it waits in a collective) of each rank that lives.
-    """
-    if any(waits for _, waits in others):
-        return True
-    if exited_step is None:
-        return False
-    return any(steps is not None and steps >= exited_step + 2 for steps, _ in others)

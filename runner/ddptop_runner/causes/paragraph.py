@@ -11,7 +11,6 @@ from ddptop_runner.causes.culprit import Culprit, RankEnd, last_lines
 from ddptop_runner.diagnose import PythonException, clipped
 from ddptop_runner.model import Cause
 from ddptop_runner.oom import OomFinding
-from ddptop_runner.spans import name_ranks
 
 LONGEST = 600
 """Characters of a summary that a person still reads."""
@@ -280,10 +279,3 @@ def _victim(culprit: Culprit, quoted: int) -> _Told:
 
 def _sentence(text: str | None) -> str | None:
     return None if text is None else f"{text[0].upper()}{text[1:]}."
-
-
-def early_exit_message(rank: int, step: int | None, others: Sequence[int]) -> str:
-    """For an alert: a rank has left, and others go on."""
-    at = "" if step is None else f" at step {step}"
-    verb = "go" if len(others) > 1 else "goes"
-    return f"rank {rank} exited with 0{at} while {name_ranks(others)} {verb} on"

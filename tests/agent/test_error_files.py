@@ -1,0 +1,58 @@
+"""Error files that would end torch's agent are set aside; good ones stay."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+AGENT = Path(__file__).parents[2] / "runner" / "ddptop_runner"
+GOOD = {"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "1"}}}
+
+
+@pytest.fixture(scope="module")
+def elastic():
+    sys.path.insert(0, str(AGENT))
+    try:
+        yield importlib.import_module("agent.elastic")
+    finally:
+        sys.path.remove(str(AGENT))
+        for name in [name for name in sys.modules if name.split(".")[0] == "agent"]:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        json.dumps(GOOD).encode()[:40],
+        b"\xff\x00",
+        b"[]",
+        b"null",
+        b"{}",
+        b"[" * 100_000,
+        b'{"message": 3}',
+        b'{"message": {"message": "x", "extraInfo": {"timestamp": "soon"}}}',
+    ],
+)
+def test_one_that_torch_cannot_read_is_set_aside(elastic, tmp_path, content):
+    path = tmp_path / "rank-0.error.json"
+    path.write_bytes(content)
+    elastic.set_aside_broken_files([str(path)])
+    assert not path.exists()
+    assert Path(f"{path}.broken").read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [json.dumps(GOOD), '{"message": "x", "timestamp": 5}'])
+def test_one_that_torch_can_read_stays(elastic, tmp_path, content):
+    from torch.distributed.elastic.multiprocessing.api import ProcessFailure
+
+    path = tmp_path / "rank-0.error.json"
+    path.write_text(content)
+    elastic.set_aside_broken_files([str(path), str(tmp_path / "not-written.json")])
+    assert ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path)).message

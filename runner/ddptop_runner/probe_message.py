@@ -16,11 +16,15 @@ MAX_BYTES = 2048
 
 
 class SavedFile(Base, frozen=True, kw_only=True):
-    """One file or folder that the process saved: `torch.save` and its like have returned."""
+    """One file or folder that the process saved: `torch.save` and its like have returned.
+
+    Files saved together (one folder, seconds apart, no step between) are told as one: the largest,
+    from the beginning of the first to the end of the last.
+    """
 
     path: str
     n: int
-    """How many the process has saved so far, this one included."""
+    """How many files the process has saved so far, these included."""
     began_t: float
     """CLOCK_BOOTTIME in seconds."""
     ended_t: float

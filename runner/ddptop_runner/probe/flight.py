@@ -13,8 +13,8 @@ from typing import Any
 
 from . import identity
 
-RECORDERS = (("gloo", "_dump_fr_trace_json"), ("nccl", "_dump_nccl_trace_json"))
-"""(backend, function of torch._C._distributed_c10d); each backend numbers its groups for itself."""
+RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
+"""{backend: function of torch._C._distributed_c10d}; each backend numbers its groups for itself."""
 
 MAX_GROUPS = 8
 OTHER = "other"
@@ -52,7 +52,7 @@ class Flight:
         self._has_begun = True
         if world is not None:
             self._groups.meet(world)
-        found = self._groups.name(_statuses())
+        found = self._groups.name(_statuses(self._groups.backends))
         has_changed = found != self.collectives
         self.collectives = found
         return has_changed
@@ -67,7 +67,7 @@ class Flight:
         Returns:
             Whether there is a new record.
         """
-        moved = (steps, sum(done for _, done in self.collectives.values()))
+        moved = (steps, sorted(self.collectives.items()))
         if moved != self._moved:
             self._moved, self._moved_t, self._has_written = moved, now_s, False
         is_pending = any(entered > done for entered, done in self.collectives.values())
@@ -80,7 +80,7 @@ class Flight:
             return False
         self._has_written = True
         self._records += 1
-        path = write_record()
+        path = write_record(self._groups.backends)
         self.path = path or self.path
         return path is not None
 
@@ -94,10 +94,15 @@ class Groups:
     """
 
     def __init__(self):
-        self._made: dict[str, list] = {backend: [] for backend, _ in RECORDERS}
+        self._made: dict[str, list] = {backend: [] for backend in RECORDERS}
         """{backend: [(identity of the group, name)]} in the order of making."""
         self._alive = set()
         self._shown = []
+
+    @property
+    def backends(self):
+        """The backends that have made any group; the others' recorders are left alone."""
+        return [backend for backend, made in self._made.items() if made]
 
     def meet(self, world):
         """Note the groups that exist now.
@@ -145,16 +150,22 @@ class Groups:
         return found
 
 
-def write_record():
-    """Write the whole flight record; its path, None where that was not possible."""
+def write_record(backends):
+    """Write the whole flight record of a rank that waits; its path, None where that can't be.
+
+    Args:
+        backends: those that have groups. Where there are several, the record that knows of a
+            collective not completed is the one.
+    """
     folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
-    if not folder or rank is None:
-        return None
-    records = [
-        record for record in (_call(name) for _, name in RECORDERS) if record and _groups_in(record)
+    waiting = [
+        backend
+        for backend, by_number in _statuses(backends).items()
+        if any(entered > done for entered, done in by_number.values())
     ]
-    if not records:
+    if not folder or rank is None or not waiting:
         return None
+    record = _call(RECORDERS[waiting[-1]])
     attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
     path = os.path.join(folder, "attempt-{}-rank-{}-flight-record.json".format(attempt, rank))
     part = "{}.{}.part".format(path, os.getpid())
@@ -162,18 +173,22 @@ def write_record():
         os.makedirs(folder, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with open(os.open(part, flags, 0o600), "wb") as file:
-            file.write(records[-1])
+            file.write(record)
         os.replace(part, path)
     except OSError:
+        try:
+            os.unlink(part)
+        except OSError:
+            pass
         return None
     return path
 
 
-def _statuses():
+def _statuses(backends):
     """{backend: {number of the group: (enqueued, completed)}}."""
     statuses = {}
-    for backend, name in RECORDERS:
-        record = _call(name, includeCollectives=False)
+    for backend in backends:
+        record = _call(RECORDERS[backend], includeCollectives=False)
         if record:
             statuses[backend] = {
                 int(number): (

@@ -77,13 +77,10 @@ class Hooks:
         if "update" in vars(scaler):
             self._patch(scaler, "update", self._update)
 
-    def arm_safetensors(self, module):
-        """Notice what `safetensors.torch` saves."""
-        self._arm_save((module,), "save_file", saves.safetensors_target)
-
-    def arm_distributed_checkpoint(self, module):
-        """Notice what torch.distributed.checkpoint saves; `async_save` calls `save` on a thread."""
-        self._arm_save((module,), "save", saves.distributed_target)
+    def arm_saver(self, module):
+        """Notice what a module of saves.SAVERS saves."""
+        kind, name, target_of = saves.SAVERS[module.__name__]
+        self._arm_save((getattr(module, kind) if kind else module,), name, target_of)
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""

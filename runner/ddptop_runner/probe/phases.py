@@ -29,8 +29,6 @@ class Phases:
         self.since_t = None
         """CLOCK_BOOTTIME."""
         self.stands_at = None
-        self._steps = None
-        self._batches_at_step = 0
         self._waits_for = None
         self._waits_since_t = 0.0
 
@@ -44,22 +42,16 @@ class Phases:
         before = (self.phase, self.since_t, self.stands_at)
         record = self._record
         progress = record.progress
-        if progress is not None and progress[0] != self._steps:
-            self._steps = progress[0]
-            self._batches_at_step = record.batches or 0
         is_quiet = progress is None or now_t - progress[1] >= QUIET_S
         thread = self._thread()
         frames = standing.frames_of(thread) if is_quiet else []
         saving_t = record.saving.get(thread)
-        if saving_t is not None:
+        # a step since then: the save was left behind by an exception out of a signal's handler
+        if saving_t is not None and (progress is None or progress[1] <= saving_t):
             self._enter("checkpoint", saving_t)
-        elif progress is not None and not is_quiet:
-            first_t = record.first_progress[1] if self.phase in (None, "start") else progress[1]
-            self._enter("steps", first_t)
         else:
-            base = "start" if progress is None else "steps"
-            phase = self._decide(frames, collectives, now_t) or base
-            self._enter(phase, now_t)
+            phase = self._decide(frames, collectives, now_t) if is_quiet else None
+            self._enter(phase or self._base(), self._since(phase, now_t))
         self.stands_at = standing.place(frames)
         return (self.phase, self.since_t, self.stands_at) != before
 
@@ -84,12 +76,25 @@ class Phases:
     def _is_evaluating_by_batches(self):
         """Whether batches are taken without gradients, or without any backward pass."""
         record = self._record
-        taken = (record.batches or 0) - self._batches_at_step
+        taken = (record.batches or 0) - (record.batches_at_step or 0)
         if record.backwards != max(record.backwards_at_step, 0):
             return False
         if record.is_batch_without_gradient:
             return taken > 0
         return record.optimizer_steps > 0 and taken >= EVALUATION_BATCHES
+
+    def _base(self):
+        return "start" if self._record.progress is None else "steps"
+
+    def _since(self, phase, now_t):
+        """When what is seen now began, as far as it can be said."""
+        record = self._record
+        if phase is None and record.progress is not None:
+            if self.phase in (None, "start"):
+                return record.first_progress[1]
+            if now_t - record.progress[1] < QUIET_S:
+                return record.progress[1]
+        return now_t
 
     def _enter(self, phase, since_t):
         if phase != self.phase:

@@ -11,6 +11,15 @@ import sys
 
 from . import finders
 
+SAVERS = (
+    "safetensors.torch",
+    "torch.distributed.checkpoint.state_dict_saver",
+    "lightning.fabric.utilities.cloud_io",
+    "lightning_fabric.utilities.cloud_io",
+    "ultralytics.engine.trainer",
+)
+"""Modules that save files: `saves.SAVERS` says how."""
+
 _session = None
 
 
@@ -27,8 +36,7 @@ def start():
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
                 "apex.amp": _apex_imported,
-                "safetensors.torch": _safetensors_imported,
-                "torch.distributed.checkpoint.state_dict_saver": _distributed_saver_imported,
+                **dict.fromkeys(SAVERS, _saver_imported),
             }
         ),
     )
@@ -85,12 +93,8 @@ def _apex_imported(module):
     current_session().hooks.arm_apex(module)
 
 
-def _safetensors_imported(module):
-    current_session().hooks.arm_safetensors(module)
-
-
-def _distributed_saver_imported(module):
-    current_session().hooks.arm_distributed_checkpoint(module)
+def _saver_imported(module):
+    current_session().hooks.arm_saver(module)
 
 
 def _before_fork():

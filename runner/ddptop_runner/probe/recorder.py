@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
 import time
 import weakref
@@ -18,6 +19,9 @@ MAX_PENDING_LOSSES = 1024
 
 LEADER_PATIENCE_STEPS = 100
 """The optimizer whose loss is shown gives way to another after this many steps without its own."""
+
+SAVED_TOGETHER_S = 5.0
+"""Files that are saved with no more than this between them can be parts of one checkpoint."""
 
 DIVIDING_FRAMEWORKS = ("accelerate", "transformers", "deepspeed", "lightning", "pytorch_lightning")
 """They divide each micro-batch's loss by the accumulation factor, so that the sum is the loss."""
@@ -79,6 +83,8 @@ class Recorder:
         """Time spent waiting for data loaders, None where no loader was seen."""
         self.batches = None
         """Batches taken from data loaders, None where no loader was seen."""
+        self.batches_at_step = None
+        """`batches` at the last step."""
         self.is_batch_without_gradient = False
         """Whether the training's thread took its last batch with gradients switched off."""
         self.step_thread = None
@@ -124,6 +130,7 @@ class Recorder:
         if steps < self._reported_steps:
             steps = self._reported_steps
         self.step_thread = get_ident()
+        self.batches_at_step = self.batches
         self.progress = (steps, boottime_s())
         if self.first_progress is None:
             self.first_progress = (*self.progress, self.data_wait_s)
@@ -170,10 +177,27 @@ class Recorder:
             self._news()
 
     def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode):
-        """A file was saved; it is told at once."""
+        """A file was saved.
+
+        Several in one folder, close together and without a step between, are one checkpoint: the
+        largest stands for it, from the first's beginning to the last's end.
+        """
+        before, count = self.saved, 1
+        if before is not None:
+            count = before["n"] + 1
+            if (
+                before["steps"] == steps
+                and began_t - before["ended_t"] < SAVED_TOGETHER_S
+                and os.path.dirname(before["path"]) == os.path.dirname(path)
+            ):
+                began_t = before["began_t"]
+                if (before["size_bytes"] or 0) > (size_bytes or 0):
+                    path, size_bytes, inode = (
+                        before[name] for name in ("path", "size_bytes", "inode")
+                    )
         self.saved = {
             "path": path,
-            "n": self.saved["n"] + 1 if self.saved else 1,
+            "n": count,
             "began_t": began_t,
             "ended_t": ended_t,
             "steps": steps,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import os
 import stat
+import sys
 from _thread import get_ident
 
 from .recorder import boottime_s
@@ -64,13 +64,15 @@ class Saves:
     def _begin(self, target_of, args, kwargs):
         """Note that a thread has begun to save; None inside another save, and while compiling."""
         record, thread = self._record, get_ident()
-        if self._is_compiling() or thread in record.saving:
+        began_t, progress = record.saving.get(thread), record.progress
+        is_inside = began_t is not None and (progress is None or progress[1] <= began_t)
+        if is_inside or self._is_compiling():
             return None
         target = target_of(*args, **kwargs)
         path = path_of(target)
         if path is None:
             return None
-        note = (thread, target, path, boottime_s(), record.progress and record.progress[0])
+        note = (thread, target, path, boottime_s(), progress and progress[0])
         record.saving[thread] = note[3]
         return note
 
@@ -101,26 +103,43 @@ def distributed_target(*args, checkpoint_id=None, storage_writer=None, **kwargs)
     return getattr(storage_writer, "path", None) if checkpoint_id is None else checkpoint_id
 
 
+def lightning_target(checkpoint, filepath, *args, **kwargs):
+    """Where Lightning writes what it has saved into memory."""
+    return filepath
+
+
+def ultralytics_target(trainer, *args, **kwargs):
+    """Where Ultralytics writes what it has saved into memory."""
+    return trainer.last
+
+
+SAVERS = {
+    "safetensors.torch": (None, "save_file", safetensors_target),
+    "torch.distributed.checkpoint.state_dict_saver": (None, "save", distributed_target),
+    "lightning.fabric.utilities.cloud_io": (None, "_atomic_save", lightning_target),
+    "lightning_fabric.utilities.cloud_io": (None, "_atomic_save", lightning_target),
+    "ultralytics.engine.trainer": ("BaseTrainer", "save_model", ultralytics_target),
+}
+"""{module: (class or None, function, where it writes)}, patched when the module was imported."""
+
+
 def path_of(target):
     """The absolute path of a path or an open file; None for memory, pipes and the unknown."""
-    if not isinstance(target, (str, bytes, os.PathLike)):
-        if not isinstance(target, io.IOBase) and not hasattr(target, "fileno"):
-            return None
-        name = getattr(target, "name", None)
-        if not isinstance(name, (str, bytes)):
-            return None
-        try:
+    try:
+        if not _is_path(target):
+            # a class of the script's own might do anything when it is asked
+            if type(target).__module__ not in ("_io", "tempfile"):
+                return None
             if not stat.S_ISREG(os.fstat(target.fileno()).st_mode):
                 return None
-        except (OSError, ValueError):
-            return None
-        target = name
-    path = os.fsdecode(target)
-    if "://" not in path:
-        path = os.path.abspath(path)
-    try:
+            target = target.name
+            if not isinstance(target, (str, bytes)):
+                return None
+        path = os.fsdecode(target)
+        if "://" not in path:
+            path = os.path.abspath(path)
         path.encode("utf-8")
-    except UnicodeEncodeError:
+    except (AttributeError, OSError, ValueError):
         return None
     return path if len(json.dumps(path)) <= MAX_PATH_BYTES else None
 
@@ -128,7 +147,7 @@ def path_of(target):
 def size_and_inode(target, path):
     """(bytes, inode) of what was saved, each None where it cannot be said; None for a device."""
     try:
-        if not isinstance(target, (str, bytes, os.PathLike)):
+        if not _is_path(target):
             status = os.fstat(target.fileno())
             # what is still in the file object's buffer counts
             return max(status.st_size, target.tell()), status.st_ino
@@ -140,6 +159,13 @@ def size_and_inode(target, path):
     except (OSError, ValueError):
         return None, None
     return None
+
+
+def _is_path(target):
+    paths = sys.modules.get("pathlib")
+    return isinstance(target, (str, bytes)) or (
+        paths is not None and isinstance(target, paths.PurePath)
+    )
 
 
 def folder_bytes(path):

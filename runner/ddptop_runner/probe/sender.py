@@ -15,7 +15,7 @@ import time
 
 from . import identity, stacks
 from .flight import Flight
-from .phases import Phases
+from .phases import QUIET_S, Phases
 from .recorder import boottime_s
 
 INTERVAL_S = 0.25
@@ -33,7 +33,8 @@ class Sender:
         self.device_scalars = []
         self.flight = Flight()
         self.phases = Phases(record)
-        self._batches = None
+        self._counters: tuple = (None, [])
+        """(batches, save signals) at the last look."""
         self._job = os.environ.get("DDPTOP_JOB_ID")
         self._pid = os.getpid()
         self._seq = 0
@@ -89,25 +90,37 @@ class Sender:
                 scalar.drain(deadline_s)
             except Exception:  # a device that failed: what is known without it is still sent
                 pass
+        # the phase of a rank that fails is the one that it was last seen in
+        progress = self.record.progress
+        if progress is not None and boottime_s() - progress[1] < QUIET_S:
+            self._look(self._look_at_phase)
+        self._look(self._look_at_collectives)
         self.send(is_final=True)
 
     def tick(self):
         """Collect what has arrived and send it if there is news, or nothing was sent for long."""
         for scalar in self.device_scalars:
             scalar.harvest()
-        for look in (self._look_at_collectives, self._look_at_phase, self._look_at_standstill):
-            try:
-                if look():
-                    self.record.dirty = True
-            except Exception:  # another torch than the ones known: the rest is sent all the same
-                pass
+        for look in (
+            self._look_at_collectives,
+            self._look_at_phase,
+            self._look_at_standstill,
+            self._look_at_counters,
+        ):
+            self._look(look)
         is_due = self._sent_at_s is None or time.monotonic() - self._sent_at_s >= KEEP_ALIVE_S
-        if self.record.dirty or is_due or self.record.batches != self._batches:
+        if self.record.dirty or is_due:
             self.record.dirty = False
-            self._batches = self.record.batches
             self.register_stacks()
             if not self.send():
                 self.record.dirty = True
+
+    def _look(self, look):
+        try:
+            if look():
+                self.record.dirty = True
+        except Exception:  # another torch than the ones known: the rest is sent all the same
+            pass
 
     def _look_at_collectives(self):
         return self.flight.look()
@@ -118,6 +131,11 @@ class Sender:
     def _look_at_standstill(self):
         progress = self.record.progress
         return self.flight.watch(progress and progress[0], boottime_s())
+
+    def _look_at_counters(self):
+        before = self._counters
+        self._counters = (self.record.batches, stacks.save_signals())
+        return self._counters != before
 
     def send(self, is_final=False):
         """Send one datagram; False where nobody takes it."""
@@ -175,7 +193,7 @@ class Sender:
             "batches": record.batches,
             "collectives": self.flight.collectives,
             "saved": record.saved,
-            "save_signals": stacks.save_signals(),
+            "save_signals": self._counters[1],
             "flight_record": self.flight.path,
         }
 

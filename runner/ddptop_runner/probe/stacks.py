@@ -49,13 +49,25 @@ def is_free(number):
     return signal.getsignal(number) is signal.SIG_DFL
 
 
+ENDING_MODULES = ("torch.distributed.elastic", "submitit", "lightning", "pytorch_lightning")
+"""Their handlers of SIGUSR1 and SIGUSR2 end the process, or have Slurm end it, as they save."""
+
+
 def save_signals():
     """Numbers of the signals that ask many scripts to save, where this one handles them."""
     return [
         int(number)
         for number in (signal.SIGUSR1, signal.SIGUSR2)
-        if callable(signal.getsignal(number))
+        if _is_for_saving(signal.getsignal(number))
     ]
+
+
+def _is_for_saving(handler):
+    """Whether it is a handler in Python, and none that is known to end the process."""
+    if not callable(handler):
+        return False
+    module = str(getattr(getattr(handler, "func", handler), "__module__", ""))
+    return not any(module == name or module.startswith(name + ".") for name in ENDING_MODULES)
 
 
 def _is_caught(number):

@@ -1,9 +1,10 @@
 """Where a thread stands, and what that says of the training: pure but for `frames_of`.
 
-The innermost frame that is recognised decides, with three exceptions. What a data loader calls is
-the data loader's, whatever it is. Waiting (for data, in a collective) is kept apart from what it is
-done for, so that an evaluation that gathers its results now and then stays an evaluation. Frames of
-torch.compile that stand around any compiled call say nothing.
+The innermost frame that is recognised decides, with exceptions. What a data loader calls is the
+data loader's, whatever it is; what the import of a package calls says nothing. Waiting (for data,
+in a collective) is kept apart from what it is done for, so that an evaluation that gathers its
+results now and then stays an evaluation. Frames of torch.compile that stand around any compiled
+call say nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import re
 import sys
 import sysconfig
 
-MAX_FRAMES = 120
+MAX_FRAMES = 400
+"""Imports stand that deep; the script is at the bottom."""
 MAX_LENGTH = 120
 
 LOADERS = ("torch/utils/data/", "torchdata/", "nvidia/dali/")
@@ -70,13 +72,14 @@ STORES_WITHIN = {
 FRAMEWORKS = (
     *("lightning/", "pytorch_lightning/", "transformers/", "accelerate/", "deepspeed/", "trl/"),
     *("composer/", "ignite/", "mmengine/", "fairseq/", "ultralytics/", "fastai/", "torchtune/"),
+    "ddptop/",
 )
 """Installed packages whose function names mean what a script's own would."""
 
 EVALUATES = frozenset(
     (
         *("eval", "evals", "evaluate", "evaluation", "evaluating", "val", "validate"),
-        *("validation", "validating", "predict", "prediction", "inference", "infer"),
+        *("validation", "validating", "predict", "prediction", "inference"),
     )
 )
 TESTS = frozenset(
@@ -91,9 +94,13 @@ STORE_NOUNS = frozenset(
 )
 STORE_NAMES = frozenset(("save", "from_pretrained"))
 NEITHER = frozenset(
-    ("train", "training", "trainer", "fit", "main", "should", "is", "has", "maybe", "if", "check")
+    (
+        *("train", "training", "trainer", "fit", "main", "should", "is", "has", "maybe", "if"),
+        *("check", "get", "set", "parse", "init", "build", "create", "config", "args", "split"),
+        *("loader", "loaders", "dataloader", "dataloaders", "data", "dataset", "datasets"),
+    )
 )
-"""A function with such a word in its name says nothing: it holds the rest."""
+"""A function with such a word in its name says nothing: it holds the rest, or prepares."""
 
 WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
@@ -137,7 +144,9 @@ def recognise(frames):
     waits = does = None
     for frame in frames:
         kind = kind_of(frame[0], frame[1])
-        if kind == "data":
+        if kind == "import":
+            waits = does = None
+        elif kind == "data":
             waits, does = "data", None
         elif kind == "collective":
             if waits is None and does is None:
@@ -154,16 +163,17 @@ def place(frames):
     """
     # code without a file is the script's where all else is called from it, as under -c
     typed = frames[-1][0] if frames and frames[-1][0].startswith("<") else None
-    for is_wanted in (is_script, is_library):
+    is_whole = len(frames) < MAX_FRAMES
+    for is_wanted in (is_script, is_library) if is_whole else (is_script,):
         for file, function, line in frames:
             if is_wanted(file) and (file == typed or not file.startswith("<")):
                 text = "{}:{} in {}".format(os.path.basename(file), line, function)
-                return text.encode("utf-8", "replace").decode()[:MAX_LENGTH]
+                return "".join(c if c.isprintable() else "?" for c in text)[:MAX_LENGTH]
     return None
 
 
 def kind_of(file, function):
-    """What one frame says: a phase, or None."""
+    """What one frame says: a phase, "import" or None."""
     key = (file, function)
     try:
         return _kinds[key]
@@ -175,10 +185,10 @@ def kind_of(file, function):
 
 
 def _kind_of(file, function):
-    if function == "<module>":  # an import
-        return None
     inner = _within_packages(file)
-    if inner is not None:
+    if inner is not None and not is_script(file):
+        if function == "<module>":
+            return "import"
         if inner.startswith(LOADERS):
             return "data"
         if inner.startswith(COLLECTIVES) or _is_within(COLLECTIVES_WITHIN, inner, function):
@@ -216,11 +226,12 @@ def _kind_of_name(function):
 
 def is_script(file):
     """Whether a file is the person's own."""
+    inner = _within_packages(file)
+    if inner is not None:
+        return inner.startswith(_main_package())
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0"
     return not (
-        file.startswith(_OWN)
-        or file.startswith(("<frozen", "<eval_with_key", "<__"))
-        or _within_packages(file) is not None
-        or file.startswith(_STDLIB)
+        file.startswith((_OWN, *_STDLIB, compiled, "<frozen", "<eval_with_key", "<__"))
         or "/torchinductor_" in file
     )
 
@@ -239,6 +250,13 @@ def _within_packages(file):
             return inner
     head, found, inner = file.rpartition(_torch_folder())
     return "torch/" + inner if found and not head else None
+
+
+def _main_package():
+    """The folder of the package that runs, as under `-m package.train`; no folder otherwise."""
+    package = getattr(sys.modules.get("__main__"), "__package__", None) or ""
+    name = package.partition(".")[0]
+    return name + "/" if name and name not in ("torch", "ddptop_runner") else "\0"
 
 
 def _torch_folder():

@@ -1,0 +1,37 @@
+"""Two ranks take three steps; then rank 1 comes to a collective only when a file is there."""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+groups = [dist.new_group([0]), dist.new_group([1])]
+model = DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+
+
+def gather():
+    dist.all_reduce(torch.ones(1))
+
+
+for _ in range(3):
+    step()
+for _ in range(rank + 1):
+    dist.all_reduce(torch.ones(1), group=groups[rank])
+while rank == 1 and not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+gather()
+step()
+dist.destroy_process_group()

@@ -1,0 +1,70 @@
+"""What torch says when a device's memory has run out, in figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.causes import gpu_memory
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+    "which 1.25 GiB is free. Process 4242 has 20.00 GiB memory in use. Including non-PyTorch "
+    "memory, this process has 57.90 GiB memory in use. Of the allocated memory 50.00 GiB is "
+    "allocated by PyTorch, and {} is reserved by PyTorch but unallocated. If reserved but "
+    "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True"
+)
+
+
+def test_all_figures():
+    error = gpu_memory.read(MESSAGE.format("6.50 GiB"))
+    assert error == gpu_memory.GpuMemoryError(
+        "2.00 GiB", 0, "79.15 GiB", "1.25 GiB", "6.50 GiB", ((4242, "20.00 GiB"),)
+    )
+    peaks = {1: 60 * 2**30, 0: int(77.9 * 2**30)}
+    assert gpu_memory.in_words(error, 3, peaks, {7: "1.0 GiB (ann)"}) == [
+        "It asked GPU 3 for 2.00 GiB; 1.25 GiB of 79.15 GiB were free.",
+        "Peaks: rank 0 77.9 GiB, rank 1 60.0 GiB.",
+        "Also on the device: pid 7 1.0 GiB (ann), pid 4242 20.00 GiB.",
+        "6.50 GiB were reserved and unused: PYTORCH_ALLOC_CONF=expandable_segments:True may help.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "fragmented"), [("6.50 GiB", True), ("600.00 MiB", True), ("100.00 MiB", False)]
+)
+def test_the_remedy_is_named_where_it_may_help(reserved, fragmented):
+    assert gpu_memory.read(MESSAGE.format(reserved)).is_fragmented is fragmented
+
+
+def test_a_small_request_beside_as_much_unused():
+    message = "Tried to allocate 64.00 MiB. 70.00 MiB is reserved by PyTorch but unallocated"
+    assert gpu_memory.read(message).is_fragmented
+
+
+def test_what_is_not_said_is_left_out():
+    error = gpu_memory.read("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert gpu_memory.in_words(error, None, {}, {}) == []
+    assert gpu_memory.in_words(gpu_memory.read("Tried to allocate 2.00 GiB"), None, {}, {}) == [
+        "It asked its device for 2.00 GiB."
+    ]
+
+
+def test_many_ranks():
+    peaks = {rank: (rank + 1) * 2**29 for rank in range(16)}
+    (sentence,) = gpu_memory.in_words(gpu_memory.read(""), None, peaks, {})
+    assert sentence == "Peaks: from 512 MiB (rank 0) to 8.0 GiB (rank 15)."
+
+
+@pytest.mark.parametrize(
+    ("type_", "message", "expected"),
+    [
+        ("torch.OutOfMemoryError", "x", True),
+        ("torch.cuda.OutOfMemoryError", "x", True),
+        ("RuntimeError", "CUDA error: out of memory", True),
+        ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", True),
+        ("MemoryError", "", False),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory", False),
+    ],
+)
+def test_is_gpu_oom(type_, message, expected):
+    assert gpu_memory.is_gpu_oom(type_, message) is expected

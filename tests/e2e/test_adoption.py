@@ -1,0 +1,171 @@
+"""A job outlives its guards: a later command takes it up again, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner import procs
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guards_killed.py"
+TAKEN_UP = "was unguarded, its guardian had ended; taken up again"
+
+
+def commands_at_once(count: int) -> list[str]:
+    """What each of so many `ddptop ls` says on stderr."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ddptop", "ls"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(count)
+    ]
+    return [process.communicate(timeout=60)[1] for process in running]
+
+
+def guardians_of(job) -> list[int]:
+    words = ["guardian", str(job.folder())]
+    return [
+        pid
+        for pid in procs.pids_of_job(json.loads((job.folder() / "job.json").read_text())["job_id"])
+        if procs.argv(pid)[2:4] == words
+    ]
+
+
+def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
+    launch, wait_until, monkeypatch
+):
+    monkeypatch.setenv("OF_THE_SHELL", "that launched it")
+    job = launch(10_000, 0.05, "--env", "OF_THE_JOB=1")
+    monkeypatch.delenv("OF_THE_SHELL")
+    wait_until(job.trains, what="training")
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+
+    # a person's `kill PID` ends no guardian
+    first = job.processes()["guardian"]
+    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end")
+    said = commands_at_once(10)
+    assert [TAKEN_UP in text for text in said].count(True) == 1
+    assert "".join(said).count("\n") == 1
+    assert len(guardians_of(job)) == 1
+    assert job.status()["guarded"] is True
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+
+    # now all but the ranks; the supervisor is stopped first, as one that hangs
+    guards = job.processes()
+    os.kill(guards["supervisor"], signal.SIGSTOP)
+    os.kill(guards["agent"], signal.SIGKILL)
+    os.kill(guards["guardian"], signal.SIGKILL)
+    wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end")
+    answer = job.cli("status", job.name, "--json")
+    assert json.loads(answer.stdout)["guarded"] is False
+    assert answer.stderr == f"ddptop: {job.name} {TAKEN_UP}\n"
+    wait_until(lambda: "agent" not in job.processes(), what="the agent's end to be seen")
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step, what="steps heard again")
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+    assert not procs.is_alive(procs.identify(guards["supervisor"]))
+
+    # its ranks' ends are seen though nobody collects them, and a new agent starts the next attempt
+    job.kill_rank(1)
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    (failure,) = job.events("failure")
+    assert (failure["rank"], failure["signal"]) in [(1, "SIGKILL"), (1, None)]
+    pid = job.rank(0)["pid"]
+    assert procs.environ_value(pid, "OF_THE_SHELL") == "that launched it"
+    assert procs.environ_value(pid, "OF_THE_JOB") == "1"
+    types = [event["type"] for event in job.events()]
+    assert types.count("guardian_restarted") == 2
+    assert (types.count("launched"), types.count("attempt_started")) == (1, 2)
+
+    # guardian and supervisor at once, and the stop goes through new ones
+    for role in ("guardian", "supervisor"):
+        os.kill(job.processes()[role], signal.SIGKILL)
+    answer = job.cli("stop", job.name)
+    assert (answer.returncode, TAKEN_UP in answer.stderr) == (0, True)
+    assert job.status()["state"] == "stopped"
+    assert job.events("stopped")[0]["attempt"] == 1
+
+
+def test_sigterm_to_a_guardian_ends_nothing(launch, wait_until):
+    job = launch(10_000, 0.05)
+    wait_until(job.trains, what="training")
+    guards = job.processes()
+    os.kill(guards["guardian"], signal.SIGTERM)
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 5, what="progress")
+    assert job.processes() == guards
+    # with the supervisor's it is the end of a login or of the machine: the guardian goes, too
+    for role in ("supervisor", "guardian"):
+        os.kill(guards[role], signal.SIGTERM)
+    wait_until(lambda: guardians_of(job) == [], what="the guardian to leave")
+    assert job.cli("kill", job.name).returncode == 0
+    assert job.status()["state"] == "stopped"
+
+
+def test_nothing_is_lost_when_guards_are_killed_again_and_again():
+    answer = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--supervisors", "3", "--agents", "1", "--json"],
+        cwd=BENCHMARK.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    found = json.loads(answer.stdout)
+    assert (found["state"], found["lost_steps"], found["unknown_exits"]) == ("finished", 0, 0)
+    assert found["own_steps"] > 0
+    assert found["exits"]["0/1"] == 7
+    assert (found["exits"]["1/0"], found["exits"]["1/1"]) == (0, 0)
+    assert (found["attempts"], found["failures_told"], found["restarts_told"]) == (2, 1, 1)
+    assert found["supervisors_told"] == 3
+
+
+def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
+    launch, wait_until, monkeypatch
+):
+    monkeypatch.setenv("ONLY_THEN", "1")
+    job = launch(10_000, 0.05)
+    monkeypatch.delenv("ONLY_THEN")
+    wait_until(job.trains, what="training")
+    guards = job.processes()
+    pids = [*guards.values(), *(rank["pid"] for rank in job.status()["ranks"])]
+    for pid in pids:  # the machine goes down: stopped first, so that nobody starts another
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    job_id = json.loads((job.folder() / "job.json").read_text())["job_id"]
+    for pid in procs.pids_of_job(job_id):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: procs.pids_of_job(job_id) == [], what="nothing to be left")
+    (node_file,) = (job.folder() / "nodes").glob("*.json")
+    node = json.loads(node_file.read_text())
+    node["boot_id"] = "00000000-0000-0000-0000-000000000000"
+    for role in ("guardian", "supervisor", "agent"):
+        node[role]["boot_id"] = node["boot_id"]
+    node["ran_s"] = 5000.0
+    node_file.write_text(json.dumps(node))
+    assert job.status()["state"] == "lost"
+    row = next(line for line in job.cli("ls").stdout.splitlines() if line.startswith(job.name))
+    assert row.split()[1] == "lost"
+    answer = job.cli("restart", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert "not set in this shell, but in the one that launched: ONLY_THEN" in answer.stderr
+    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    (lost,) = job.events("lost")
+    assert lost["attempt"] == 0
+    assert "attempt 0 was lost: the machine was started again" in lost["message"]
+    status = job.cli("status", job.name).stdout
+    assert "1h23m since " in status  # the time between is not counted
+    job.cli("kill", job.name)

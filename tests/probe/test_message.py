@@ -18,6 +18,7 @@ FIELDS = [
     *("loss_max", "loss_source", "step_time_s", "data_wait_s", "global_step", "total_steps"),
     *("metrics", "stack_signal", "final", "phase", "phase_t", "stands_at", "batches"),
     *("collectives", "saved", "save_signals", "flight_record"),
+    *("loss_bad_since", "loss_last_good"),
 ]
 
 

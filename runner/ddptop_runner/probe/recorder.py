@@ -74,6 +74,9 @@ class Recorder:
         self.first_progress = None
         """(iterations, CLOCK_BOOTTIME, data wait) of the first: where mean times start."""
         self.latest_loss = None
+        self.last_good_loss = None
+        self.bad_since = None
+        """The step since which no loss was finite; None while they are."""
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api")."""
         self.loss_sum = 0.0
         self.loss_n = 0
@@ -219,8 +222,11 @@ class Recorder:
             elif not known[0] <= value <= known[1]:
                 self.loss_range = (min(known[0], value), max(known[1], value))
             self.latest_loss = (value, "ok", step, source)
+            self.last_good_loss, self.bad_since = value, None
         else:
             self.latest_loss = (None, "nan" if math.isnan(value) else "inf", step, source)
+            if self.bad_since is None:
+                self.bad_since = step
         self.dirty = True
 
     def take_loss_range(self):

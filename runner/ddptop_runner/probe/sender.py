@@ -195,6 +195,8 @@ class Sender:
             "saved": record.saved,
             "save_signals": self._counters[1],
             "flight_record": self.flight.path,
+            "loss_bad_since": record.bad_since,
+            "loss_last_good": record.last_good_loss,
         }
 
     def _update_means(self, progress):

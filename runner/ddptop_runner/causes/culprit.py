@@ -20,6 +20,7 @@ RAISED_SIGNALS = ("SIGABRT", "SIGSEGV")
 
 LAST_LINES = 40
 """Of a log without an exception: what C++ says of its own end stands within these."""
+LAST_LINE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class RankEnd:
 
 def last_lines(tail: str) -> str:
     """The part of a log's end that was written when the process ended."""
-    return "\n".join(tail.splitlines()[-LAST_LINES:])
+    return "\n".join(line[:LAST_LINE_CHARACTERS] for line in tail.splitlines()[-LAST_LINES:])
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,17 @@ def _at_step(end: RankEnd) -> str:
     return f" {'at' if end.leaving or not end.failed else 'after'} step {end.step}"
 
 
+def _opening(culprit: Culprit) -> str:
+    """The first sentence: which rank, its pid, and how it ended."""
+    end = culprit.end
+    when = f"{_first(culprit)}{_at_step(end)}"
+    if culprit.how == "raised":
+        return f"{_who(end)} raised an exception{when}."
+    if end.exit.returncode is None:
+        return f"{_who(end)} ended{when}; its exit status is unknown."
+    return f"{_who(end)} {end.exit.in_words()}{when}."
+
+
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
     if exception is not None:
         return exception.place
@@ -155,8 +166,7 @@ def _raised(
         sentences = gpu_memory.in_words(gpu_memory.read(text), end.gpu, peaks, others)
         told.sentences += sentences or [f"{exception.in_words(quoted)}."]
         return told
-    how = "raised an exception" if culprit.how == "raised" else end.exit.in_words()
-    told = _Told("exception", f"{_who(end)} {how}{_first(culprit)}{_at_step(end)}.")
+    told = _Told("exception", _opening(culprit))
     told.say(f"{exception.in_words(quoted)}.")
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
         told.kind = "host_oom"
@@ -176,7 +186,7 @@ def _raised(
 def _ended(culprit: Culprit, around: Surroundings, quoted: int) -> _Told:
     end = culprit.end
     kind = "exit_code" if end.signal is None else "signal"
-    told = _Told(kind, f"{_who(end)} {end.exit.in_words()}{_first(culprit)}{_at_step(end)}.")
+    told = _Told(kind, _opening(culprit))
     if words.killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
             told.say(_sentence(words.exit_code_in_words(end.exit_code)))
@@ -264,7 +274,7 @@ def _victim(culprit: Culprit, quoted: int) -> _Told:
     end = culprit.end
     told = _Told(
         "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
-        f"{_who(end)} {end.exit.in_words()}{_first(culprit)}{_at_step(end)}.",
+        _opening(culprit),
     )
     if end.raised is not None:
         told.say(f"{end.raised.in_words(quoted)}.")

@@ -1,0 +1,266 @@
+"""The paragraph that a person reads: who, what, why, and how many ended after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.causes import culprit
+from ddptop_runner.causes.culprit import Culprit, RankEnd
+from ddptop_runner.causes.paragraph import LONGEST, Surroundings, XidReport, cause_of
+from ddptop_runner.diagnose import PythonException, RankExit
+from ddptop_runner.oom import OomFinding
+
+BUG = PythonException("ValueError", "bad", "a.py:1 in f")
+LOST = PythonException("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:65", "a.py:2")
+WAITED = PythonException("RuntimeError", "Timed out waiting 8000ms for recv", "a.py:2")
+HERE = Surroundings()
+
+
+def end(rank: int = 3, code: int | None = 1, by_us: bool = False, **known: object) -> RankEnd:
+    exit_ = RankExit(rank, 1000 + rank, code, float(rank), by_us)
+    return RankEnd(exit_, **known)  # type: ignore[arg-type]
+
+
+def told(*ends: RankEnd, around: Surroundings = HERE):
+    blamed = culprit.find(ends)
+    assert blamed is not None
+    return cause_of(blamed, ends, around, "/e")
+
+
+def memory(words: str, killed: bool = True) -> Surroundings:
+    return Surroundings(killed_for_memory=lambda _: OomFinding(killed, words))
+
+
+CAUSES = {
+    "exception": (
+        [end(exception=BUG, step=5, leaving=True)],
+        HERE,
+        ("exception", None, 1, "ValueError", "a.py:1 in f"),
+        "Rank 3 (pid 1003) exited with 1 first at step 5. ValueError: bad (at a.py:1 in f).",
+    ),
+    "one that died without a word took that step at least": (
+        [end(code=-11, step=5, tail="step 5\n"), end(4, -15, True)],
+        HERE,
+        ("signal", "SIGSEGV", None, None, None),
+        "Rank 3 (pid 1003) was ended by SIGSEGV first after step 5. SIGSEGV: it touched memory "
+        "that is not its own, in C++ code. Its last words: 'step 5'. 1 other rank ended after it.",
+    ),
+    "exit code": (
+        [end(code=3, tail="loading\nno such data set  \n\n"), end(4, -15, True), end(5, -15, True)],
+        HERE,
+        ("exit_code", None, 3, None, None),
+        "Rank 3 (pid 1003) exited with 3 first. Its last words: 'no such data set'. 2 other ranks "
+        "ended after it.",
+    ),
+    "exit code, silent": (
+        [end(code=1, tail=" \n")],
+        HERE,
+        ("exit_code", None, 1, None, None),
+        "Rank 3 (pid 1003) exited with 1 first. Its log is empty.",
+    ),
+    "a handled exception is not the cause of another exit status": (
+        [end(code=3, exception=BUG, tail="ValueError: bad\n")],
+        HERE,
+        ("exit_code", None, 3, None, None),
+        "Rank 3 (pid 1003) exited with 3 first. Its last words: 'ValueError: bad'.",
+    ),
+    "unknown": (
+        [end(code=None)],
+        HERE,
+        ("exit_code", None, None, None, None),
+        "Rank 3 (pid 1003) ended first; its exit status is unknown. Its log is empty.",
+    ),
+    "killed": (
+        [end(code=-9, exception=BUG)],
+        HERE,
+        ("signal", "SIGKILL", None, None, None),
+        "Rank 3 (pid 1003) was ended by SIGKILL first. Killed from outside or out of memory: "
+        "cannot tell.",
+    ),
+    "killed for memory": (
+        [end(code=-9)],
+        memory("The kernel did it."),
+        ("host_oom", "SIGKILL", None, None, None),
+        "Rank 3 (pid 1003) was ended by SIGKILL first. The kernel did it.",
+    ),
+    "killed, and not for memory": (
+        [end(code=-9)],
+        memory("Something else did it.", killed=False),
+        ("signal", "SIGKILL", None, None, None),
+        "Rank 3 (pid 1003) was ended by SIGKILL first. Something else did it.",
+    ),
+    "killed below a shell": (
+        [end(code=137)],
+        memory("The kernel did it."),
+        ("host_oom", None, 137, None, None),
+        "Rank 3 (pid 1003) exited with 137 first. 128 + 9: a shell says so of a process ended by "
+        "SIGKILL. The kernel did it.",
+    ),
+    "a killed data loader": (
+        [
+            end(
+                exception=PythonException(
+                    "RuntimeError",
+                    "DataLoader worker (pid(s) 31981) exited unexpectedly",
+                    "a.py:1",
+                    because="RuntimeError: worker (pid 31981) is killed by signal: Killed",
+                )
+            )
+        ],
+        Surroundings(killed_for_memory=lambda pids: OomFinding(list(pids) == [31981], "Memory.")),
+        ("host_oom", None, 1, "RuntimeError", "a.py:1"),
+        None,
+    ),
+    "no memory left": (
+        [end(exception=PythonException("MemoryError", "", "a.py:1"))],
+        HERE,
+        ("host_oom", None, 1, "MemoryError", "a.py:1"),
+        "Rank 3 (pid 1003) exited with 1 first. MemoryError (at a.py:1). The machine, or its limit "
+        "for this job, had no memory left for it.",
+    ),
+    "no memory left for torch": (
+        [
+            end(
+                exception=PythonException(
+                    "RuntimeError", "[enforce] DefaultCPUAllocator: can't allocate memory", "a.py:1"
+                )
+            )
+        ],
+        HERE,
+        ("host_oom", None, 1, "RuntimeError", "a.py:1"),
+        None,
+    ),
+    "a device's memory": (
+        [
+            end(
+                exception=PythonException(
+                    "torch.OutOfMemoryError",
+                    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+                    "a.py:1",
+                ),
+                gpu=3,
+                peak_bytes=2**30,
+            ),
+            end(4, -15, True, peak_bytes=2**31),
+        ],
+        Surroundings(other_processes={3: {99: "3.0 GiB (ann)"}, 1: {7: "no"}}),
+        ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
+        "Rank 3 (pid 1003) ran out of GPU memory first (at a.py:1). It asked GPU 3 for 2.00 GiB. "
+        "Peaks: rank 3 1.0 GiB, rank 4 2.0 GiB. Also on the device: pid 99 3.0 GiB (ann). 1 other "
+        "rank ended after it.",
+    ),
+    "C++ says why": (
+        [end(code=-6, tail="terminate called after throwing an instance of 'X'\n  what():  y\n")],
+        HERE,
+        ("signal", "SIGABRT", None, None, None),
+        "Rank 3 (pid 1003) was ended by SIGABRT first. SIGABRT: it ended itself after an error in "
+        "C++ code. Its last words: \"terminate called after throwing an instance of 'X' what():  "
+        'y".',
+    ),
+    "aborted while going down after an exception": (
+        [end(code=-6, exception=BUG)],
+        HERE,
+        ("exception", "SIGABRT", None, "ValueError", "a.py:1 in f"),
+        "Rank 3 (pid 1003) was ended by SIGABRT first. ValueError: bad (at a.py:1 in f).",
+    ),
+    "a known error": (
+        [end(exception=PythonException("OSError", "[Errno 28] No space left on device", "a.py:1"))],
+        HERE,
+        ("exception", None, 1, "OSError", "a.py:1"),
+        "Rank 3 (pid 1003) exited with 1 first. OSError: [Errno 28] No space left on device (at "
+        "a.py:1). A disk is full.",
+    ),
+    "a device error": (
+        [end(exception=BUG, gpu=2)],
+        Surroundings(xids=[XidReport(1, 79, "no"), XidReport(2, 79, "it fell off the bus")]),
+        ("gpu", None, 1, "ValueError", "a.py:1 in f"),
+        "Rank 3 (pid 1003) exited with 1 first. ValueError: bad (at a.py:1 in f). GPU 2 reported "
+        "XID 79: it fell off the bus.",
+    ),
+    "an error of the program that the device reports": (
+        [end(exception=BUG, gpu=2)],
+        Surroundings(xids=[XidReport(2, 31, "an address that is not mapped")]),
+        ("exception", None, 1, "ValueError", "a.py:1 in f"),
+        None,
+    ),
+    "a lost device": (
+        [end(code=-9, gpu=2)],
+        Surroundings(lost_gpus=[2]),
+        ("gpu", "SIGKILL", None, None, None),
+        None,
+    ),
+    "left with 0": (
+        [end(1, 0, step=50, leaving=True), end(2, 1, exception=LOST), end(3, -15, True)],
+        HERE,
+        ("early_exit", None, 0, None, None),
+        "Rank 1 (pid 1001) exited with 0 at step 50 while the others went on. Rank 2 lost its "
+        "connection to it at a.py:2 and exited with 1. All ranks must take the same number of "
+        "steps: is there an exit or uneven data? 1 more rank ended after it.",
+    ),
+    "raised, and was ended while going down": (
+        [end(1, 1, exception=LOST), end(3, -15, True, exception=BUG)],
+        HERE,
+        ("exception", None, 1, "ValueError", "a.py:1 in f"),
+        "Rank 3 (pid 1003) raised an exception. ValueError: bad (at a.py:1 in f). Rank 1 lost its "
+        "connection to it at a.py:2 and exited with 1.",
+    ),
+    "did not come": (
+        [end(1, 1, exception=WAITED), end(3, -15, True, step=5, stands_at="t.py:9 in body")],
+        HERE,
+        ("hang", None, 1, None, "t.py:9 in body"),
+        "Rank 3 (pid 1003) did not come to a collective in which rank 1 waited for it. It stood at "
+        "t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: Timed out "
+        "waiting 8000ms for recv (at a.py:2).",
+    ),
+    "paused": (
+        [end(1, 1, exception=WAITED), end(3, -9, True, paused=True)],
+        HERE,
+        ("hang", None, 1, None, None),
+        None,
+    ),
+    "victims alone": (
+        [end(1, 1, exception=LOST), end(2, 1, exception=LOST)],
+        HERE,
+        ("exception", None, 1, "RuntimeError", "a.py:2"),
+        "Rank 1 (pid 1001) exited with 1 first. RuntimeError: gloo: Connection closed by peer "
+        "[127.0.0.1]:65 (at a.py:2). It lost its connection to another rank, and no rank tells "
+        "why. 1 other rank ended after it.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CAUSES.values(), ids=list(CAUSES))
+def test_cause(case):
+    ends, around, facts, summary = case
+    cause = told(*ends, around=around)
+    assert (cause.kind, cause.signal, cause.exit_code, cause.exception, cause.place) == facts
+    assert cause.evidence == "/e"
+    assert cause.summary.startswith(f"Rank {cause.rank} (pid {1000 + (cause.rank or 0)}) ")
+    if summary is not None:
+        assert cause.summary == summary
+
+
+def test_an_order_that_was_not_seen_exactly_is_said_to_be():
+    exit_ = RankExit(0, 7, 1, 1.0, approximate=True)
+    assert "first (approximate" in told(RankEnd(exit_, BUG)).summary
+    assert "approximate" not in told(end(exception=BUG)).summary
+
+
+@pytest.mark.parametrize("what", ["line", "message", "cause"])
+def test_a_summary_is_as_long_as_a_person_reads(what):
+    long = "begin" + "x" * 100_000 + "end"
+    exception = None
+    if what == "message":
+        exception = PythonException("ValueError", long, "a.py:1", because=long)
+    elif what == "cause":
+        exception = PythonException("ValueError", "b", "a.py:1", because=long)
+    summary = told(end(exception=exception, tail=long), end(4, -15, True)).summary
+    assert len(summary) <= LONGEST
+    assert "begin" in summary and "end" in summary and "[...]" in summary
+    assert summary.endswith("1 other rank ended after it.")
+
+
+def test_without_a_victim_of_its_own_a_missing_rank_is_told_as_well():
+    alone = end(exception=None, step=4)
+    cause = cause_of(Culprit(alone, "missing"), [alone], HERE, None)
+    assert "in which the others waited for it. It stood after step 4." in cause.summary

@@ -1,0 +1,64 @@
+"""The order of deaths is the kernel's, also when this process looks late."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from ddptop_runner import procs
+from ddptop_runner.deaths import DeathWatch
+
+
+@pytest.fixture
+def sleepers():
+    started = [subprocess.Popen(["sleep", "60"]) for _ in range(6)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    deadline_s = time.monotonic() + 10
+    while procs.state_letter(process.pid) != "Z":
+        assert time.monotonic() < deadline_s, "not dead after SIGKILL"
+
+
+async def test_deaths_that_were_all_seen_late_keep_their_order(sleepers):
+    watch = DeathWatch()
+    for process in sleepers:
+        watch.watch(process.pid)
+    order = [4, 1, 5, 0, 3, 2]
+    for number in order:  # nothing is looked at in between: the loop does not run
+        kill(sleepers[number])
+    assert all(watch.died_at_s(process.pid) is None for process in sleepers)
+    while any(watch.died_at_s(process.pid) is None for process in sleepers):
+        await asyncio.sleep(0.01)
+    times = [watch.died_at_s(process.pid) or 0.0 for process in sleepers]
+    assert sorted(range(6), key=times.__getitem__) == order
+    assert len(set(times)) == 6
+
+
+async def test_what_is_gone_or_living_has_no_time(sleepers):
+    watch = DeathWatch()
+    watch.watch(sleepers[0].pid)
+    watch.watch(sleepers[0].pid)
+    watch.watch(2**22 + 1)  # above any pid
+    open_before = len(os.listdir("/proc/self/fd"))
+    await asyncio.sleep(0)
+    assert watch.died_at_s(sleepers[0].pid) is None
+    assert watch.died_at_s(2**22 + 1) is None
+    watch.close()
+    assert len(os.listdir("/proc/self/fd")) == open_before - 1
+
+
+def test_without_an_event_loop_nothing_is_watched(sleepers):
+    watch = DeathWatch()
+    watch.watch(sleepers[0].pid)
+    assert watch.died_at_s(sleepers[0].pid) is None

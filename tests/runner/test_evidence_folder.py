@@ -1,0 +1,125 @@
+"""The folder that proves a cause: whole where it can be, never an error, nothing overwritten."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.runner.builders import put_job
+
+from ddptop_runner import evidence_folder
+from ddptop_runner.cgroup_memory import MemoryGroup
+from ddptop_runner.evidence import RankStacks
+from ddptop_runner.evidence_folder import RankFiles, Scene
+from ddptop_runner.kernel_log import KernelLine
+from ddptop_runner.model import Cause
+
+pytestmark = pytest.mark.usefixtures("ddptop_home")
+
+
+@pytest.fixture
+def folder():
+    made = put_job()
+    log = made.log_file(2, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("step 1\n")
+    made.log_file(2, 1).write_text("step 2\n")
+    log.with_name("rank-0.error.json").write_text('{"cut')
+    return made
+
+
+def scene(tmp_path, pid: int) -> Scene:
+    (tmp_path / "flight.json").write_text('{"pg_status": {}}')
+    return Scene(
+        stacks=[
+            RankStacks(rank=0, pid=pid, text="File a.py\n"),
+            RankStacks(rank=1, note="no probe answered"),
+        ],
+        snapshot=b'{"state":"running"}',
+        ranks=[RankFiles(0, pid, str(tmp_path / "flight.json")), RankFiles(1)],
+        kernel=[KernelLine(3.0, "eth0: link up")],
+        memory=[MemoryGroup("/sys/fs/cgroup/job", 2, 1, limit_bytes=2**30)],
+        devices=b'{"gpus":[]}',
+    )
+
+
+async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, child.pid))
+    finally:
+        child.kill()
+        child.wait()
+    assert kept == folder.evidence_dir / "attempt-2-failure"
+    assert evidence_folder.latest(folder, 2, "failure") == kept
+    texts = {path.name: path.read_text() for path in kept.iterdir()}
+    process = texts.pop("proc-rank-0.txt")
+    assert "import time; time.sleep(60)" in process
+    for part in ("--- status ---\nName:", "--- wchan ---", "--- io ---\nrchar", "--- limits ---"):
+        assert part in process
+    assert "--- stack ---" in process
+    assert "oom_kills   1" in texts["memory.txt"] and "used_bytes  n/a" in texts.pop("memory.txt")
+    assert texts.pop("kernel.txt").endswith("eth0: link up\n")
+    assert texts == {
+        "snapshot.json": '{"state":"running"}',
+        "stacks-rank-0.txt": "File a.py\n",
+        "stacks-rank-1.txt": "no stacks: no probe answered\n",
+        "tail-rank-0.txt": "step 1\n",
+        "tail-rank-1.txt": "step 2\n",
+        "error-rank-0.json": '{"cut',
+        "devices.json": '{"gpus":[]}',
+        "flight-rank-0.json": '{"pg_status": {}}',
+    }
+    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+    summary = (kept / "summary.txt").read_text()
+    assert summary.startswith("It hung.\n")
+    for path in kept.iterdir():
+        pattern = path.name.replace("rank-0", "rank-*").replace("rank-1", "rank-*")
+        assert pattern in summary or path.name == "summary.txt"
+
+
+async def test_a_second_failure_of_an_attempt_leaves_the_first_as_it_is(folder):
+    first = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"1"))
+    second = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"2"))
+    other = await evidence_folder.keep(folder, 2, "hang", Scene(snapshot=b"3"))
+    names = [path.name for path in (first, second, other)]
+    assert names == ["attempt-2-failure", "attempt-2-failure-2", "attempt-2-hang"]
+    assert [(path / "snapshot.json").read_bytes() for path in (first, second)] == [b"1", b"2"]
+    assert evidence_folder.latest(folder, 2, "failure") == second
+    assert evidence_folder.latest(folder, 1, "failure") is None
+
+
+async def test_a_full_disk_costs_files_and_nothing_else(folder, tmp_path, monkeypatch):
+    def full(path, data):
+        if path.name != "snapshot.json":
+            path.open("wb").close()
+            raise OSError(28, "No space left on device")
+        with path.open("wb") as file:
+            return file.write(data)
+
+    monkeypatch.setattr(evidence_folder.Path, "write_bytes", full)
+    kept = await evidence_folder.keep(folder, 2, "failure", scene(tmp_path, os.getpid()))
+    names = sorted(path.name for path in kept.iterdir())
+    assert names == ["error-rank-0.json", "flight-rank-0.json", "snapshot.json"]
+    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+
+
+async def test_a_folder_that_cannot_be_made_is_no_error(folder):
+    folder.evidence_dir.write_text("a file lies here")
+    kept = await evidence_folder.keep(folder, 2, "failure", Scene(snapshot=b"1"))
+    assert not kept.exists()
+    assert evidence_folder.latest(folder, 2, "failure") is None
+    evidence_folder.summarise(Cause(kind="hang", summary="It hung.", evidence=str(kept)))
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_the_restart(folder, monkeypatch):
+    began_s = time.monotonic()
+    monkeypatch.setattr(evidence_folder, "KEEP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(evidence_folder, "write", lambda *_: time.sleep(0.5))
+    await evidence_folder.keep(folder, 2, "failure", Scene())
+    assert time.monotonic() - began_s < 0.4
+    await asyncio.sleep(0)

@@ -240,7 +240,7 @@ class AttemptRecord:
             ControlError: when no rank is at work.
         """
         alive = self.table.alive()
-        if self.state not in ("starting", "running") or not alive:
+        if self.state != "running" or not alive:
             raise ControlError(f"no rank is at work: the job is {self.state}", "ask while it runs")
         asked = self._save_asked = request.ask(self._folder, alive)
         said = f"a checkpoint is asked for by {asked.in_words()}"

@@ -154,6 +154,10 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Batches taken from data loaders in this attempt, for training and evaluation alike."""
     gpu_mem_peak_bytes: int | None = None
     """The most of `gpu_mem_used_bytes` in this attempt."""
+    loss_bad_since: int | None = None
+    """The step since which no loss was finite; None while they are, and when nothing tells."""
+    loss_last_good: float | None = None
+    """The last finite loss."""
 
 
 class GpuProcess(Base, frozen=True, kw_only=True):

@@ -94,6 +94,10 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Signals (of SIGUSR1, SIGUSR2) for which the script has a handler of its own in Python."""
     flight_record: str | None = None
     """Path of the whole flight record, once the process has written one."""
+    loss_bad_since: int | None = None
+    """Value of `steps` since which no loss was finite; None while they are."""
+    loss_last_good: float | None = None
+    """The last finite loss."""
 
 
 _decoder = msgspec.json.Decoder(ProbeMessage)

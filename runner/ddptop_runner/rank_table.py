@@ -40,6 +40,8 @@ class RankRecord:
     loss_step: int | None = None
     loss_state: LossState | None = None
     loss_source: LossSource | None = None
+    loss_bad_since: int | None = None
+    loss_last_good: float | None = None
     loss_min: float | None = None
     loss_max: float | None = None
     step_time_s: float | None = None
@@ -125,6 +127,8 @@ class RankRecord:
         if message.loss_state is not None:
             self.loss, self.loss_state = message.loss, message.loss_state
             self.loss_step, self.loss_source = message.loss_step, message.loss_source
+            self.loss_bad_since = message.loss_bad_since
+            self.loss_last_good = message.loss_last_good
             lows = [x for x in (self.loss_min, message.loss_min) if x is not None]
             highs = [x for x in (self.loss_max, message.loss_max) if x is not None]
             self.loss_min, self.loss_max = min(lows, default=None), max(highs, default=None)
@@ -241,6 +245,8 @@ class RankRecord:
             else None,
             batches=self.batches,
             gpu_mem_peak_bytes=self.gpu_mem_peak_bytes,
+            loss_bad_since=self.loss_bad_since,
+            loss_last_good=self.loss_last_good,
         )
 
 

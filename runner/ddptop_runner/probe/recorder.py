@@ -74,10 +74,10 @@ class Recorder:
         self.first_progress = None
         """(iterations, CLOCK_BOOTTIME, data wait) of the first: where mean times start."""
         self.latest_loss = None
+        """(value or None, "ok" | "nan" | "inf", step, "probe" | "api")."""
         self.last_good_loss = None
         self.bad_since = None
         """The step since which no loss was finite; None while they are."""
-        """(value or None, "ok" | "nan" | "inf", step, "probe" | "api")."""
         self.loss_sum = 0.0
         self.loss_n = 0
         self.loss_range = None

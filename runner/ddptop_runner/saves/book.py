@@ -182,6 +182,7 @@ class CheckpointBook:
         """By rank: when the last file that it told of was whole."""
         self._told = True
         self._untold = 0
+        self._told_s: float | None = None
         self._left_to_tell = float(TOLD_AT_ONCE)
         self._looked_s: float | None = None
 
@@ -206,11 +207,13 @@ class CheckpointBook:
             return None
         self._largest_bytes = max(self._largest_bytes, gathered.size_bytes or 0)
         self.last, self._last_ended_s = gathered.checkpoint(), gathered.ended_s
+        self._follow_renames(self.last, 0.0)
         if gathered is self._shown:
             return None
         self._shown = gathered
         self._untold += not self._told
         self._told = False
+        self._told_s = file.ended_t if self._told_s is None else self._told_s
         return self.last
 
     def _counts(self, gathered: _Gathered) -> bool:
@@ -233,13 +236,16 @@ class CheckpointBook:
         if last is None or ended_s is None:
             return None
         self._follow_renames(last, now_s - ended_s)
-        if self._told or (not at_once and now_s - ended_s < SETTLED_S):
+        is_whole = at_once or now_s - ended_s >= SETTLED_S
+        is_endless = self._untold > 0 and now_s - (self._told_s or now_s) >= TOLD_EACH_S
+        if self._told or not (is_whole or is_endless):
             return None
         self._told = True
         if self._left_to_tell < 1 and not at_once:
             self._untold += 1
             return None
         self._left_to_tell -= 1
+        self._told_s = now_s
         others, self._untold = self._untold, 0
         return self._in_words(self.last or last, others)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,18 +26,18 @@ from ddptop_runner.spans import name_ranks
 BAD_LOOKS, BAD_STEPS = 3, 2
 """A loss has gone bad when no finite one came for so many looks, and so many steps were bad."""
 
-SMOOTHING = 0.1
-"""Weight of the newest loss: the mean reaches back over about 20 looks."""
-ENOUGH_LOOKS = 10
-"""With fewer losses of a rank its mean says nothing yet."""
-NOISES = 2.0
-"""A loss is apart only if it is farther away than so many usual distances from the mean."""
+SMOOTHED_LOOKS = 21
+"""A rank's loss is taken as the median of so many: single batches may be far off."""
+ENOUGH_LOOKS = 15
+"""With fewer losses of a rank their median says nothing yet."""
+NOISES = 2.5
+"""A loss is apart only if it is farther away than so many usual distances from the median."""
 APART_FOR_S, APART_FOR_STEPS = 10.0, 20
 """For so long, and over so many steps, a loss must be apart before it is told."""
 BACK_AT = 0.7
 """Of the bound: a loss that was told is back with the others from here on."""
 EXPLODED, STAYED = 2.0, 1.2
-"""Times its own lowest mean: with two ranks, the one that has risen so far has left the other, if
+"""Times its own lowest median: with two ranks, the one that has risen so far has left the other, if
 that has risen no more than so far."""
 _ENDED = ("exited", "failed", "stopped")
 
@@ -52,15 +53,11 @@ class BadLoss:
     """`NaN` or `infinite`."""
     last_good: float | None = None
     """The last finite loss that was seen of the rank."""
-    last_good_step: int | None = None
 
     def in_words(self) -> str:
         """One sentence."""
         at = "" if self.step is None else f" at step {self.step}"
-        good = ""
-        if self.last_good is not None:
-            of = "" if self.last_good_step is None else f" at step {self.last_good_step}"
-            good = f"; the last good one was {self.last_good:.4g}{of}"
+        good = "" if self.last_good is None else f"; the last good one was {self.last_good:.4g}"
         return f"The loss of rank {self.rank} became {self.what}{at}{good}."
 
 
@@ -70,42 +67,41 @@ class _Streak:
     def __init__(self) -> None:
         self.looks = 0
         self.steps: set[int | None] = set()
-        self.first_step: int | None = None
+        self.since: int | None = None
         self.last_good: float | None = None
-        self.last_good_step: int | None = None
 
-    def look(self, rank: RankSample) -> BadLoss | None:
-        """The loss, if it has gone bad for good."""
+    def look(self, rank: RankSample) -> bool:
+        """Whether the loss has gone bad for good."""
         if rank.loss_state is None:
-            return None
+            return False
         if rank.loss_state == "ok":
-            self.looks, self.first_step = 0, None
+            self.last_good = rank.loss
+        # or one came since the look before
+        if (
+            rank.loss_state == "ok"
+            or rank.loss_min is not None
+            or rank.loss_bad_since != self.since
+        ):
+            self.looks, self.since = 0, rank.loss_bad_since
             self.steps.clear()
-            self.last_good, self.last_good_step = rank.loss, rank.loss_step
-            return None
-        if rank.loss_min is not None:  # a finite one came since the look before
-            self.looks, self.first_step = 0, None
-            self.steps.clear()
-        if not self.steps:
-            self.first_step = rank.loss_step
+        if rank.loss_state == "ok":
+            return False
         self.looks += 1
         self.steps.add(rank.loss_step)
-        if self.looks < BAD_LOOKS or (self.steps != {None} and len(self.steps) < BAD_STEPS):
-            return None
-        what = "NaN" if rank.loss_state == "nan" else "infinite"
-        return BadLoss(rank.rank, self.first_step, what, self.last_good, self.last_good_step)
+        return self.looks >= BAD_LOOKS and (self.steps == {None} or len(self.steps) >= BAD_STEPS)
 
 
 class _Trend:
     """One rank's loss, smoothed."""
 
     def __init__(self) -> None:
-        self.mean = 0.0
+        self.middle = 0.0
+        """Median of the latest losses."""
         self.noise = 0.0
-        """The usual distance of a loss from the mean."""
-        self.looks = 0
+        """The usual distance of a loss from it."""
         self.step: int | None = None
         self.lowest = math.inf
+        self._losses: deque[float] = deque(maxlen=SMOOTHED_LOOKS)
 
     def look(self, rank: RankSample) -> None:
         """Take a loss in, if it is a new one."""
@@ -113,20 +109,17 @@ class _Trend:
             return
         if rank.loss_step is not None and rank.loss_step == self.step:
             return
-        self.looks += 1
-        weight = max(SMOOTHING, 1 / self.looks)
-        away = rank.loss - self.mean
-        self.mean += weight * away
-        if self.looks > 1:
-            self.noise += max(SMOOTHING, 1 / (self.looks - 1)) * (abs(away) - self.noise)
         self.step = rank.loss_step
+        self._losses.append(rank.loss)
+        self.middle = statistics.median(self._losses)
+        self.noise = statistics.median(abs(loss - self.middle) for loss in self._losses)
         if self.is_settled:
-            self.lowest = min(self.lowest, self.mean)
+            self.lowest = min(self.lowest, self.middle)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the mean says something."""
-        return self.looks >= ENOUGH_LOOKS
+        """Whether the median says something."""
+        return len(self._losses) >= ENOUGH_LOOKS
 
 
 @dataclass
@@ -162,11 +155,10 @@ class LossWatch:
     ) -> tuple[BadLoss | None, list[Finding]]:
         """(what `--on-nan` has to act on, findings for the alerts)."""
         living = [rank for rank in ranks if rank.state not in _ENDED]
-        bad = [
-            found
-            for rank in living
-            if (found := self._streaks.setdefault(rank.rank, _Streak()).look(rank)) is not None
-        ]
+        is_lasting = [self._streaks.setdefault(rank.rank, _Streak()).look(rank) for rank in living]
+        bad = None
+        if any(is_lasting) and self._on_nan != "alert":
+            bad = self._first_bad(living)
         for rank in living:
             self._trends.setdefault(rank.rank, _Trend()).look(rank)
         settled = {
@@ -175,9 +167,19 @@ class LossWatch:
             if rank.loss_state == "ok" and self._trends[rank.rank].is_settled
         }
         findings = self._diverged(settled, now_s)
-        # in DDP all ranks go bad together: the first to do so is the one to look at
-        first = min(bad, key=lambda found: (_or_last(found.step), found.rank), default=None)
-        return (None if self._on_nan == "alert" else first), findings
+        return bad, findings
+
+    def _first_bad(self, ranks: Sequence[RankSample]) -> BadLoss:
+        """The rank to look at: in DDP the others' losses go bad a step later."""
+        bad = [rank for rank in ranks if rank.loss_state in ("nan", "inf")]
+        first = min(bad, key=lambda rank: (_or_last(rank.loss_bad_since), rank.rank))
+        good = self._streaks[first.rank].last_good
+        return BadLoss(
+            first.rank,
+            first.loss_bad_since,
+            "NaN" if first.loss_state == "nan" else "infinite",
+            good if first.loss_last_good is None else first.loss_last_good,
+        )
 
     def _diverged(self, trends: Mapping[int, _Trend], now_s: float) -> list[Finding]:
         told = {rank for rank, apart in self._apart.items() if apart.told}
@@ -209,15 +211,17 @@ def apart_ranks(trends: Mapping[int, _Trend], told: set[int]) -> set[int]:
         others = [other for number, other in trends.items() if number != rank]
         if not others:
             continue
-        middle = statistics.median(other.mean for other in others)
+        usual = statistics.median(other.middle for other in others)
         noise = statistics.median(other.noise for other in others)
+        if len(others) == 1:  # either of the two may be the odd one
+            noise = max(noise, trend.noise)
         spread = 0.0
         if len(trends) >= ENOUGH_FOR_A_SPREAD:
-            spread = statistics.median(abs(other.mean - middle) for other in others)
+            spread = statistics.median(abs(other.middle - usual) for other in others)
         bound = max(
-            LOSS_APART_LEAST, LOSS_APART * abs(middle), OUT_OF_SPREAD * spread, NOISES * noise
+            LOSS_APART_LEAST, LOSS_APART * abs(usual), OUT_OF_SPREAD * spread, NOISES * noise
         )
-        if abs(trend.mean - middle) >= bound * (BACK_AT if rank in told else 1.0):
+        if abs(trend.middle - usual) >= bound * (BACK_AT if rank in told else 1.0):
             found.add(rank)
     return found
 
@@ -227,14 +231,14 @@ def _finding(trends: Mapping[int, _Trend], ranks: Sequence[int]) -> Finding:
         if len(trends) == 2 and (left := _exploded(trends)) is not None:
             ranks = [left]
         else:
-            each = ", ".join(f"rank {rank} {trend.mean:.4g}" for rank, trend in trends.items())
+            each = ", ".join(f"rank {rank} {trend.middle:.4g}" for rank, trend in trends.items())
             if len(trends) > 4:
-                means = [trend.mean for trend in trends.values()]
-                each = f"from {min(means):.4g} to {max(means):.4g}"
+                middles = [trend.middle for trend in trends.values()]
+                each = f"from {min(middles):.4g} to {max(middles):.4g}"
             message = f"the losses of the ranks lie apart: {each}"
             return Finding("loss-diverged", "warning", message, tuple(sorted(trends)))
-    others = [trend.mean for rank, trend in trends.items() if rank not in ranks]
-    values = ", ".join(f"{trends[rank].mean:.4g}" for rank in ranks)
+    others = [trend.middle for rank, trend in trends.items() if rank not in ranks]
+    values = ", ".join(f"{trends[rank].middle:.4g}" for rank in ranks)
     message = (
         f"the loss of {name_ranks(ranks)} has left the others': {values}, against "
         f"{statistics.median(others):.4g}"
@@ -244,11 +248,11 @@ def _finding(trends: Mapping[int, _Trend], ranks: Sequence[int]) -> Finding:
 
 def _exploded(trends: Mapping[int, _Trend]) -> int | None:
     """Of two ranks the one whose loss rises while the other's does not; None: neither or both."""
-    (low, lower), (high, higher) = sorted(trends.items(), key=lambda item: item[1].mean)
+    (low, lower), (high, higher) = sorted(trends.items(), key=lambda item: item[1].middle)
     del low
     if higher.lowest <= 0 or lower.lowest <= 0:
         return None
-    rose = higher.mean >= EXPLODED * higher.lowest and lower.mean <= STAYED * lower.lowest
+    rose = higher.middle >= EXPLODED * higher.lowest and lower.middle <= STAYED * lower.lowest
     return high if rose else None
 
 

@@ -23,7 +23,7 @@ WHOLE_AFTER_S = 1.5
 """So long after its last file was saved no rank adds to a checkpoint any more."""
 CLOCK_STEP_S = 0.05
 """Two readings of the wall clock may differ by this without meaning anything."""
-ASKABLE = ("starting", "running")
+ASKABLE = ("running",)
 """States of a job whose script can save."""
 
 
@@ -38,7 +38,7 @@ def ask(view: JobView) -> SaveAsked:
         raise UsageError(
             f"{view.job} is {view.state}: there is no rank that could save", "ask while it runs"
         )
-    return msgspec.convert(commands.checkpoint(view), SaveAsked)
+    return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
 
 
 def answered(snapshot: NodeSnapshot, asked_at: dt.datetime, now: dt.datetime) -> Checkpoint | None:

@@ -1,0 +1,152 @@
+"""Checkpoints of real jobs: asked for by signal and by file, and missed in a failure."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SCRIPT = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+{imports}
+dist.init_process_group("gloo")
+rank, out = dist.get_rank(), {out!r}
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+wanted = []
+
+def save(name):
+    torch.save(model.state_dict(), f"{{out}}/tmp-{{name}}")
+    os.rename(f"{{out}}/tmp-{{name}}", f"{{out}}/{{name}}.pt")
+
+{setup}
+for step in range(1, 100_000):
+    loss = model(torch.randn(8, 64)).square().mean() {spoil}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {at_step}
+    time.sleep(0.03)
+"""
+
+
+@pytest.fixture
+def launch_saver(launch_script, tmp_path: Path):
+    """`launch_saver(setup, at_step)`: a job of two ranks that saves as told."""
+
+    def start(setup: str = "", at_step: str = "", *options: str, imports="", spoil="", **more):
+        script = SCRIPT.format(
+            out=str(tmp_path), setup=setup, at_step=at_step, imports=imports, spoil=spoil
+        )
+        return launch_script(script, *options, **more)
+
+    return start
+
+
+def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
+    launch_saver, wait_until, tmp_path
+):
+    job = launch_saver(
+        "signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1)) if rank == 0 else None",
+        'wanted and save(f"step-{step}") or wanted.clear()',
+    )
+    wait_until(job.trains, what="all ranks to train")
+    assert "checkpoint: " not in job.cli("status", job.name).stdout
+    answer = job.cli("checkpoint", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert "asked to save by SIGUSR1 to rank 0 and the flag file" in answer.stderr
+    path = Path(answer.stdout.strip())
+    assert path.exists(), "it is named as it was renamed"
+    assert path.parent == tmp_path
+    wait_until(lambda: job.status()["checkpoint"]["path"] == str(path), what="its name")
+    seen = job.status()["checkpoint"]
+    assert (seen["rank"], seen["files"]) == (0, 1)
+    assert seen["size_bytes"] == path.stat().st_size
+    assert path.name == f"step-{seen['step']}.pt"
+    assert f"checkpoint: {path.name} at step {seen['step']}, " in job.cli("status", job.name).stdout
+    told = wait_until(lambda: job.events("checkpoint"), what="the event")
+    assert [f"rank 0 saved {path} at step" in event["message"] for event in told] == [True]
+    # a failure now says what is lost since
+    job.kill_rank(1)
+    wait_until(lambda: job.trains(attempt=1), what="attempt 1")
+    failure = job.events("failure")[0]["message"]
+    assert f"since {path.name} at step {seen['step']}." in failure
+    assert "Work lost: " in failure
+    # and in the next attempt it is saved before it is stopped
+    answer = job.cli("stop", job.name, "--save")
+    assert answer.returncode == 0, answer.stderr
+    last = job.status()["checkpoint"]
+    assert (last["attempt"], job.status()["state"]) == (1, "stopped")
+    assert f"saved {last['path']}" in answer.stderr
+    assert Path(last["path"]).exists()
+    assert not (job.folder() / "save-now").exists()
+    assert job.cli("checkpoint", job.name).returncode == 2
+
+
+def test_a_script_that_handles_nothing_survives_and_takes_the_flag_file(
+    launch_saver, wait_until, tmp_path
+):
+    job = launch_saver(
+        'flag = os.environ["DDPTOP_CHECKPOINT_FILE"]',
+        f'os.path.exists("{tmp_path}/look") and rank == 0 and os.path.exists(flag) '
+        'and (save("flagged"), os.remove(flag))',
+    )
+    wait_until(job.trains, what="all ranks to train")
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    answer = job.cli("checkpoint", job.name, "--timeout", "1")
+    assert (answer.returncode, answer.stdout) == (124, "")
+    assert "handles neither SIGUSR1 nor SIGUSR2, and it has not taken the flag" in answer.stderr
+    answer = job.cli("stop", job.name, "--save", "--timeout", "0.5")
+    assert answer.returncode == 1
+    assert f"{job.name} was not stopped and goes on" in answer.stderr
+    step = job.status()["step"]
+    wait_until(lambda: job.status()["step"] > step + 3, what="the job to go on")
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+    (tmp_path / "look").touch()
+    answer = job.cli("checkpoint", job.name)
+    assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/flagged.pt\n"), answer.stderr
+    assert job.cli("kill", job.name).returncode == 0
+
+
+def test_every_rank_is_told_by_ddptop_and_shards_are_one_checkpoint(
+    launch_saver, wait_until, tmp_path
+):
+    job = launch_saver(
+        "", 'ddptop.checkpoint_requested() and save(f"shard-{rank}")', imports="import ddptop"
+    )
+    wait_until(job.trains, what="all ranks to train")
+    answer = job.cli("checkpoint", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == f"{tmp_path}/shard-0.pt\n"
+    assert (tmp_path / "shard-1.pt").exists()
+    assert job.cli("kill", job.name).returncode == 0
+
+
+def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_saver, wait_until):
+    spoil = '* (float("nan") if rank == 1 and step > 49 and attempt == 0 else 1)'
+    stopped = launch_saver("", "", "--on-nan", "stop", spoil=spoil, name="stops")
+    restarted = launch_saver("", "", "--on-nan", "restart", spoil=spoil, name="restarts")
+    answers = {}
+    waiting = threading.Thread(target=lambda: answers.update(stopped=stopped.wait()))
+    waiting.start()
+    wait_until(lambda: restarted.trains(attempt=1), what="the restart")
+    waiting.join()
+    failure = restarted.events("failure")[0]
+    assert "The loss of rank 1 became NaN at step 50; the last good" in failure["message"]
+    assert failure["rank"] == 1
+    assert "No checkpoint was seen: all " in failure["message"]
+    assert restarted.status()["restarts_used"] == 1
+    assert restarted.cli("kill", restarted.name).returncode == 0
+    assert answers["stopped"] == 93
+    cause = stopped.status()["cause"]
+    assert (stopped.status()["state"], cause["kind"]) == ("failed", "nan")
+    assert "rank 1 became NaN at step 50; the last good one was 0." in cause["summary"]
+    assert Path(cause["evidence"]).is_dir()
+    states = {rank["state"] for rank in stopped.status()["ranks"]}
+    assert states == {"stopped"}

@@ -1,0 +1,305 @@
+"""Which saved files make a checkpoint, and what a failure costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddptop_runner.probe_message import SavedFile
+from ddptop_runner.saves.book import (
+    TOLD_AT_ONCE,
+    TOLD_EACH_S,
+    CheckpointBook,
+    WorkLost,
+    seconds_in_words,
+    size_in_words,
+)
+from ddptop_runner.saves.where import ThreadedFinder, locate
+
+MIB = 2**20
+
+
+class NoFinder:
+    """Finds what a test tells it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.found: tuple[str, str] | None = None
+
+    def ask(self, path: str, inode: int) -> None:
+        self.asked.append((path, inode))
+
+    def answer(self) -> tuple[str, str] | None:
+        return self.found
+
+
+def file(path: str, ended_t: float, size: int | None = MIB, **changes) -> SavedFile:
+    fields = {"n": 1, "began_t": ended_t - 0.5, "steps": 10, "inode": None, **changes}
+    return SavedFile(path=path, ended_t=ended_t, size_bytes=size, **fields)
+
+
+@pytest.fixture
+def book() -> CheckpointBook:
+    return CheckpointBook(finder=NoFinder())
+
+
+def see(book: CheckpointBook, *files: tuple[int, SavedFile], attempt: int = 0) -> list:
+    return [book.saved(one, rank=rank, attempt=attempt) is not None for rank, one in files]
+
+
+def test_a_saved_file_is_a_checkpoint_with_all_that_is_known_of_it(book):
+    made = book.saved(file("/run/a.pt", 100.0), rank=1, attempt=2, global_step=510)
+    assert made is book.last is not None
+    assert (made.path, made.rank, made.attempt, made.step) == ("/run/a.pt", 1, 2, 10)
+    assert (made.global_step, made.size_bytes, made.took_s, made.files) == (510, MIB, 0.5, 1)
+
+
+def test_a_probe_that_repeats_itself_tells_nothing_new(book):
+    one = file("/run/a.pt", 100.0)
+    assert see(book, (0, one), (0, one), (0, one)) == [True, False, False]
+
+
+def test_shards_of_several_ranks_at_one_step_are_one_checkpoint(book):
+    shards = [(rank, file(f"/run/s/{rank}.pt", 100.0 + rank, 4 * MIB)) for rank in range(4)]
+    assert see(book, *shards) == [True, False, False, False]
+    assert (book.last.files, book.last.size_bytes, book.last.took_s) == (4, 16 * MIB, 3.5)
+    assert book.last.path == "/run/s/0.pt"
+    assert see(book, (1, file("/run/s2/1.pt", 110.0, 4 * MIB, steps=20))) == [True]
+
+
+def test_a_folder_that_all_ranks_save_into_counts_once(book):
+    see(book, *[(rank, file("/run/dcp", 100.0 + rank, (rank + 1) * MIB)) for rank in range(3)])
+    assert (book.last.files, book.last.size_bytes) == (1, 3 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("second", "is_new"),
+    [
+        (file("/run/b.pt", 101.0), False),
+        (file("/run/b.pt", 101.0, steps=11), True),
+        (file("/run/a.pt", 101.0), True),
+        (file("/run/b.pt", 130.0), True),
+        (file("/run/b.pt", 101.0, steps=None), True),
+    ],
+    ids=["same step", "a step later", "same file again", "long after", "no steps known"],
+)
+def test_what_is_saved_next_belongs_to_the_same_checkpoint_or_to_another(book, second, is_new):
+    see(book, (0, file("/run/a.pt", 100.0)))
+    assert see(book, (0, second)) == [is_new]
+
+
+def test_the_same_step_of_another_attempt_is_another_checkpoint(book):
+    see(book, (0, file("/run/a.pt", 100.0)))
+    assert see(book, (0, file("/run/b.pt", 101.0)), attempt=1) == [True]
+
+
+def test_small_files_do_not_replace_a_checkpoint(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
+    assert see(book, (0, file("/run/metrics.pt", 120.0, 9 * MIB, steps=20))) == [False]
+    assert book.last.path == "/run/a.pt"
+    assert see(book, (0, file("/run/b.pt", 121.0, 11 * MIB, steps=30))) == [True]
+
+
+def test_a_small_file_counts_with_the_large_one_of_its_step(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
+    small, large = file("/b/rng.pt", 120.0, 5, steps=20), file("/b/m.pt", 122.0, 90 * MIB, steps=20)
+    assert see(book, (0, small), (0, large)) == [False, True]
+    assert (book.last.path, book.last.files) == ("/b/m.pt", 2)
+
+
+def test_the_last_checkpoint_written_again_counts_whatever_its_size(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
+    assert see(book, (0, file("/run/a.pt", 120.0, 1 * MIB, steps=20))) == [True]
+
+
+def test_what_says_nothing_of_its_size_counts(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB)))
+    assert see(book, (0, file("/run/b", 120.0, None, steps=20))) == [True]
+    assert book.last.size_bytes is None
+
+
+def test_times_that_cannot_be_are_not_shown(book):
+    see(book, (0, file("/run/a.pt", 100.0, began_t=200.0)))
+    assert book.last.took_s is None
+
+
+# --- told ------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_told_once_it_is_whole_and_only_once(book):
+    see(book, (0, file("/run/a.pt", 100.0, 12 * MIB, steps=120)))
+    assert book.look(100.5) is None
+    see(book, (1, file("/run/b.pt", 101.0, 12 * MIB, steps=120)))
+    assert book.look(101.6) is None
+    told = book.look(102.6)
+    assert told == "2 ranks saved /run/a.pt and 1 more file at step 120 (24.0 MiB in 1.5 s)"
+    assert book.look(110.0) is None
+
+
+def test_at_the_end_nothing_more_is_waited_for(book):
+    see(book, (0, file("/run/a.pt", 100.0, 800)))
+    assert book.look(100.1, at_once=True) == "rank 0 saved /run/a.pt at step 10 (800 B in 0.5 s)"
+
+
+def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
+    told = []
+    for second in range(300):  # the next one comes before the last is known to be whole
+        see(book, (0, file(f"/run/{second}.pt", 100.0 + second, steps=second)))
+        told += filter(None, [book.look(100.5 + second)])
+    assert 300 / TOLD_EACH_S - 2 <= len(told) <= 300 / TOLD_EACH_S
+    assert told[-1].endswith("; 29 more before it")
+
+
+def test_of_many_checkpoints_some_are_told(book):
+    told = []
+    for number in range(300):
+        now = 1000.0 + 3 * number
+        see(book, (0, file(f"/run/{number}.pt", now, steps=number)))
+        told += filter(None, [book.look(now + 2)])
+    assert TOLD_AT_ONCE + 890 / TOLD_EACH_S - 2 < len(told) < TOLD_AT_ONCE + 900 / TOLD_EACH_S + 2
+    assert told[-1].endswith("; 9 more before it")
+
+
+# --- renamed ---------------------------------------------------------------------------------
+
+
+def test_a_renamed_file_is_known_by_its_new_name():
+    finder = NoFinder()
+    book = CheckpointBook(finder=finder)
+    see(book, (0, file("/run/tmp", 100.0, inode=7)))
+    assert finder.asked == [("/run/tmp", 7)]
+    book.look(100.5)
+    assert finder.asked == [("/run/tmp", 7)] * 2
+    finder.found = ("/run/tmp", "/run/epoch-3.pt")
+    assert "saved /run/epoch-3.pt at" in (book.look(102.0) or "")
+    assert book.last.path == "/run/epoch-3.pt"
+    finder.found = ("/run/other", "/run/wrong")
+    book.look(103.0)
+    assert book.last.path == "/run/epoch-3.pt"
+    asked = len(finder.asked)
+    book.look(200.0)
+    assert len(finder.asked) == asked
+
+
+def test_files_are_found_by_inode(tmp_path: Path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    written = folder / "tmp.pt"
+    written.write_text("x")
+    inode = written.stat().st_ino
+    assert locate(str(written), inode) == str(written)
+    renamed = written.rename(folder / "epoch.pt")
+    assert locate(str(written), inode) == str(renamed)
+    written.write_text("the next one is being written under the same name")
+    assert locate(str(written), inode) == str(renamed)
+    moved = folder.rename(tmp_path / "checkpoint-5")
+    assert locate(str(folder / "epoch.pt"), inode) == str(moved / "epoch.pt")
+    (moved / "epoch.pt").unlink()
+    assert locate(str(moved / "epoch.pt"), inode) == str(moved / "epoch.pt")
+    assert locate("/nowhere/at/all", inode) == "/nowhere/at/all"
+    assert locate("", inode) == ""
+    assert locate("\0", inode) == "\0"
+
+
+def test_the_finder_looks_in_a_thread(tmp_path: Path, wait_until):
+    renamed = tmp_path / "b"
+    renamed.write_text("x")
+    finder = ThreadedFinder()
+    assert finder.answer() is None
+    finder.ask(str(tmp_path / "a"), renamed.stat().st_ino)
+    assert wait_until(finder.answer) == (str(tmp_path / "a"), str(renamed))
+    assert finder.answer() is None
+
+
+# --- work lost -------------------------------------------------------------------------------
+
+
+def test_since_a_checkpoint_of_this_attempt(book):
+    see(book, (0, file("/run/epoch-3.pt", 100.0, steps=120)))
+    lost = book.work_lost(0, 157, 60.0, now_s=112.0)
+    assert (lost.steps, lost.seconds, lost.since) == (37, 12.0, book.last)
+    assert lost.in_words() == "Work lost: 37 steps (12 s) since epoch-3.pt at step 120."
+
+
+def test_without_any_checkpoint_all_of_the_attempt(book):
+    lost = book.work_lost(0, 157, 41.0)
+    assert (lost.steps, lost.seconds, lost.since) == (157, 41.0, None)
+    assert lost.in_words() == (
+        "No checkpoint was seen: all 157 steps of this attempt (41 s) are lost, unless the script "
+        "saves in a way that ddptop cannot see."
+    )
+
+
+def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_this_one(book):
+    see(book, (0, file("/run/epoch-3.pt", 100.0, steps=120)))
+    lost = book.work_lost(1, 20, 7.0, now_s=130.0)
+    assert (lost.steps, lost.seconds, lost.since, lost.earlier) == (20, 7.0, None, book.last)
+    assert lost.in_words() == (
+        "No checkpoint was seen since epoch-3.pt, of attempt 0: all 20 steps of this attempt "
+        "(7.0 s) are lost."
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds"), [(None, None), (0, None)], ids=["nothing known", "no step taken"]
+)
+def test_where_nothing_is_known_or_was_done_nothing_is_said(book, steps, seconds):
+    lost = book.work_lost(0, steps, 41.0)
+    assert (lost.steps, lost.seconds, lost.in_words()) == (steps, seconds, "")
+
+
+def test_steps_that_are_not_known_are_not_invented(book):
+    see(book, (0, file("/run/a.pt", 100.0, steps=None)))
+    assert book.work_lost(0, 157, 60.0, now_s=112.0).in_words() == "Work lost: 12 s since a.pt."
+    see(book, (0, file("/run/b.pt", 200.0, steps=150)))
+    lost = book.work_lost(0, None, 400.0, now_s=260.0)
+    assert lost.in_words() == "Work lost: 1 min 0 s since b.pt at step 150."
+
+
+def test_one_step_is_one_step():
+    assert (
+        WorkLost(1, 2.0, None)
+        .in_words()
+        .startswith("No checkpoint was seen: 1 step of this attempt (2.0 s) is lost")
+    )
+
+
+def test_a_supervisor_that_is_started_again_goes_on(book):
+    see(book, (0, file("/run/a.pt", 100.0, 100 * MIB, steps=120)))
+    after = CheckpointBook(finder=NoFinder())
+    after.recall(book.last, book.remember())
+    assert see(after, (0, file("/run/a.pt", 100.0, 100 * MIB, steps=120))) == [False]
+    assert after.look(105.0) is None
+    assert see(after, (0, file("/run/m.pt", 110.0, MIB, steps=130))) == [False]
+    assert after.work_lost(0, 157, 60.0, now_s=112.0).seconds == 12.0
+
+
+@pytest.mark.parametrize("memory", [{}, {"ended_s": "x"}, {"heard": 3}, {"largest_bytes": []}])
+def test_a_damaged_memory_is_left(book, memory):
+    see(book, (0, file("/run/a.pt", 100.0)))
+    after = CheckpointBook(finder=NoFinder())
+    after.recall(book.last, memory)
+    assert after.last is book.last
+    assert after.work_lost(0, 12, 60.0).in_words().startswith("Work lost: 2 steps")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.04, "0.0 s"),
+        (12.4, "12 s"),
+        (59.6, "1 min 0 s"),
+        (250, "4 min 10 s"),
+        (11220, "3 h 7 min"),
+    ],
+)
+def test_seconds_in_words(seconds, words):
+    assert seconds_in_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(812, "812 B"), (4096, "4.0 KiB"), (3 * 2**40, "3.0 TiB")]
+)
+def test_sizes_in_words(size, words):
+    assert size_in_words(size) == words

@@ -170,6 +170,10 @@ class Guardian:
         except OSError:
             pass  # the pane is full or gone; the job is not
 
+    def _note(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the guardian
+            self._log.write(f"ddptop: {text}\n".encode())
+
     def _start_agent(self, plan: dict[str, Any]) -> None:
         env = {**self._given.env, **self._given.job_env}
         try:
@@ -184,7 +188,7 @@ class Guardian:
                 umask=self._given.umask,
             )
         except OSError as error:
-            self._log.write(f"ddptop: the agent cannot start: {error}\n".encode())
+            self._note(f"the agent cannot start: {error}")
             self._exits.append({"pid": 0, "returncode": 127, "at_boottime_s": boottime_s()})
             self._agent_pid = 0
             self._send({"type": "agent_started", "pid": 0})
@@ -295,7 +299,7 @@ class Guardian:
             self._terminated_at_s["supervisor"] = time.monotonic()
         recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
         pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
-        self._log.write(f"ddptop: the supervisor ended ({returncode}); started again\n".encode())
+        self._note(f"the supervisor ended ({returncode}); started again")
         self._restart_at_s = time.monotonic() + pause_s
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ddptop_runner.errors import DamagedFileError, DdptopError
 from ddptop_runner.history_reader import HistoryReader, Series, check_schema
 from ddptop_runner.history_schema import (
     EVENT_COLUMNS,
@@ -79,6 +80,8 @@ class HistoryWriter:
         """Rows and events given up because the file could not be written for too long."""
         self.problem: str | None = None
         """Why the last batch could not be written; None when it was."""
+        self.begun_anew: str | None = None
+        """Why the file was begun anew by this writer, the last time."""
         self._gap: tuple[float, float] | None = None
         self.damaged_file: Path | None = None
         """What was found damaged and set aside by this writer, the last one."""
@@ -159,6 +162,29 @@ class HistoryWriter:
             self._pending.clear()
             self._pending_events.clear()
             self.problem = None
+
+    def check(self) -> None:
+        """See whether the file is still a history, as whoever opens it does; takes 1 ms.
+
+        What is wrong with it is not seen by writing alone, which goes to the file's WAL.
+        """
+        if self._db is None or self._closed:
+            return
+        if not self.path.exists():
+            self._disconnect()
+            self.begun_anew = f"{self.path.name} was deleted"
+            return
+        reader = HistoryReader(self.path)
+        try:
+            if self.path.stat().st_size == 0:  # reads as one that is not begun yet
+                self._set_aside()
+                return
+            reader.span()
+            reader.events(after_seq=self._next_seq - 2)
+        except DamagedFileError:
+            self._set_aside()
+        except (DdptopError, OSError):  # locked for a moment, or gone
+            return
 
     def close(self, final: bool = False) -> None:
         """Commit and let go of the file.
@@ -320,6 +346,7 @@ class HistoryWriter:
         while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
             number += 1
         self.damaged_file = aside
+        self.begun_anew = f"{self.path.name} was damaged: it was set aside as {aside.name}"
         for suffix in ("", "-wal", "-shm"):
             file = self.path.with_name(self.path.name + suffix)
             with contextlib.suppress(OSError):

@@ -19,6 +19,9 @@ from ddptop_runner.model import (
     decode_snapshot,
 )
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import read_spec
+from ddptop_runner.upkeep.damaged import set_aside
+from ddptop_runner.upkeep.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -37,23 +40,53 @@ class Past:
 
 def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
     """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
-    snapshot = None
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        snapshot = decode_snapshot(folder.node_file(procs.host_name()).read_bytes())
+    snapshot, damage = _last_snapshot(folder)
     adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
     if snapshot is None or not (adopted or restarts):
-        return Past(snapshot, lives_on=False, event=_lost(snapshot))
+        event = _lost(snapshot)
+        if damage is not None:
+            event = Event(ts=utc_now(), type="alert", attempt=hello["attempt"], message=damage)
+        return Past(snapshot, lives_on=False, event=event)
     if adopted and not restarts:
         words = "its guardian had ended; the job was taken up again by a new one"
         event = Event(ts=utc_now(), type="guardian_restarted", message=words)
     else:
         words = "the supervisor was started again; nothing was lost"
         event = Event(ts=utc_now(), type="supervisor_restarted", message=words)
+    if damage is not None:
+        event = msgspec.structs.replace(
+            event, message=f"{event.message.partition(';')[0]}; {damage}"
+        )
     events: tuple[Event, ...] = ()
     with contextlib.suppress(DdptopError):
         events = tuple(HistoryReader(folder.history_db).events())
     event = msgspec.structs.replace(event, attempt=snapshot.attempt)
     return Past(snapshot, lives_on=True, event=event, events=events)
+
+
+def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
+    """The last snapshot, and what is wrong with its file; from the history where that is damaged.
+
+    A damaged file is set aside.
+    """
+    file = folder.node_file(procs.host_name())
+    try:
+        return decode_snapshot(file.read_bytes()), None
+    except OSError:
+        return None, None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    aside = "nothing"
+    with contextlib.suppress(OSError):
+        aside = set_aside(file)
+    words = (
+        f"its snapshot was damaged and set aside as {aside};"
+        " attempt, restarts and ranks are from the history"
+    )
+    try:
+        return substitute(folder, read_spec(folder), words), words
+    except DdptopError:
+        return None, words
 
 
 def _lost(snapshot: NodeSnapshot | None) -> Event | None:

@@ -6,11 +6,13 @@ code as a live one. Liveness is checked against the processes, not believed from
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -96,7 +98,7 @@ class JobView:
     folder: RunFolder
     spec: JobSpec
     snapshot: NodeSnapshot | None
-    """None before the supervisor's first snapshot, or when the file is damaged."""
+    """None before the supervisor's first snapshot; where its file is damaged, a substitute."""
     read_at: dt.datetime
     read_boottime_s: float | None = None
     """CLOCK_BOOTTIME of `read_at`."""
@@ -216,12 +218,24 @@ def read_job(folder: RunFolder) -> JobView:
     node_file = folder.node_file(spec.host)
     snapshot = None
     try:
-        data = node_file.read_bytes()
-        refuse_newer_schema(node_file, data)
-        snapshot = decode_snapshot(data)
-    except (OSError, msgspec.MsgspecError):
-        pass  # not written yet, or damaged: the state says which
+        snapshot = _read_snapshot(node_file)
+    except OSError:
+        pass  # not written yet
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        from ddptop_runner.upkeep.substitute import substitute  # it needs the history's code
+
+        words = f"nodes/{node_file.name} is damaged ({error}): what stands here is from the history"
+        snapshot = substitute(folder, spec, words)
     return JobView(folder, spec, snapshot, read_at=utc_now(), read_boottime_s=boottime_s())
+
+
+def _read_snapshot(file: Path) -> NodeSnapshot:
+    for _ in range(2):  # on a full disk a file may be overwritten in place, while it is read
+        data = file.read_bytes()
+        refuse_newer_schema(file, data)
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            return decode_snapshot(data)
+    return decode_snapshot(data)
 
 
 def elapsed_s(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> float:

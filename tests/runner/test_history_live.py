@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner import history, history_reader
+from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import Event, RankSample
 
 START = 1_767_225_600
 
@@ -268,3 +269,25 @@ def test_a_file_that_stays_locked_is_an_error_in_words(path, monkeypatch):
     other.execute("ROLLBACK")
     other.close()
     assert HistoryReader(path).span() == (START, START + 2)
+
+
+@pytest.mark.parametrize("harm", ["garbage", "truncated", "empty", "deleted"])
+def test_harm_done_to_the_file_is_seen_without_writing(tmp_path, harm):
+    writer = HistoryWriter(tmp_path / "history.db")
+    writer.event(Event(ts=utc_now(), type="alert", message="before"))
+    writer.check()
+    assert writer.begun_anew is None
+    for name in ("history.db", "history.db-wal"):
+        file = tmp_path / name
+        if harm == "deleted":
+            file.unlink()
+        else:
+            size = file.stat().st_size
+            kept = {"garbage": size, "truncated": size // 2 + 100, "empty": 0}[harm]
+            file.write_bytes((b"\xa5" * size)[:kept])
+    writer.check()
+    writer.event(Event(ts=utc_now(), type="alert", message="after"))
+    assert writer.begun_anew is not None
+    assert ("deleted" if harm == "deleted" else "damaged-1") in writer.begun_anew
+    assert [e.message for e in HistoryReader(tmp_path / "history.db").events()] == ["after"]
+    writer.close(final=True)

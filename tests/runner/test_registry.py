@@ -196,11 +196,12 @@ def test_a_damaged_job_hides_no_other_and_is_named():
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"schema": 1}'])
-def test_a_damaged_snapshot_is_none(content):
+def test_a_damaged_snapshot_is_said_to_be(content):
     folder = put_job("train", ALIVE)
     folder.node_file(procs.host_name()).write_bytes(content)
     view = read_job(folder)
-    assert view.snapshot is None
+    assert view.snapshot is not None
+    assert "is damaged" in view.snapshot.alerts[0].message
     assert view.state == "lost"  # no process carries its id
 
 

@@ -26,6 +26,8 @@ RESERVE_BYTES = 2 << 20
 """Held back for the history and the job's end, for the day when the disk is full."""
 SMALL_RESERVE_BYTES = 512 * 1024
 """For the history's write-ahead log, and for the supervisor's own log."""
+CHECK_EVERY_S = 10.0
+"""Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0
 """A log that gives up its head again and again is told of at most so often."""
 NICE = 10
@@ -66,7 +68,8 @@ class RunFolderKeeper:
         self._full_since: dt.datetime | None = None
         self._unpunchable: set[int] = set()
         self._damaged: list[str] = []
-        self._damaged_history: Path | None = None
+        self._begun_anew: str | None = None
+        self._checked_history_s = 0.0
         self._reserved_wal_to = 0
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
@@ -82,7 +85,7 @@ class RunFolderKeeper:
         self._reserve_for_others()
         self._given_up.tell(self._tell_given_up, now_s)
         self._dropped.tell(self._tell_dropped, now_s)
-        return [*self._room_findings(), *self._history_findings(), *self._log_findings()]
+        return [*self._room_findings(), *self._history_findings(now_s), *self._log_findings()]
 
     def close(self) -> None:
         """The job has ended: give back all that was held for it, so that its end can be written."""
@@ -230,16 +233,16 @@ class RunFolderKeeper:
 
     # -- the history -----------------------------------------------------------------------------
 
-    def _history_findings(self) -> list[Finding]:
+    def _history_findings(self, now_s: float) -> list[Finding]:
         history = self._history
         if history is None:
             return []
-        if history.damaged_file is not None and history.damaged_file != self._damaged_history:
-            self._damaged_history = history.damaged_file
-            words = (
-                f"{history.path.name} was damaged: it was set aside as"
-                f" {history.damaged_file.name} and begun anew; what it held is not shown"
-            )
+        if now_s - self._checked_history_s >= CHECK_EVERY_S:
+            self._checked_history_s = now_s
+            history.check()
+        if history.begun_anew is not None and history.begun_anew != self._begun_anew:
+            self._begun_anew = history.begun_anew
+            words = f"{history.begun_anew} and begun anew; what it held is no longer shown"
             self._damaged.append(words)
             self._tell(words)
         if history.problem is None and self._full_since is None:

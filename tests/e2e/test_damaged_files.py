@@ -1,0 +1,51 @@
+"""Files of a live job's run folder are damaged: it goes on, and says what was set aside."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.tmux, pytest.mark.torch]
+
+SCRIPT = """
+import os, time
+for n in range(10**6):
+    print("line", n, flush=True)
+    if os.path.exists({stop!r}):
+        break
+    time.sleep(0.05)
+"""
+
+
+def test_history_and_snapshot_are_set_aside_and_begun_anew(launch_script, tmp_path, wait_until):
+    stop = tmp_path / "stop"
+    job = launch_script(SCRIPT.format(stop=str(stop)), name="damaged")
+    wait_until(lambda: len(job.status()["ranks"]) == 2 and job.rank(1)["pid"])
+    pids = [rank["pid"] for rank in job.status()["ranks"]]
+    folder = job.folder()
+
+    for name in ("history.db", "history.db-wal"):
+        with (folder / name).open("r+b") as file:
+            file.write(b"\xa5" * max(8192, (folder / name).stat().st_size))
+    wait_until((folder / "history.db.damaged-1").exists, timeout_s=30)
+    wait_until(lambda: [e for e in job.events("alert") if "history.db was damaged" in e["message"]])
+    wait_until(lambda: [a for a in job.status()["alerts"] if a["id"] == "damaged-file"])
+
+    (node,) = (folder / "nodes").glob("*.json")
+    supervisor = job.processes()["supervisor"]
+    os.kill(supervisor, signal.SIGKILL)
+    node.write_bytes(b'{"job": "dama')
+    assert job.status()["state"] in ("running", "starting")
+    wait_until(lambda: job.status()["snapshot_age_s"] < 5 and job.rank(1)["pid"])
+    wait_until(lambda: job.processes().get("supervisor") not in (None, supervisor))
+    (event,) = job.events("supervisor_restarted")
+    assert "its snapshot was damaged and set aside as" in event["message"]
+    assert (node.parent / f"{node.name}.damaged-1").read_bytes() == b'{"job": "dama'
+    assert [rank["pid"] for rank in job.status()["ranks"]] == pids
+
+    stop.touch()
+    assert job.wait() == 0
+    assert job.status()["state"] == "finished"
+    assert [rank["exit_code"] for rank in job.status()["ranks"]] == [0, 0]

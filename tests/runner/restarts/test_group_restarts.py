@@ -1,0 +1,225 @@
+"""How a group goes from one attempt to the next: waits, a person's word, another agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from tests.runner.builders import make_spec
+
+from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.errors import ControlError
+from ddptop_runner.group import Group
+from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.model import Cause, GpuSample
+from ddptop_runner.paths import run_folder
+from ddptop_runner.restarts import memory
+from ddptop_runner.restarts.policy import AttemptOutcome
+from ddptop_runner.spec import Device, JobSpec
+
+pytestmark = pytest.mark.usefixtures("ddptop_home")
+
+CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
+AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
+"""What is followed by a wait."""
+TRAINED = AttemptOutcome(0, 3.0, 9, None, "SIGKILL", None)
+"""What is not."""
+DEVICES = [Device(index=n, uuid=f"GPU-{n}") for n in (0, 1)]
+
+
+class Around:
+    """A supervisor that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+        self.devices: list[Device] = []
+        self.agents: list[tuple[int, int, int | None]] = []
+        self.specs: list[JobSpec] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def snapshot_bytes(self) -> bytes:
+        return b"{}"
+
+    def publish(self) -> None:
+        pass
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        nproc = self.specs[-1].nproc if self.specs else None
+        self.agents.append((attempt, restarts_left, nproc))
+
+    def device_report(self) -> DeviceReport | None:
+        gpus = [GpuSample(index=d.index, uuid=d.uuid, lost=d.index in self.lost) for d in DEVICES]
+        return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), source="nvml", gpus=gpus)
+
+    def change_spec(self, spec: JobSpec) -> None:
+        self.specs.append(spec)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+
+
+def run(scenario: Callable[[Group, Around], Coroutine[Any, Any, None]], **spec: object) -> None:
+    async def body() -> None:
+        job = msgspec.structs.replace(make_spec(), **spec)
+        folder, around = run_folder(job.job), Around()
+        folder.nodes_dir.mkdir(parents=True)
+        group = Group(folder, job, Mock(), HostUsage(), around, 0)
+        group.planner.begin_attempt()
+        await scenario(group, around)
+        await asyncio.gather(*around.tasks)
+
+    asyncio.run(asyncio.wait_for(body(), 30.0))
+
+
+def test_a_person_need_not_wait_for_the_next_attempt_and_it_costs_nothing():
+    async def scenario(group: Group, around: Around) -> None:
+        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        while group.restart_at_s is None:
+            await asyncio.sleep(0)
+        assert group.state == "restarting" and group.restarts_used == 1
+        assert not waiting.done() and group.restart_at_s - boottime_s() > 0.5
+        group.request_restart()
+        began_s = boottime_s()
+        assert await waiting
+        assert boottime_s() - began_s < 0.5
+        assert group.restarts_used == 0
+        group._begin_attempt(1)
+        assert not group._hurry.is_set()
+        with pytest.raises(ControlError):
+            group.request_restart()  # it has begun, and its ranks are not started
+
+    run(scenario)
+
+
+def test_a_stop_ends_the_wait():
+    async def scenario(group: Group, around: Around) -> None:
+        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        await asyncio.sleep(0.01)
+        group._stop_requested.set()
+        assert not await waiting
+
+    run(scenario)
+
+
+def test_what_an_attempt_had_achieved_is_told_to_the_policy():
+    async def scenario(group: Group, around: Around) -> None:
+        group.table[0].global_step, group.first_step_after_s = 120, 4.0
+        group.table[1].global_step = 121
+        outcome = AttemptOutcome(0, 30.0, 7, None, "SIGKILL", None)
+        assert await group._restart_or_end("failure", outcome, CAUSE)
+        kept = group.planner.remember()["history"]["failed"][0]
+        assert kept["progress"] is True
+        assert (kept["outcome"]["global_step"], kept["outcome"]["startup_s"]) == (121, 4.0)
+        assert kept["outcome"]["kind"] == "signal"
+
+    run(scenario)
+
+
+def test_a_lost_device_ends_a_job_that_may_not_shrink_and_is_its_cause():
+    async def scenario(group: Group, around: Around) -> None:
+        around.lost = {1}
+        assert not await group._restart_or_end("failure", TRAINED, CAUSE)
+        assert group.ending is not None and group.ending.requeue is not False
+        assert group.ending.cause is not None and group.ending.cause.kind == "gpu"
+        assert "GPU 1: lost" in group.ending.cause.summary
+        assert "--allow-shrink" in group.ending.cause.summary
+        assert "Rank 1 was killed." in group.ending.cause.summary
+
+    run(scenario, devices=DEVICES)
+
+
+@pytest.mark.parametrize("way", ["agent dead", "agent ends", "hang"])
+def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
+    async def scenario(group: Group, around: Around) -> None:
+        around.lost = {1}
+        group.agent_pid = 4_000_000  # of no process
+        if way == "agent dead":
+            group.agent_pid = None
+            group.table[1].exit = Mock(failed=True)
+            group._decide_after_failure = lambda: group._restart_or_end(  # type: ignore[method-assign]
+                "failure", TRAINED, CAUSE
+            )
+            await group._continue_without_agent()
+        elif way == "agent ends":
+            assert not await group._restart_or_end("failure", TRAINED, CAUSE)
+            group.process_exited(4_000_000, 1, boottime_s())
+        else:
+            await group._end_attempt("hang", TRAINED, CAUSE)
+        await asyncio.gather(*around.tasks)
+        assert around.agents == [(1, 2, 1)]
+        # what is heard late of the old one begins nothing
+        group.process_exited(4_000_000, -15, boottime_s())
+        await group._after_orphan_exit()
+        await asyncio.gather(*around.tasks)
+        assert len(around.agents) == 1 and group.ending is None and not group.ended.is_set()
+        group._begin_attempt(1)
+        assert len(list(group.table)) == 1
+
+    run(scenario, devices=DEVICES, allow_shrink=True)
+
+
+def test_a_new_agent_that_cannot_start_ranks_ends_the_job():
+    async def scenario(group: Group, around: Around) -> None:
+        around.lost = {1}
+        await group._end_attempt("hang", TRAINED, CAUSE)
+        await asyncio.gather(*around.tasks)
+        group.agent_pid = 4_000_001
+        group.process_exited(4_000_001, 1, boottime_s())
+        await asyncio.gather(*around.tasks)
+        assert group.state == "failed"
+        assert group.cause is not None and group.cause.kind == "launch"
+
+    run(scenario, devices=DEVICES, allow_shrink=True)
+
+
+def test_a_device_that_is_back_is_taken_back_with_a_restart():
+    async def scenario(group: Group, around: Around) -> None:
+        around.lost = {1}
+        await group._end_attempt("hang", TRAINED, CAUSE)
+        await asyncio.gather(*around.tasks)
+        group._begin_attempt(1)
+        group.table.started(0, 0, 4_000_002)
+        group.state = "running"
+        around.lost = set()
+        group.planner.look(around.device_report())
+        group.request_restart()
+        await asyncio.gather(*around.tasks)
+        assert around.agents == [(1, 2, 1), (2, 2, 2)]
+
+    run(scenario, devices=DEVICES, allow_shrink=True)
+
+
+def test_the_memory_is_waited_for_before_the_ranks_start_unless_the_job_is_stopped(monkeypatch):
+    monkeypatch.setattr(memory, "POLL_S", 0.01)
+
+    async def scenario(group: Group, around: Around) -> None:
+        answers: list[dict[str, Any]] = []
+        group._send_to_agent = answers.append
+        group.planner.look(around.device_report())
+        held = [GpuSample(index=0, uuid="GPU-0", mem_used_bytes=9 * memory.GIB)]
+        group.planner._health.look([msgspec.structs.replace(held[0], mem_used_bytes=0)], 1.0)
+        now = {"gpus": held}
+        around.device_report = lambda: DeviceReport(  # type: ignore[method-assign]
+            ts=utc_now(), boottime_s=boottime_s() + 1, source="nvml", gpus=now["gpus"]
+        )
+        question = {"question": 5, "attempt": 0}
+        task = asyncio.create_task(group._answer_group_stopped(question))
+        await asyncio.sleep(0.1)
+        assert not task.done() and answers == []
+        now["gpus"] = []
+        await task
+        assert answers == [{"answer": 5}]
+        now["gpus"] = held
+        task = asyncio.create_task(group._answer_group_stopped(question))
+        await asyncio.sleep(0.05)
+        group._stop_requested.set()
+        await task
+        assert len(answers) == 1
+
+    run(scenario, devices=DEVICES)

@@ -55,8 +55,7 @@ from ddptop_runner.upkeep.steady import SteadyFile
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192
-LEAVE_AFTER_S = 0.05
-"""Time for the answer to whoever asked this supervisor to leave."""
+LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this supervisor to leave
 SHOWN_CHARACTERS = 2000
 """Of an event in the pane; the history has it whole."""
 
@@ -226,9 +225,10 @@ class Supervisor:
             self._group.checkpoints.recall(past.snapshot.checkpoint, {})
         if past.snapshot is not None and past.lives_on:
             self._group.recover(past.snapshot)
-            self._watch.recall(past.snapshot.alerts, past.snapshot.memory.get("alerts") or {})
             self._story.recall(past.events)
-            self._alerts = past.snapshot.alerts
+            if past.snapshot.state != "queued":  # what it waits for is told anew at each look
+                self._watch.recall(past.snapshot.alerts, past.snapshot.memory.get("alerts") or {})
+                self._alerts = past.snapshot.alerts
             if self._queue is not None:
                 self._queue.is_told()
         if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):

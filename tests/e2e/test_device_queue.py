@@ -223,9 +223,18 @@ def test_a_queued_job_can_be_stopped_and_started_again(stub, queue, wait_until):
     answer = job.cli("restart", job.name)
     assert answer.returncode == 0, answer.stderr
     assert job.status()["state"] == "queued"
-    os.kill(job.processes()["guardian"], signal.SIGKILL)
-    assert job.wait() == 1
-    assert "its guardian ended while it was queued" in job.status()["cause"]["summary"]
+    before = job.processes()["guardian"]
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end to be seen")
+    free(stub, 0)
+    # nobody could start its agent now, so it takes no device until it has a guardian again
+    seq = node_of(job)["seq"]
+    wait_until(lambda: node_of(job)["seq"] > seq + LOOK_S + 2, what="another look")
+    assert job.status()["state"] == "queued"
+    assert "waiting was unguarded" in job.cli("ls").stderr
+    wait_until(lambda: "sees 0" in job.cli("logs", job.name).stdout, what="the ranks")
+    assert job.processes()["guardian"] != before
+    assert job.cli("kill", job.name).returncode == 0
 
 
 def test_devices_that_are_free_are_not_waited_for(stub, launch_script):

@@ -134,7 +134,7 @@ def job_row(view: JobView) -> JobRow:
         host=view.spec.host,
         command=view.command,
         launcher="ddptop",
-        world_size=view.spec.nproc,
+        world_size=view.spec.nproc if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
         step=None if snapshot is None else snapshot.step,
         total_steps=None if snapshot is None else snapshot.total_steps,

@@ -33,6 +33,7 @@ from ddptop_runner.model import OnNan
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
+from ddptop_runner.upkeep import retention
 
 SHELL_NOISE = frozenset(
     """
@@ -188,13 +189,14 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
     """Make the run folder and start the guardian; returns once it has taken the job over.
 
     Returns:
-        The job, and a note where it could not be started as planned.
+        The job, and a note where it could not be started as planned, or old runs were deleted.
 
     Raises:
         UsageError: when the name is taken, the state folder cannot be written, or another job
             took the devices meanwhile.
         DdptopError: when the guardian does not come up.
     """
+    pruned = retention.prune()
     folder, plan = _claim(plan)
     try:
         if local_dir_reason(folder):
@@ -212,7 +214,7 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
     except BaseException:
         _remove_unstarted(folder)
         raise
-    return read_job(folder), "; ".join(filter(None, [moved, note])) or None
+    return read_job(folder), "; ".join(filter(None, [moved, note, pruned])) or None
 
 
 def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:

@@ -222,3 +222,25 @@ def test_the_worst_alerts_come_first():
     for second in range(1, 11):
         shown(book, [QUIET, STRAY], second)
     assert shown(book, [QUIET, NAN], 11) == ([NAN.id, STRAY.id, QUIET.id], [NAN.id])
+
+
+def test_alerts_of_a_supervisor_that_died_are_neither_new_nor_of_now():
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    held = Finding("idle", "warning", "a GPU idles", gpus=(1,), hold_s=30.0)
+    now = Finding("paused", "warning", "rank 1 is paused", ranks=(1,))
+    first = AlertBook()
+    first.update([held, now], start, 0.0)
+    for second in range(5, 40, 5):
+        shown, _ = first.update([held, now], start + dt.timedelta(seconds=second), float(second))
+    assert [alert.id for alert in shown] == ["idle", "paused"]
+    book, later = AlertBook(), start + dt.timedelta(seconds=50)
+    book.recall(shown, first.holds())
+    again, new = book.update([now], later, 50.0)
+    assert new == []
+    assert {alert.id: alert.since for alert in again} == {"idle": start, "paused": start}
+    # what has to hold takes its time to be found again; what is gone is gone soon
+    for second in range(55, 80, 5):
+        again, new = book.update([], later, float(second))
+    assert ([alert.id for alert in again], new) == (["idle"], [])
+    again, new = book.update([held], later, 80.0)
+    assert ([alert.since for alert in again], new) == ([start], [])

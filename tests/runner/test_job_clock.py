@@ -1,0 +1,120 @@
+"""For how long a job has lived and how old its snapshot is, whatever is done to the wall clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from tests.runner.builders import gone, make_snapshot, make_spec, put_job
+
+from ddptop_runner import job_clock, procs, registry
+from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.job_clock import JobClock
+from ddptop_runner.past import look_back
+from ddptop_runner.registry import elapsed_s, read_job
+
+HOUR = dt.timedelta(hours=1)
+NOW = utc_now()
+HERE = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
+
+
+def set_wall_clock(monkeypatch, by: dt.timedelta) -> None:
+    """As if a person, or NTP, had set it."""
+    for module in (job_clock, registry):
+        monkeypatch.setattr(module, "utc_now", lambda: utc_now() + by)
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR, -24 * 365 * HOUR], ids=["forward", "back", "far back"])
+def test_a_clock_that_is_set_changes_no_duration(monkeypatch, ddptop_home, by):
+    clock = JobClock(NOW)
+    set_wall_clock(monkeypatch, by)
+    now_s = boottime_s()
+    assert clock.lived_s(now_s + 60.0) == pytest.approx(60.0, abs=1.0)
+    clock.end()
+    assert clock.ended_at is not None and clock.ended_at >= clock.started_at
+    guardian = procs.identify(1)
+    state = {**HERE, "ts": NOW, "ran_s": 100.0, "boottime_s": now_s - 7.0, "guardian": guardian}
+    view = read_job(put_job("train", {**state, "state": "running"}))
+    assert view.snapshot_age_s == pytest.approx(7.0, abs=1.0)
+    assert view.elapsed_s == pytest.approx(107.0, abs=1.0)
+    ended = read_job(put_job("ended", {**state, "state": "finished", "ended_at": NOW}))
+    assert ended.elapsed_s == 100.0
+
+
+@pytest.mark.parametrize(
+    ("before", "alive_since", "lived_s"),
+    [
+        ({"state": "running", "ran_s": 50.0, **HERE}, True, 60.0),  # its supervisor was away 10 s
+        ({"state": "running", "ran_s": 50.0, **HERE}, False, 50.0),  # lost, then started again
+        ({"state": "running", "ran_s": 50.0, "boot_id": "another"}, True, 50.0),
+        ({"state": "finished", "ran_s": 50.0, **HERE}, False, 50.0),  # the time between is none
+        (  # of an older ddptop
+            {"state": "failed", "started_at": NOW - 3 * HOUR, "ended_at": NOW - HOUR},
+            False,
+            7200.0,
+        ),
+    ],
+)
+def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_since, lived_s):
+    clock = JobClock(NOW)
+    previous = make_snapshot(make_spec(), boottime_s=boottime_s() - 10.0, **before)
+    clock.go_on_from(previous, alive_since=alive_since)
+    assert clock.started_at == previous.started_at
+    assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=0.5)
+
+
+def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock():
+    snapshot = make_snapshot(make_spec(), started_at=NOW - HOUR, ts=NOW)
+    view = registry.JobView(None, make_spec(), snapshot, read_at=NOW)
+    assert elapsed_s(view, snapshot, NOW) == 3600.0
+    assert view.snapshot_age_s == 0.0
+
+
+HELLO = {"supervisor_restarts": 0, "adopted": False}
+PASTS = {
+    # previous snapshot, hello -> (lives on, type of the event, its words)
+    "launched": (None, {}, (False, None, "")),
+    "ended": ({"state": "finished"}, {}, (False, None, "")),
+    "supervisor killed": (
+        {"state": "running"},
+        {"supervisor_restarts": 1},
+        (True, "supervisor_restarted", "nothing was lost"),
+    ),
+    "guardian killed": (
+        {"state": "running"},
+        {"adopted": True},
+        (True, "guardian_restarted", "taken up again"),
+    ),
+    "and then its supervisor": (
+        {"state": "running"},
+        {"adopted": True, "supervisor_restarts": 2},
+        (True, "supervisor_restarted", "nothing was lost"),
+    ),
+    "reboot": (
+        {"state": "running", "boot_id": "another", "attempt": 2},
+        {},
+        (False, "lost", "attempt 2 was lost: the machine was started again; last heard of "),
+    ),
+    "all killed": (
+        {"state": "running", "boot_id": procs.boot_id(), "attempt": 2},
+        {},
+        (False, "lost", "attempt 2 was lost: all of its processes had ended"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("snapshot", "hello", "expected"), PASTS.values(), ids=list(PASTS))
+def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
+    folder = put_job("train", None if snapshot is None else {**snapshot, "guardian": gone()})
+    past = look_back(folder, {**HELLO, **hello})
+    lives_on, type_, words = expected
+    assert past.lives_on is lives_on
+    assert (None if past.event is None else past.event.type) == type_
+    assert past.event is None or words in past.event.message
+    assert past.event is None or past.event.attempt == past.snapshot.attempt
+
+
+def test_a_snapshot_from_the_future_does_not_keep_a_job_starting(ddptop_home):
+    spec = make_spec(created_at=utc_now() + HOUR)
+    view = registry.JobView(put_job("train"), spec, None, read_at=utc_now())
+    assert view.state == "lost"

@@ -1,0 +1,141 @@
+"""Ends of processes that are no children of the watcher, and how they ended where that is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ddptop_runner import process_watch, procs
+from ddptop_runner.model import ProcessId
+from ddptop_runner.process_watch import OrphanWatch, ProcessWatch, status_by_pidfd
+
+GRANDCHILD = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+input()
+child.stdin.write(b"\\n")
+child.communicate()
+input()
+"""
+
+
+@pytest.fixture
+def parent():
+    """A process with a child of its own, which ends with 0 when the parent gets a line."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", GRANDCHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.communicate()
+
+
+def grandchild_of(parent: subprocess.Popen[str]) -> ProcessId:
+    assert parent.stdout is not None
+    return procs.identify(int(parent.stdout.readline()))
+
+
+def end_of(process: ProcessId, end) -> int | None:
+    """What a watch tells of a process that `end` ends."""
+
+    async def body() -> int | None:
+        told: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+        def on_exit(one: ProcessId, returncode: int | None) -> None:
+            assert one == process
+            told.set_result(returncode)  # fails when it is told twice
+
+        watch = ProcessWatch(on_exit)
+        watch.watch(process)
+        watch.watch(process)
+        await asyncio.sleep(0.05)
+        assert not told.done()
+        end()
+        returncode = await asyncio.wait_for(told, 10)
+        watch.close()
+        return returncode
+
+    return asyncio.run(body())
+
+
+def test_how_it_ended_is_known_or_said_to_be_unknown_but_never_made_up(parent):
+    process = grandchild_of(parent)
+    returncode = end_of(process, lambda: os.kill(process.pid, signal.SIGKILL))
+    assert returncode in (-signal.SIGKILL, None)
+    kernel = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    if kernel >= (6, 15):
+        assert returncode == -signal.SIGKILL
+    parent.stdin.write("\n")
+
+
+def test_without_the_kernels_word_it_is_unknown(parent, monkeypatch):
+    monkeypatch.setattr(process_watch, "_PIDFD_GET_INFO", 0)
+    process = grandchild_of(parent)
+
+    def end() -> None:
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+
+    assert end_of(process, end) is None  # it was 0, which nobody can know
+
+
+def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    process = grandchild_of(parent)
+    assert end_of(process, lambda: os.kill(process.pid, signal.SIGKILL)) is None
+    parent.stdin.write("\n")
+
+
+def test_one_that_is_gone_is_told_of_at_once():
+    child = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    gone = procs.identify(child.pid)
+    child.communicate()
+    told: list[tuple[ProcessId, int | None]] = []
+
+    async def body() -> None:
+        watch = ProcessWatch(lambda *end: told.append(end))
+        watch.watch(gone)
+        while not told:
+            await asyncio.sleep(0.01)
+        watch.close()
+
+    asyncio.run(asyncio.wait_for(body(), 5))
+    assert told == [(gone, None)]
+
+
+def test_a_living_process_has_no_status():
+    pidfd = os.pidfd_open(os.getpid())
+    assert status_by_pidfd(pidfd) is None
+    os.close(pidfd)
+
+
+def test_only_those_that_no_guardian_collects_are_watched(parent, monkeypatch):
+    watched: list[int] = []
+    monkeypatch.setattr(
+        process_watch.ProcessWatch, "watch", lambda self, process: watched.append(process.pid)
+    )
+    child = grandchild_of(parent)
+    own = procs.identify(os.getpid())
+
+    async def body() -> None:
+        orphans = OrphanWatch(lambda *_: None)
+        orphans.look([own, child])
+        assert watched == []  # all have their guardian
+        orphans.begin(procs.identify(parent.pid))
+        orphans.look([own, child])
+        orphans.look([own, child])
+        assert watched == [own.pid]
+        orphans.begin(None)  # it has died as well
+        orphans.look([own, child])
+        assert watched == [own.pid, own.pid, child.pid]
+
+    asyncio.run(body())
+    parent.stdin.write("\n")

@@ -312,7 +312,12 @@ def main(run_dir: str) -> int:
         print(f"{folder.job} has a guardian already", file=sys.stderr)  # noqa: T201
         return 1
     spec = read_spec(folder)
-    given = handover_file.take(folder.handover_file)
+    try:
+        given = handover_file.take(folder.handover_file)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError), folder.supervisor_log.open("a") as log:
+            log.write(f"ddptop: {error}\n")
+        return 1
     handover_file.apply_limits(given.soft_limits)
     become_subreaper()
     os.set_blocking(STDOUT, False)

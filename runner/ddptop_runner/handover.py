@@ -99,11 +99,12 @@ def take(path: Path) -> Handover:
         ValueError: when it is not a hand-over.
     """
     data = path.read_text(encoding="utf-8", errors="surrogateescape")
-    path.unlink()
     try:
-        return Handover(**json.loads(data))
-    except TypeError as error:
+        given = Handover(**json.loads(data))
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a hand-over: {error}") from error
+    path.unlink()
+    return given
 
 
 def apply_limits(soft_limits: dict[str, int]) -> None:

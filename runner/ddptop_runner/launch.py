@@ -34,6 +34,7 @@ from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, r
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
 from ddptop_runner.upkeep import retention
+from ddptop_runner.upkeep.space import is_no_room
 
 SHELL_NOISE = frozenset(
     """
@@ -211,8 +212,10 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
-    except BaseException:
+    except BaseException as error:
         _remove_unstarted(folder)
+        if isinstance(error, OSError):
+            raise _unwritable(folder, error) from error
         raise
     return read_job(folder), "; ".join(filter(None, [moved, note, pruned])) or None
 
@@ -282,8 +285,11 @@ def restart_ended(
         job_env |= choice.environment
         if local_dir_reason(folder):
             _bring_history_back(folder)
-        write_spec(folder, spec)
-        note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
+        try:
+            write_spec(folder, spec)
+            note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
     return started, missing, "; ".join([*choice.notes, *filter(None, [note])]) or None
 
@@ -361,10 +367,7 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
                 continue
             raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
         except OSError as error:
-            raise UsageError(
-                f"the run folder {folder.path} cannot be written ({error.strerror})",
-                "set DDPTOP_HOME to a folder that can",
-            ) from error
+            raise _unwritable(folder, error) from error
         if number == 1:
             return folder, plan
         job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
@@ -372,6 +375,11 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
         return folder, replace(plan, spec=spec, job_env=job_env)
     raise UsageError(f"there are ten thousand jobs named {base}", "remove some: ddptop rm JOB")
+
+
+def _unwritable(folder: RunFolder, error: OSError) -> UsageError:
+    remedy = "free some space" if is_no_room(error) else "set DDPTOP_HOME to a folder that can"
+    return UsageError(f"the run folder {folder.path} cannot be written ({error.strerror})", remedy)
 
 
 def _remove_unstarted(folder: RunFolder) -> None:

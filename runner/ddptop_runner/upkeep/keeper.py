@@ -100,6 +100,7 @@ class RunFolderKeeper:
         for attempt in logs.attempts(self._folder):
             for rank in logs.ranks(self._folder, attempt):
                 trim(self._folder.log_file(attempt, rank))
+        trim(self._folder.supervisor_log)
         self._reserve.release()
 
     # -- logs ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ddptop_runner.diagnose import RankExit
 from ddptop_runner.errors import ControlError
 from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.last_resort import LastResort
 from ddptop_runner.model import Cause, JobState, NodeSnapshot
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
@@ -29,6 +30,9 @@ Message = dict[str, Any]
 
 class Surroundings(Protocol):
     """What the group needs of the supervisor."""
+
+    defects: LastResort
+    """Catches what should never be raised."""
 
     def snapshot_bytes(self) -> bytes:
         """The node snapshot of this moment."""

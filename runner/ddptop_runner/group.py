@@ -75,7 +75,10 @@ class Group(GroupAlone):
     async def _answer_failing(self, question: Message) -> None:
         if question["attempt"] == self.attempt:
             self._failed_by_themselves = frozenset(question.get("ranks", ()))
-        await self._keep_evidence("failure")
+        try:
+            await self._keep_evidence("failure")
+        except Exception as error:  # the agent waits for its answer, whatever happens here
+            self._around.defects.tell(error)
         self._ending_ranks_at_s = boottime_s()
         self._around.publish()
         self._answer(question)

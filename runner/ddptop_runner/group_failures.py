@@ -144,6 +144,25 @@ class FailureHandling(AttemptRecord):
     # -- a rank failed ---------------------------------------------------------------------------
 
     async def _decide_after_failure(self) -> bool:
+        """`_judge_and_decide`; a defect in it must not leave a job without ranks and an end."""
+        try:
+            return await self._judge_and_decide()
+        except Exception as error:
+            self._around.defects.tell(error)
+        if self._stop_requested.is_set() or self.ending is not None:
+            return False
+        if self._decided is None or self._decided.attempt != self.attempt:
+            restart = self.planner.left > 0
+            self.planner.used += restart
+            self._decided = Decided(attempt=self.attempt, restart=restart, end_ranks=False)
+        if self._decided.restart:
+            self.state = "restarting"
+            return True
+        cause = self.cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
+        self.ending = Ending("failed", cause, "no restarts are left")
+        return False
+
+    async def _judge_and_decide(self) -> bool:
         """Tell the failure, and either wait for the restart's time or set the job's end.
 
         Asked again of the same attempt, as an agent does whose supervisor died, it goes on with
@@ -242,7 +261,7 @@ class FailureHandling(AttemptRecord):
             if self.cause is not None:
                 summary = f"{following.refused}. {self.cause.summary}"
                 self.cause = msgspec.structs.replace(self.cause, kind="gpu", summary=summary)
-            self.ending = Ending("failed", self.cause, following.refused)
+            self.ending = Ending("failed", self.cause, following.refused, requeue=True)
             return False
         if self.planner.needs_new_agent:
             self._run_on(following.spec)

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ import msgspec
 
 from ddptop_runner import evidence, node_snapshot, procs
 from ddptop_runner.agent_launch import agent_plan
-from ddptop_runner.alerts import Finding
 from ddptop_runner.attempt_record import Message
-from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.errors import ControlError, DdptopError
@@ -36,12 +33,9 @@ from ddptop_runner.guardian import PACKET_BYTES, lock
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.job_clock import JobClock
-from ddptop_runner.model import (
-    Alert,
-    NodeSnapshot,
-    ProcessId,
-    encode,
-)
+from ddptop_runner.last_resort import LastResort
+from ddptop_runner.model import NodeSnapshot, ProcessId, encode
+from ddptop_runner.node_alerts import NodeAlerts
 from ddptop_runner.past import look_back
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
@@ -77,16 +71,16 @@ class Supervisor:
         self._guardian: ProcessId | None = None
         self._self = procs.identify(os.getpid())
         self._usage = HostUsage()
-        self._watch = JobWatch()
         self._orphans = OrphanWatch(lambda *ended: self._group.seen_to_exit(*ended))
-        self._alerts: list[Alert] = []
         self._history = HistoryWriter(folder.live_dir / "history.db")
         self._story = Story(self._history, self._show)
+        self.defects = LastResort(self._story)
         self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
         self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
         self._keeper = RunFolderKeeper(
             folder, spec, self._story, self._history, self._snapshot_file
         )
+        self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -126,35 +120,22 @@ class Supervisor:
         usage = self._usage.look({rank: pid for rank, pid in pids.items() if pid is not None})
         for record in self._group.table:
             record.usage = usage.get(record.rank)
-        self._group.check_progress(boottime_s())
+        self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
         self._orphans.look(self._group.minded_processes())
         self._group.tell_checkpoint()
         snapshot = self._snapshot()
         self._group.table.note_peaks(snapshot.ranks)
-        extra = self._group.check_losses(snapshot.ranks, boottime_s())
-        extra += self._keeper.look(self._group.attempt, boottime_s())
-        extra += self._group.planner.look(self.device_report())
-        new = self._update_alerts(snapshot, extra)
-        snapshot = msgspec.structs.replace(snapshot, alerts=self._alerts)
-        for alert in new:
-            type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
-            self._story.tell(type_, alert.message, attempt=self._group.attempt)
-        self._write(snapshot)
+        self._alerts.look(snapshot, self.device_report())
+        self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
         self._group.table.forget_loss_range()
-
-    def _update_alerts(self, snapshot: NodeSnapshot, extra: list[Finding]) -> list[Alert]:
-        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
-        snapshot = msgspec.structs.replace(snapshot, gpus=at_work)
-        self._alerts, new = self._watch.update(snapshot, boottime_s(), extra=extra)
-        return [alert for alert in new if alert.severity != "info"]
 
     # -- waiting for devices ---------------------------------------------------------------------
 
     def _tick_in_queue(self, queue: QueueWatch) -> None:
         may_start = self._group.state == "queued" and not self._unguarded  # who would start it?
         launched = queue.look() if may_start else None
-        self._alerts = [queue.alert()]
+        self._alerts.now = [queue.alert()]
         if launched is not None:
             self._leave_queue(launched)
         self.publish()
@@ -163,7 +144,7 @@ class Supervisor:
         """The job has its devices: begin."""
         if self._queue is not None:
             self.spawn(self._queue.stop())
-        self._spec, self._alerts = spec, []
+        self._spec, self._alerts.now = spec, []
         self._clock.begin_again()
         self._queue, self._feed = None, feed_of(spec)
         if self._feed is not None:
@@ -227,8 +208,8 @@ class Supervisor:
             self._group.recover(past.snapshot)
             self._story.recall(past.events)
             if past.snapshot.state != "queued":  # what it waits for is told anew at each look
-                self._watch.recall(past.snapshot.alerts, past.snapshot.memory.get("alerts") or {})
-                self._alerts = past.snapshot.alerts
+                memory = past.snapshot.memory.get("alerts") or {}
+                self._alerts.recall(past.snapshot.alerts, memory)
             if self._queue is not None:
                 self._queue.is_told()
         if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
@@ -345,8 +326,8 @@ class Supervisor:
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            traceback.print_exception(error, file=sys.stderr)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.defects.tell(error)
 
     def snapshot_bytes(self) -> bytes:
         """The node snapshot of this moment."""
@@ -354,7 +335,7 @@ class Supervisor:
 
     def publish(self) -> None:
         """Write the snapshot now."""
-        self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts))
+        self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts.now))
 
     def _write(self, snapshot: NodeSnapshot) -> None:
         self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again
@@ -367,7 +348,7 @@ class Supervisor:
             self._feed,
             seq=self._seq,
             clock=self._clock,
-            alerts_memory=self._watch.remember(),
+            alerts_memory=self._alerts.remember(),
             guardian=self._guardian,
             supervisor=self._self,
         )

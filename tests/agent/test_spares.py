@@ -32,7 +32,8 @@ if __name__ == "__main__":
     main = sys.modules["__main__"]
     print(json.dumps({
         "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path,
-        "is_main": main.__dict__ is globals(), "package": __package__, "spec": getattr(__spec__, "name", None),
+        "is_main": main.__dict__ is globals(), "package": __package__,
+        "spec": getattr(__spec__, "name", None),
         "builtins": __builtins__ is sys.modules["builtins"], "spawned": spawned,
         "pickled": pickle.loads(pickle.dumps(Mine)) is Mine, "cwd": os.getcwd(),
         "isatty": sys.stdin.isatty(), "stdin": sys.stdin.read(),

@@ -94,7 +94,7 @@ def start_from_spares(spares, command):
             spare = spares.take(args[len(head) :], env, env["DDPTOP_LOG"])
         return start_process(self, args, env) if spare is None else spare
 
-    SubprocessHandler._popen = popen  # type: ignore[method-assign]
+    SubprocessHandler._popen = popen
 
 
 class SupervisedAgent(LocalElasticAgent):

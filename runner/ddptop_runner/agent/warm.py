@@ -59,7 +59,7 @@ def run(argv):
     sys.modules["__main__"] = module
     if is_module:
         sys.argv[:] = argv[1:]
-        call(lambda: runpy._run_module_as_main(argv[1]))
+        call(lambda: runpy._run_module_as_main(argv[1]))  # type: ignore[attr-defined]
         return
     path = os.path.abspath(argv[0])
     sys.argv[:] = argv

@@ -1,0 +1,71 @@
+"""All alerts of a live job at one moment, from everything that watches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.alerts import Finding
+from ddptop_runner.balance.job_watch import JobWatch
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.group import Group
+from ddptop_runner.last_resort import LastResort
+from ddptop_runner.model import Alert, NodeSnapshot
+from ddptop_runner.story import Story
+from ddptop_runner.upkeep.keeper import RunFolderKeeper
+
+
+class NodeAlerts:
+    """Looks once a second, and tells what is new.
+
+    Args:
+        group: the job's worker group.
+        keeper: looks after its run folder.
+        story: is told of new alerts.
+        defects: catches what a watcher should not raise.
+    """
+
+    def __init__(
+        self, group: Group, keeper: RunFolderKeeper, story: Story, defects: LastResort
+    ) -> None:
+        self._group = group
+        self._keeper = keeper
+        self._story = story
+        self._defects = defects
+        self._watch = JobWatch()
+        self.now: list[Alert] = []
+        """Those that hold, worst first."""
+
+    def remember(self) -> dict[str, Any]:
+        """What a supervisor that is started again has to know."""
+        return self._watch.remember()
+
+    def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
+        """Go on with what was shown, and with what `remember` gave."""
+        self._watch.recall(alerts, memory)
+        self.now = alerts
+
+    def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
+        """Bring `now` up to date.
+
+        Args:
+            snapshot: the job at this moment.
+            report: its devices as last sampled.
+        """
+        group, now_s = self._group, boottime_s()
+        call = self._defects.call
+        extra: list[Finding] = []
+        extra += call(lambda: group.check_losses(snapshot.ranks, now_s), [])
+        extra += call(lambda: self._keeper.look(group.attempt, now_s), [])
+        extra += call(lambda: group.planner.look(report), [])
+        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
+        seen = msgspec.structs.replace(snapshot, gpus=at_work)
+        self.now, new = call(
+            lambda: self._watch.update(seen, now_s, extra=extra), (self.now, list[Alert]())
+        )
+        for alert in new:
+            if alert.severity != "info":
+                type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
+                self._story.tell(type_, alert.message, attempt=group.attempt)

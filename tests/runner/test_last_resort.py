@@ -1,0 +1,72 @@
+"""A defect of ddptop itself is told, and costs no job."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runner.restarts.test_group_restarts import Around, run
+
+from ddptop_runner import failure
+from ddptop_runner.group import Group
+from ddptop_runner.last_resort import LastResort
+
+pytestmark = pytest.mark.usefixtures("ddptop_home")
+
+
+class Told:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def tell(self, type_: str, message: str, **fields: object) -> None:
+        self.lines.append((type_, message))
+
+
+def broken(*args: object, **more: object) -> object:
+    raise TypeError("never thought of")
+
+
+def test_a_defect_is_told_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Told()
+    defects = LastResort(story)  # type: ignore[arg-type]
+    assert [defects.call(broken, 3) for _ in range(3)] == [3, 3, 3]
+    assert defects.call(lambda: 4, 3) == 4
+    [(type_, message)] = story.lines
+    assert type_ == "alert"
+    assert "TypeError at" in message and "test_last_resort.py" in message
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
+@pytest.mark.parametrize(("budget", "restarted"), [(2, True), (0, False)])
+def test_a_failure_that_cannot_be_judged_is_still_answered(
+    monkeypatch: pytest.MonkeyPatch, budget: int, restarted: bool
+) -> None:
+    monkeypatch.setattr(failure, "judge", broken)
+
+    async def scenario(group: Group, around: Around) -> None:
+        story = Told()
+        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
+        answers: list[dict[str, object]] = []
+        group._send_to_agent = answers.append
+        await group._answer_torn_down({"question": 7, "attempt": 0, "workers": []})
+        used = int(restarted)
+        assert answers == [{"answer": 7, "restart": restarted, "restarts_left": budget - used}]
+        assert len(story.lines) == 1
+        assert group.state == ("restarting" if restarted else "starting")
+        assert (group.ending is None) is restarted
+
+    run(scenario, max_restarts=budget)
+
+
+def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group, around: Around) -> None:
+        story = Told()
+        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
+        monkeypatch.setattr(group, "_keep_evidence", broken)
+        answers: list[dict[str, object]] = []
+        group._send_to_agent = answers.append
+        await group._answer_failing({"question": 3, "attempt": 0, "ranks": [1]})
+        assert answers == [{"answer": 3}]
+        assert len(story.lines) == 1
+
+    run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -64,3 +65,18 @@ def test_a_python_that_does_not_exist_is_an_error_and_no_traceback(ddptop_cli: C
     assert asked.returncode == 1 and asked.stderr == ""
     [check] = [one for one in json.loads(asked.stdout)["checks"] if one["id"] == "python"]
     assert check["status"] == "error" and check["remedy"]
+
+
+def test_in_a_folder_that_was_deleted_it_says_so(tmp_path, ddptop_home):
+    script = "import os; os.rmdir(os.getcwd()); from ddptop.__main__ import main; main()"
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    answer = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv[1:] = ['doctor']; {script}"],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "ddptop: the folder that you are in was deleted; go to another, and try again\n"
+    assert (answer.stdout, answer.stderr) == ("", said)

@@ -169,3 +169,34 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     status = job.cli("status", job.name).stdout
     assert "1h23m since " in status  # the time between is not counted
     job.cli("kill", job.name)
+
+
+def test_guards_that_are_stopped_for_a_while_change_nothing(launch, wait_until, trainer):
+    job = launch(10_000, 0.03, "--hang-timeout", "3")
+    wait_until(job.trains, what="training")
+    guards = job.processes()
+    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
+    server = int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
+    stopped = [*guards.values(), server]
+    own = trainer / "losses-0-0.jsonl"
+
+    def steps() -> int:
+        return len(own.read_text().splitlines())
+
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        before = steps()
+        wait_until(lambda: steps() > before + 150, what="progress of the ranks alone")
+        age_s = job.status()["snapshot_age_s"]
+        assert age_s > 3 and job.status()["guarded"] is True
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: job.status()["snapshot_age_s"] < 2, what="the supervisor to go on")
+    before = steps()
+    wait_until(lambda: job.status()["step"] > before + 100, what="steps heard again")
+    assert job.processes() == guards
+    types = {event["type"] for event in job.events()}
+    assert types == {"launched", "attempt_started", "rank_started", "training"}
+    assert job.cli("kill", job.name).returncode == 0

@@ -1,0 +1,70 @@
+"""Which commands take a job up again whose guardian was killed, and who only looks."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import ddptop.cli
+import pytest
+from ddptop.commands import attach
+from tests.runner.builders import gone, put_job
+
+from ddptop_runner import adoption, commands, procs
+from ddptop_runner.history import HistoryWriter
+
+TAKEN_UP = "ddptop: train was unguarded, its guardian had ended; taken up again\n"
+
+
+@pytest.fixture
+def taken(monkeypatch, ddptop_home) -> list[str]:
+    """The jobs that were taken up; there is one that needs it."""
+    found: list[str] = []
+
+    def take_up(view, shell):
+        found.append(view.job)
+        return adoption.TakenUp(view, ("LOST",) if "LOST" in shell else ())
+
+    monkeypatch.setattr(adoption, "take_up", take_up)
+    monkeypatch.setattr(ddptop.cli, "is_terminal", lambda: True)
+    monkeypatch.setattr(attach, "run", lambda job, **_: 0)
+    for name in ("stop", "kill", "restart_group"):
+        monkeypatch.setattr(commands, name, lambda *_: None)
+    monkeypatch.setattr(commands, "stacks", lambda *_: {"stacks": []})
+    ended = SimpleNamespace(job="train", state="finished", snapshot=None)
+    monkeypatch.setattr(commands, "wait_until_ended", lambda *_: ended)
+    monkeypatch.setattr("ddptop.commands.wait.wait_until_ended", lambda *_: ended)
+    here = procs.identify(os.getpid())
+    folder = put_job("train", {"state": "running", "guardian": gone(), "supervisor": here})
+    log = folder.log_file(0, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("a line\n")
+    HistoryWriter(folder.history_db).close()
+    put_job("guarded", {"state": "running", "guardian": here})
+    return found
+
+
+EACH = ["attach train", "status train", "logs train", "events train", "stop train", "kill train"]
+
+
+@pytest.mark.parametrize("line", ["", "ls", *EACH, "restart train", "wait train", "stacks train"])
+def test_a_command_takes_it_up_and_says_so_in_one_line(taken, capsys, line):
+    ddptop.cli.cli.main(line.split(), standalone_mode=False)
+    assert taken == ["train"]
+    assert capsys.readouterr().err.startswith(TAKEN_UP)
+
+
+@pytest.mark.parametrize(
+    "line", ["--readonly", "attach train --readonly", "status guarded", "gpus"]
+)
+def test_who_only_looks_or_looks_elsewhere_does_not(taken, capsys, line):
+    ddptop.cli.cli.main(line.split(), standalone_mode=False)
+    assert taken == []
+    assert "unguarded" not in capsys.readouterr().err
+
+
+def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):
+    monkeypatch.setenv("LOST", "1")
+    ddptop.cli.cli.main(["ls"], standalone_mode=False)
+    said = capsys.readouterr().err
+    assert said == TAKEN_UP + "ddptop: no process of it tells these variables any more: LOST\n"

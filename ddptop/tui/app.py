@@ -198,7 +198,7 @@ class DdptopApp(App[None]):
     # --- commands ------------------------------------------------------------------------------
 
     def on_operation_wanted(self, message: messages.OperationWanted) -> None:
-        """Ask first, then act."""
+        """Ask first where it does harm, then act."""
         view = message.view
         if self._refuse("doing anything to a job"):
             return
@@ -211,6 +211,10 @@ class DdptopApp(App[None]):
             operation = message.make(view)
         except DdptopError as refused:
             self._tell("", refused)
+            return
+        if not operation.question:
+            self.notify(operation.effect, markup=False)
+            self._carry_out(view.job, operation)
             return
 
         def answered(yes: bool | None) -> None:

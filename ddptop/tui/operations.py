@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from textual.worker import get_current_worker
+
 from ddptop.commands.stacks import stored_files
 from ddptop.tui import launching
 from ddptop.tui.render.units import plural
@@ -16,6 +18,7 @@ from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.logs import sanitize
 from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.saves import wanted
 
 GRACE_S = 30.0
 UNSTARTED = "No rank has started: it only leaves the queue, and is not started later."
@@ -27,6 +30,7 @@ class Operation:
     """Something to be confirmed and then done in a thread."""
 
     question: str
+    """Empty: it does no harm and is done at once, once `effect` was said."""
     effect: str
     verb: str
     done: str
@@ -122,6 +126,22 @@ def restart_group(view: AnyJob) -> Operation:
         f"{view.job}: group restart asked for",
         lambda: commands.restart_group(own),
     )
+
+
+def save(view: AnyJob) -> Operation:
+    """Ask for a checkpoint, and wait for it."""
+    own = _own(view)
+    wanted.require_running(own)
+
+    def run() -> str:
+        worker = get_current_worker()  # a person who leaves waits for nothing
+        asked = wanted.ask(own)
+        saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
+        step = "" if saved.step is None else f" at step {saved.step}"
+        return f"{view.job} saved{step}: {saved.path}"
+
+    said = f"{view.job} is asked to save; a checkpoint is waited for"
+    return Operation("", said, "Save", f"{view.job} saved", run)
 
 
 def again(view: AnyJob) -> Operation:

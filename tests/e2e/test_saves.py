@@ -89,13 +89,16 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert job.cli("checkpoint", job.name).returncode == 2
 
 
-def test_a_script_that_handles_nothing_survives_and_takes_the_flag_file(
+def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     launch_saver, wait_until, tmp_path
 ):
     job = launch_saver(
         'flag = os.environ["DDPTOP_CHECKPOINT_FILE"]',
         f'os.path.exists("{tmp_path}/look") and rank == 0 and os.path.exists(flag) '
-        'and (save("flagged"), os.remove(flag))',
+        'and (save("flagged"), os.remove(flag)); '
+        f'os.path.exists("{tmp_path}/ask") and ddptop.checkpoint_requested() '
+        'and save(f"shard-{rank}")',
+        imports="import ddptop",
     )
     wait_until(job.trains, what="all ranks to train")
     pids = [rank["pid"] for rank in job.status()["ranks"]]
@@ -111,20 +114,13 @@ def test_a_script_that_handles_nothing_survives_and_takes_the_flag_file(
     (tmp_path / "look").touch()
     answer = job.cli("checkpoint", job.name)
     assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/flagged.pt\n"), answer.stderr
-    assert job.cli("kill", job.name).returncode == 0
-
-
-def test_every_rank_is_told_by_ddptop_and_shards_are_one_checkpoint(
-    launch_saver, wait_until, tmp_path
-):
-    job = launch_saver(
-        "", 'ddptop.checkpoint_requested() and save(f"shard-{rank}")', imports="import ddptop"
-    )
-    wait_until(job.trains, what="all ranks to train")
+    # every rank is told, and what they save is one checkpoint
+    (tmp_path / "look").unlink()
+    (tmp_path / "ask").touch()
     answer = job.cli("checkpoint", job.name)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout == f"{tmp_path}/shard-0.pt\n"
+    assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/shard-0.pt\n"), answer.stderr
     assert (tmp_path / "shard-1.pt").exists()
+    assert job.status()["checkpoint"]["files"] == 2
     assert job.cli("kill", job.name).returncode == 0
 
 

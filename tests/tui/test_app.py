@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from textual.widgets import Input, Static
 
 from ddptop_runner import commands
 from ddptop_runner.errors import ControlError, DdptopError
+from ddptop_runner.model import Checkpoint
 from ddptop_runner.registry import JobView
+from ddptop_runner.saves import wanted
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -154,6 +157,39 @@ class TestOperations:
             await pilot.press("y")
             await until(pilot, lambda: calls.made)
             assert calls.made == [(command, "mlp-cpu")]
+
+    async def test_saving_is_asked_for_at_once_and_its_end_is_told(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        answered: list[Callable[[], bool]] = []
+        saved = Checkpoint(path="/run/[a].pt", at=fake_home.NOW, step=120)
+
+        def wait(view: JobView, asked: object, *, is_left: Callable[[], bool]) -> Checkpoint:
+            answered.append(is_left)
+            while len(answered) < 2 and not is_left():
+                time.sleep(0.01)
+            return saved
+
+        monkeypatch.setattr(wanted, "ask", lambda view: view.job)
+        monkeypatch.setattr(wanted, "wait", wait)
+        app = make_app("mlp-cpu")
+        async with app.run_test(notifications=True) as pilot:
+            await settle(pilot)
+            await pilot.press("c")
+            await until(pilot, lambda: answered)
+            assert isinstance(app.screen, JobScreen)
+            (toast,) = app._notifications
+            assert toast.message == "mlp-cpu is asked to save; a checkpoint is waited for"
+            answered.append(lambda: True)
+            await until(pilot, lambda: len(app._notifications) > 1)
+            assert [toast.message for toast in app._notifications][1:] == [
+                "mlp-cpu saved at step 120: /run/[a].pt"
+            ]
+            answered.clear()
+            await pilot.press("c")
+            await until(pilot, lambda: answered)
+        assert answered[0](), "whoever leaves waits for nothing"
 
     async def test_a_refusal_is_shown_with_its_hint(
         self, frozen: Path, make_app: MakeApp, calls: Calls

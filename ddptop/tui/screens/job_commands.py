@@ -32,6 +32,10 @@ class JobCommands(MonitorScreen):
         """Restart all ranks, once confirmed."""
         self._want(operations.restart_group, True)
 
+    def action_save(self) -> None:
+        """Ask for a checkpoint: it ends nothing, so nothing is to be confirmed."""
+        self._want(operations.save, True)
+
     def action_again(self) -> None:
         """Start the ended job again, once confirmed."""
         self._want(operations.again, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -34,11 +35,20 @@ def ask(view: JobView) -> SaveAsked:
         UsageError: when the job has ended, or its ranks are not at work.
         ControlError: when its supervisor does not answer, or refuses.
     """
+    require_running(view)
+    return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
+
+
+def require_running(view: JobView) -> None:
+    """Refuse a job that cannot save.
+
+    Raises:
+        UsageError: when it lives, and its ranks are not at work.
+    """
     if view.is_live and view.state not in ASKABLE:
         raise UsageError(
             f"{view.job} is {view.state}: there is no rank that could save", "ask while it runs"
         )
-    return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
 
 
 def answered(snapshot: NodeSnapshot, asked_at: dt.datetime, now: dt.datetime) -> Checkpoint | None:
@@ -62,8 +72,19 @@ def answered(snapshot: NodeSnapshot, asked_at: dt.datetime, now: dt.datetime) ->
     return last if (now - last.at).total_seconds() >= WHOLE_AFTER_S else None
 
 
-def wait(view: JobView, asked: SaveAsked, timeout_s: float = TIMEOUT_S) -> Checkpoint:
+def wait(
+    view: JobView,
+    asked: SaveAsked,
+    timeout_s: float = TIMEOUT_S,
+    is_left: Callable[[], bool] = lambda: False,
+) -> Checkpoint:
     """The checkpoint that answers a request, once it is whole.
+
+    Args:
+        view: the job.
+        asked: the request.
+        timeout_s: how long to wait.
+        is_left: whether nobody waits any more, which counts as the end of the time.
 
     Raises:
         WaitTimeoutError: when none was seen in time, saying what was asked and what can be done.
@@ -80,7 +101,7 @@ def wait(view: JobView, asked: SaveAsked, timeout_s: float = TIMEOUT_S) -> Check
             return msgspec.structs.replace(found, path=locate(found.path, found.inode))
         if not view.is_live:
             raise ControlError(f"{view.job} has {ended_in_words(view)} without a checkpoint")
-        if time.monotonic() >= deadline_s:
+        if time.monotonic() >= deadline_s or is_left():
             raise WaitTimeoutError(*why_none(view, asked, timeout_s))
         time.sleep(POLL_S)
 

@@ -58,8 +58,6 @@ class GroupAlone(FailureHandling):
         self._send_to_agent: Callable[[Message], None] | None = None
         self._concluding = False
         self._changing_agent = False
-        self._replaced_agent: int | None = None
-        """The pid of an agent that was ended for another one to take its place."""
         self._new_agent_begins = False
         """An agent was asked for, and none of its ranks has been started yet."""
         self._agent_end_seen = False
@@ -159,8 +157,6 @@ class GroupAlone(FailureHandling):
 
     def process_exited(self, pid: int, returncode: int | None, at_boottime_s: float) -> None:
         """A process ended: the agent, or an orphan whose agent had died."""
-        if pid == self._replaced_agent:
-            return
         if pid == self.agent_pid:
             self._send_to_agent = None
             self.agent_pid = None
@@ -249,8 +245,7 @@ class GroupAlone(FailureHandling):
         )
         self._around.publish()
         self._changing_agent = True  # the end of the old one is no news
-        self._replaced_agent, self.agent_pid = self.agent_pid, None
-        self._send_to_agent = None
+        self.agent_pid = self._send_to_agent = None
         await self._processes.end_leftovers(self.attempt, with_agent=True)
         await self._wait_for_memory()
         self._changing_agent = self._new_agent_wanted = False

@@ -169,6 +169,7 @@ def test_a_new_agent_that_cannot_start_ranks_ends_the_job():
         around.lost = {1}
         await group._end_attempt("hang", TRAINED, CAUSE)
         await asyncio.gather(*around.tasks)
+        group.table[1].exit = Mock(failed=True)  # of the attempt that hung
         group.agent_pid = 4_000_001
         group.process_exited(4_000_001, 1, boottime_s())
         await asyncio.gather(*around.tasks)

@@ -60,6 +60,7 @@ class RankFiles(LogsSpecs):
         """Complete each rank's variables before it is spawned; `envs` is {local_rank: env}."""
         plan = self._plan
         error_files = {}
+        _take_prepared_logs(plan["logs_dir"], list(envs.values()))
         for local_rank, env in envs.items():
             attempt, rank = env["TORCHELASTIC_RESTART_COUNT"], env["RANK"]
             folder = os.path.join(plan["logs_dir"], "attempt-" + attempt)
@@ -75,7 +76,22 @@ class RankFiles(LogsSpecs):
                 theirs = os.environ.get("PYTHONPATH")
                 env["PYTHONPATH"] = os.pathsep.join(filter(None, [plan["probe_dir"], theirs]))
         nothing = dict.fromkeys(envs, "")
-        return LogsDest(dict(nothing), dict(nothing), dict(nothing), dict(nothing), error_files)
+        # nothing to tee: for a file torch starts a thread per rank and stream, and waits for each of
+        # them before a restart
+        return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
+
+
+def _take_prepared_logs(logs_dir, envs):
+    """Make a folder of logs that hold disk blocks, prepared for the case of a full disk, ours."""
+    folder = os.path.join(logs_dir, "attempt-" + envs[0]["TORCHELASTIC_RESTART_COUNT"])
+    try:
+        if not os.path.exists(folder):
+            os.rename(os.path.join(logs_dir, ".next"), folder)
+            ours = {"rank-%s.log" % env["RANK"] for env in envs}
+            for name in set(os.listdir(folder)) - ours:
+                os.unlink(os.path.join(folder, name))
+    except OSError:
+        pass  # there is none
 
 
 def start_from_spares(spares, command):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,21 @@ from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 from ddptop_runner.upkeep import space
-from ddptop_runner.upkeep.rank_log import DEFAULT_LIMIT_BYTES, LogNews, RankLog, trim
+from ddptop_runner.upkeep.rank_log import (
+    DEFAULT_LIMIT_BYTES,
+    MIN_RESERVE_BYTES,
+    LogNews,
+    RankLog,
+    trim,
+)
 from ddptop_runner.upkeep.steady import SteadyFile
 
 RESERVE_BYTES = 2 << 20
 """Held back for the history and the job's end, for the day when the disk is full."""
 SMALL_RESERVE_BYTES = 512 * 1024
 """For the history's write-ahead log, and for the supervisor's own log."""
+NEXT_ATTEMPT = ".next"
+"""Among the folders of logs, that of the attempt to come."""
 CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0
@@ -54,6 +63,8 @@ class RunFolderKeeper:
     ) -> None:
         self._folder = folder
         self._limit = spec.log_limit_bytes or DEFAULT_LIMIT_BYTES
+        self._ranks = spec.nproc
+        self._is_next_ready = False
         self._story = story
         self._history = history
         self._snapshot_file = snapshot_file
@@ -83,6 +94,7 @@ class RunFolderKeeper:
                 continue
             self._tell_news(log)
         self._reserve_for_others()
+        self._prepare_next_attempt()
         self._given_up.tell(self._tell_given_up, now_s)
         self._dropped.tell(self._tell_dropped, now_s)
         return [*self._room_findings(), *self._history_findings(now_s), *self._log_findings()]
@@ -101,6 +113,7 @@ class RunFolderKeeper:
             for rank in logs.ranks(self._folder, attempt):
                 trim(self._folder.log_file(attempt, rank))
         trim(self._folder.supervisor_log)
+        shutil.rmtree(self._folder.logs_dir / NEXT_ATTEMPT, ignore_errors=True)
         self._reserve.release()
 
     # -- logs ------------------------------------------------------------------------------------
@@ -179,6 +192,26 @@ class RunFolderKeeper:
         if self._history is not None:  # SQLite keeps no lock on this file of its three
             wal = self._history.path.with_name(f"{self._history.path.name}-wal")
             self._reserved_wal_to = _hold(wal, self._reserved_wal_to)
+
+    def _prepare_next_attempt(self) -> None:
+        """Logs that hold blocks: on a full disk the next attempt's first print would fail.
+
+        The agent takes the folder as it is for the next attempt's.
+        """
+        folder = self._folder.logs_dir / NEXT_ATTEMPT
+        if folder.is_dir() and self._is_next_ready:
+            return
+        self._is_next_ready = False
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for rank in range(self._ranks):
+                path = folder / f"rank-{rank}.log"
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    space.reserve(fd, 0, MIN_RESERVE_BYTES)
+                finally:
+                    os.close(fd)
+            self._is_next_ready = True
 
     def _room_findings(self) -> list[Finding]:
         snapshot = self._snapshot_file

@@ -51,6 +51,8 @@ def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -
         raise UsageError(
             f"--fault {name} needs what lives only as long as this command", "leave out --detach"
         )
+    if fault.place == "device" and places.STUB_STATE not in os.environ:
+        return _again_with_driver(name, rank, arguments)
     with _place_for(fault) as out:
         request = _request_of(fault, [*SMALL, *out, *arguments])
         plan = launch.prepare(request, os.environ)
@@ -89,21 +91,26 @@ def _request_of(fault: Fault, arguments: list[str]) -> LaunchRequest:
     )
 
 
+def _again_with_driver(name: str, rank: int, arguments: list[str]) -> int:
+    """The same command once more: the loader looks for a driver only where it did at the start."""
+    with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
+        driver = places.stand_in_driver(Path(folder), 2)
+        say("ddptop: on a stand-in driver with two GPUs; the ranks themselves use the CPU")
+        command = [sys.executable, "-m", "ddptop", "demo", "--fault", name, "--rank", str(rank)]
+        again = subprocess.run([*command, *arguments], env={**os.environ, **driver}, check=False)
+        return again.returncode
+
+
 @contextmanager
 def _place_for(fault: Fault) -> Iterator[list[str]]:
     """What the fault needs around the job; more arguments for the script."""
     if fault.name == "tmux-killed":  # other jobs keep their panes
         os.environ["DDPTOP_TMUX_SOCKET"] = f"ddptop-demo-{uuid.uuid4().hex[:8]}"
-    if fault.place not in PLACES:
+    if fault.place != "disk":
         yield []
         return
     with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as name:
         folder = Path(name)
-        if fault.place == "device":
-            os.environ.update(places.stand_in_driver(folder / "driver", 2))
-            say("ddptop: on a stand-in driver with two GPUs; the ranks themselves use the CPU")
-            yield []
-            return
         with places.small_disk(folder / "disk") as disk:
             os.environ["DDPTOP_HOME"] = str(disk)
             say(f"ddptop: the run folder is on a small disk, {disk}, gone after the demo")

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ Undo = Callable[[], None]
 SCREEN_BYTES = 2000
 """A viewer that has drawn so much is up."""
 SCREEN_TIMEOUT_S = 20.0
+FILL_EVERY_S = 0.1
 GARBAGE = b"this is no longer what it was\n" * 64
 
 
@@ -148,7 +150,13 @@ def _close_terminal(view: JobView) -> Undo:
 
 
 def _damage_files(view: JobView) -> Undo:
-    view.folder.history_db.write_bytes(GARBAGE)
+    history = view.folder.history_db
+    for path in (history, history.with_name(f"{history.name}-wal")):
+        if path.exists():
+            with path.open("r+b") as file:  # under SQLite's feet: the same file, the same length
+                file.write(
+                    (GARBAGE * (path.stat().st_size // len(GARBAGE) + 1))[: path.stat().st_size]
+                )
     view.folder.node_file(view.host).write_bytes(GARBAGE)
     return _nothing
 
@@ -158,12 +166,27 @@ def _fill_disk(view: JobView) -> Undo:
     room = os.statvfs(filler.parent)
     if room.f_blocks * room.f_frsize > 1 << 30:
         raise UsageError(f"{filler.parent} is on a large file system, which will not be filled")
+    over = threading.Event()
+    thread = threading.Thread(target=_keep_filling, args=(filler, over), daemon=True)
+    thread.start()
+
+    def undo() -> None:
+        over.set()
+        thread.join()
+        filler.unlink(missing_ok=True)
+
+    return undo
+
+
+def _keep_filling(filler: Path, over: threading.Event) -> None:
+    """Take all room there is, and again what becomes free, as whoever fills disks does."""
     with filler.open("wb", buffering=0) as file:
-        for piece in (1 << 20, 4096, 1):
-            with contextlib.suppress(OSError):
-                while file.write(b"\0" * piece) == piece:
-                    pass
-    return lambda: filler.unlink(missing_ok=True)
+        while not over.is_set():
+            for piece in (1 << 20, 4096, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(b"\0" * piece) == piece:
+                        pass
+            over.wait(FILL_EVERY_S)
 
 
 _OUTSIDE: dict[str, Callable[[JobView], Undo]] = {

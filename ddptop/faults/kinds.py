@@ -125,7 +125,7 @@ FAULTS = (
         script_word="exit-0",
         restarts=True,
         event="failure",
-        says=r"exit(ed|s)?\b.*\b0\b",
+        says="while the others went on",
         names_rank=True,
     ),
     Fault(
@@ -148,7 +148,7 @@ FAULTS = (
         script_word="oom",
         restarts=True,
         event="failure",
-        says="out of memory",
+        says="out of (GPU )?memory",
         names_rank=True,
     ),
     Fault(
@@ -177,7 +177,7 @@ FAULTS = (
         expected="training goes on, and the gap in what was recorded is named",
         place="disk",
         event="alert",
-        says="(no space|disk|full)",
+        says="it was full from",
         hold_s=6.0,
     ),
     Fault(
@@ -232,7 +232,7 @@ FAULTS = (
         expected="both are begun anew, the damaged history is set aside; training goes on",
         place="job",
         event="alert",
-        says="history",
+        says="history.*set aside",
     ),
 )
 

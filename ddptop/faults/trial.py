@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -13,9 +14,10 @@ from ddptop.faults import verdict
 from ddptop.faults.commit import argument_of, commit
 from ddptop.faults.kinds import Fault
 from ddptop.faults.record import read_record
-from ddptop_runner import procs
+from ddptop_runner import logs, procs
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history_reader import HistoryReader
+from ddptop_runner.log_index import read_index
 from ddptop_runner.model import Event, NodeSnapshot, ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import JobView, read_job
@@ -29,6 +31,8 @@ READY_S = 120.0
 LOOK_S = 0.2
 COMMAND_S = 2.0
 """Between two commands, which are what takes up a job without a guardian."""
+FLOOD_LINE = re.compile(r"flood (\d+) of (\d+) ")
+EVERY_LINE = 1_000_000
 LEAVE_S = 10.0
 """How long processes of a job may be there after its end."""
 
@@ -64,6 +68,7 @@ class Trial:
         self._tell = tell
         self._was: set[str] = set()
         self._commanded_s = 0.0
+        self._flooded = False
 
     def run(self, fault: Fault, rank: int) -> Outcome:
         """Commit it once the job trains, and wait for what is expected, at most `patience_s`."""
@@ -71,11 +76,15 @@ class Trial:
         if (trouble := self._wait_until_ready()) is not None:
             outcome.complaints.append(trouble)
             return outcome
-        self._was = set()
+        self._was, self._flooded = set(), fault.name == "log-flood"
         before = self._seen(rank, time.time())
         at = outcome.committed_at = time.time()
         on = f" (rank {rank})" if fault.names_rank or fault.place == "rank" else ""
-        undo = commit(fault, read_job(self._folder), rank)
+        try:
+            undo = commit(fault, read_job(self._folder), rank)
+        except DdptopError as error:
+            outcome.complaints.append(f"it could not be committed: {error}")
+            return outcome
         self._tell(f"fault {fault.name}{on}: {fault.what}")
         self._tell(f"expected: {fault.expected}")
         undo_at = at + fault.hold_s
@@ -157,7 +166,23 @@ class Trial:
             was=frozenset(self._was),
             events=events,
             files_are_well=well,
+            flood=self._flood(view, rank) if self._flooded else None,
         )
+
+    def _flood(self, view: JobView, rank: int) -> verdict.Flood | None:
+        attempt = None if view.snapshot is None else view.snapshot.attempt
+        log = self._folder.log_file(attempt or 0, rank)
+        numbers = []
+        wanted = 0
+        for line in logs.tail_lines(log, EVERY_LINE):
+            if (found := FLOOD_LINE.match(line)) is not None:
+                numbers.append(int(found[1]))
+                wanted = int(found[2])
+        if not log.exists() or not numbers:
+            return None
+        live_bytes = log.stat().st_size - read_index(log).live_from
+        in_order = numbers == list(range(len(numbers)))
+        return verdict.Flood(wanted, len(numbers), in_order, live_bytes)
 
     def _play_the_person(self, fault: Fault) -> None:
         """A job without a guardian is taken up by the next command that anybody types."""

@@ -18,8 +18,21 @@ TROUBLE = ("failure", "hang", "group_restart", "failed")
 LATE_S = 3.0
 """What a rank did so shortly before its end may not have been heard any more: the probe speaks four
 times a second, the history is written once a second."""
+FLOOD_LIMIT_BYTES = 3 << 20
+"""The limit of `log-flood`, and what is written between two looks."""
 GAP_S = 6.0
 """A longer time without a row in the history is a gap."""
+
+
+@dataclass(frozen=True)
+class Flood:
+    """Lines that a rank wrote at once, as its log and its archives have them."""
+
+    wanted: int
+    found: int
+    in_order: bool
+    live_bytes: int
+    """Of the log, what is not in an archive."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,8 @@ class Seen:
     """Those after the fault."""
     files_are_well: bool = True
     """Whether snapshot and history can be read."""
+    flood: Flood | None = None
+    """What a log holds of the lines that flooded it."""
 
 
 def missing(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
@@ -124,11 +139,24 @@ def _agent(_rank: int, before: Seen, now: Seen) -> list[str]:
     return [] if gone else ["the agent is still shown"]
 
 
+def _flood(_rank: int, _before: Seen, now: Seen) -> list[str]:
+    flood = now.flood
+    if flood is None or not flood.found:
+        return ["the flood is not in the log"]
+    found = []
+    if flood.found != flood.wanted or not flood.in_order:
+        found.append(f"{flood.found} of {flood.wanted} lines are in the log and its archives")
+    if flood.live_bytes > FLOOD_LIMIT_BYTES:
+        found.append(f"{flood.live_bytes} bytes of the log are not archived")
+    return found
+
+
 def _set_aside(rank: int, _before: Seen, now: Seen) -> list[str]:
     return [] if rank in now.set_aside else [f"GPU {rank} is not set aside"]
 
 
 _EXTRA = {
+    "log-flood": _flood,
     "stop": _paused,
     "supervisor-killed": _supervisor,
     "guardian-killed": _guardian,
@@ -150,8 +178,9 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
             found.append(f"the start of attempt {attempt} is not told")
         if not started or started != ended:
             found.append(f"attempt {attempt}: ranks {started} started, {ended} ended")
-    if events and events[-1].type not in ("finished", "failed", "stopped"):
-        found.append(f"the last event is {events[-1].type}")
+    ends = [event for event in events if event.type in ("finished", "failed", "stopped")]
+    if len(ends) != 1:
+        found.append(f"{len(ends)} events tell of the end instead of one")
     return found
 
 

@@ -1,0 +1,74 @@
+"""True causes of real failures: one job whose attempts fail in different ways, then ends well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SCRIPT = """
+import atexit, os, sys, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def leave_slowly():
+    open(sys.argv[0] + ".leaving", "w").close()
+    time.sleep(60)
+
+
+def check(step):
+    if attempt == 0:  # its victim dies first, for the traceback is printed long before its own end
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+            file.write('{"message": {"message": "ValueErr')
+        atexit.register(leave_slowly)
+        raise ValueError(f"damaged sample at {step}")
+    sys.exit(0)
+
+
+for step in range(1, 9):
+    if step == 8 and rank == 1 and attempt < 2:
+        time.sleep(0.5)
+        check(step)
+    if step == 8 and rank == 0 and attempt == 0:
+        while not os.path.exists(sys.argv[0] + ".leaving"):
+            time.sleep(0.05)
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9")
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.1)
+dist.barrier()
+if rank == 0:
+    time.sleep(4)  # it saves what was trained; longer than an early exit may go unseen
+"""
+
+
+def test_each_failure_names_the_rank_that_caused_it_and_a_good_end_names_none(
+    launch_script,
+):
+    job = launch_script(SCRIPT, "--max-restarts", "9")
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["cause"], status["attempt"]) == ("finished", None, 2)
+    raised, left = job.events("failure")
+    assert raised["rank"] == left["rank"] == 1
+    assert "raised an exception" in raised["message"]
+    assert "ValueError: damaged sample at 8 (at " in raised["message"]
+    assert "script.py:22 in check)" in raised["message"]
+    assert "Rank 0 lost its connection to it" in raised["message"]
+    assert "exited with 0 at step 7 while the others went on" in left["message"]
+    assert left["exit_code"] == 0
+    assert not any("early" in event["message"] for event in job.events("alert"))
+    kept = Path(raised["evidence"])
+    assert raised["message"].startswith((kept / "summary.txt").read_text().splitlines()[0])
+    assert (kept / "error-rank-1.json").read_text().endswith('"ValueErr')
+    names = {path.name for path in kept.iterdir()}
+    assert {"proc-rank-1.txt", "stacks-rank-1.txt", "tail-rank-0.txt", "snapshot.json"} <= names

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ def test_log_destinations_begin_with_the_five_maps_that_the_agent_fills():
     names = [field.name for field in dataclasses.fields(LogsDest)]
     assert names[:5] == ["stdouts", "stderrs", "tee_stdouts", "tee_stderrs", "error_files"]
     assert parameters(LogsSpecs.reify)[:2] == ["self", "envs"]
+
+
+def test_torch_gets_no_file_to_follow_for_a_rank(tmp_path):
+    """A thread per rank and stream would poll it, and a restart would wait for each of them."""
+    from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+
+    from ddptop_runner.agent.elastic import RankFiles
+
+    plan = {"logs_dir": str(tmp_path), "save_flag": "", "probe_dir": None}
+    envs = {rank: {"TORCHELASTIC_RESTART_COUNT": "0", "RANK": str(rank)} for rank in (0, 1)}
+    files = RankFiles(plan).reify(envs)
+    for followed in (files.tee_stdouts, files.tee_stderrs):
+        assert TailLog("rank", followed, sys.stdout)._threadpool is None
+    assert sorted(files.stdouts) == sorted(files.error_files) == [0, 1]
 
 
 def test_the_rendezvous_has_every_method_that_torch_asks_for():

@@ -76,7 +76,7 @@ class DdptopApp(App[None]):
         self._first_is_foreign = watched is not None
         self._readonly = readonly
         self._tick_s = tick_s
-        self.collector = Collector(self.post_message, now, machine, watched)
+        self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
         """Looks at everything, in a thread."""
         self.latest: Snapshot | None = None
         """The latest look."""

@@ -7,7 +7,9 @@ widget; a slow disk makes the figures old, and never the keys slow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import os
 import threading
 import time
 from collections import deque
@@ -39,6 +41,8 @@ from ddptop_runner.registry import AnyJob, JobView
 
 JOIN_S = 2.0
 CAUSE_LINES = 12
+TRY_AGAIN_S = 30.0
+"""A job that could not be taken up again is left alone for this long."""
 COST_LOOKS = 10
 """The viewer's own CPU is told as the mean over so many looks."""
 
@@ -52,8 +56,15 @@ class Collector:
         now: Callable[[], dt.datetime] = utc_now,
         machine: Callable[[], Machine] = read_machine,
         watched: ForeignJob | None = None,
+        *,
+        takes_up: bool = False,
     ) -> None:
-        """Args: where messages go, the clock, the machine's figures, and what was pointed at."""
+        """Args: where messages go, the clock, the machine's figures, and what was pointed at.
+
+        With `takes_up` a job whose guardian was killed gets a new one.
+        """
+        self._takes_up = takes_up
+        self._tried: dict[str, float] = {}
         self.wish = Wish()
         """What to look at; replaced as a whole by the screens."""
         self._deliver = deliver
@@ -115,6 +126,8 @@ class Collector:
     def _look_and_deliver(self, wish: Wish) -> None:
         snapshot = self.look(wish)
         self._deliver(SnapshotReady(snapshot))
+        if self._takes_up:
+            self._take_up(snapshot.jobs)
         view = None if snapshot.detail is None else snapshot.detail.view
         read: LogRead | None = None
         if isinstance(view, ForeignView) and wish.follow:
@@ -126,6 +139,19 @@ class Collector:
             self._foreign.forget_log()
         if read is not None:
             self._deliver(read)
+
+    def _take_up(self, views: Iterable[AnyJob]) -> None:
+        """Give jobs a new guardian that need one; where that fails, not again for a while."""
+        for view in views:
+            if not isinstance(view, JobView) or not view.needs_guardian:
+                continue
+            if time.monotonic() - self._tried.get(view.job, -TRY_AGAIN_S) < TRY_AGAIN_S:
+                continue
+            self._tried[view.job] = time.monotonic()
+            from ddptop_runner import adoption
+
+            with contextlib.suppress(DdptopError, OSError):
+                adoption.take_up(view, os.environ)
 
     def look(self, wish: Wish) -> Snapshot:
         """One look at what the wish names."""

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import ddptop.cli
 import pytest
 from ddptop.commands import attach
+from ddptop.tui.collector import Collector
+from ddptop.tui.snapshot import Wish
 from tests.runner.builders import gone, put_job
 
 from ddptop_runner import adoption, commands, procs
@@ -61,6 +63,14 @@ def test_who_only_looks_or_looks_elsewhere_does_not(taken, capsys, line):
     ddptop.cli.cli.main(line.split(), standalone_mode=False)
     assert taken == []
     assert "unguarded" not in capsys.readouterr().err
+
+
+def test_an_open_screen_takes_it_up_too_and_does_not_try_at_every_look(taken):
+    for takes_up in (False, True):
+        collector = Collector(lambda _: None, takes_up=takes_up)
+        for _ in range(3):
+            collector._look_and_deliver(Wish(devices=False, foreign=False))
+        assert taken == (["train"] if takes_up else [])
 
 
 def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):

@@ -59,6 +59,8 @@ _EVENT_STYLES: dict[str, str] = {
     "failure": "bad",
     "failed": "bad",
     "group_restart": "warn",
+    "guardian_restarted": "warn",
+    "lost": "bad",
     "gpu_lost": "bad",
     "alert": "warn",
     "supervisor_restarted": "warn",

@@ -103,6 +103,28 @@ def test_metrics_give_way_to_the_size_limit(env: pytest.MonkeyPatch) -> None:
     assert len(record.metrics) == 200
 
 
+def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
+    env: pytest.MonkeyPatch,
+) -> None:
+    env.setenv("DDPTOP_JOB_ID", "j" * 60 + "@1f2e")
+    record = Recorder()
+    record.metric("lr", 0.5)
+    speaker = sender.Sender(record)
+    for length, has_place in ((50, True), (120, False)):
+        path = "/" + "\xe9" * length  # six bytes each, in JSON
+        record.has_saved(path, 25305.387596417, 25305.987596417, 10**6, 10**12, 10**12)
+        speaker.flight.collectives = {str(n) * 32: [10**6, 10**6] for n in range(9)}
+        speaker.phases.stands_at = "\xe9" * 60
+        speaker.flight.path = "/" + "x" * 300
+        data = sender.encode(speaker.message())
+        message = decode_message(data)
+        assert message is not None and len(data) <= MAX_BYTES
+        assert message.saved is not None and message.saved.path == path
+        assert len(message.collectives) == 9 and message.metrics == {}
+        assert (message.stands_at is not None) == has_place
+        assert message.flight_record is None
+
+
 def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "s"
     env.setenv("DDPTOP_PROBE_SOCK", str(path))

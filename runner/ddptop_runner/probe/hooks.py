@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file or in device.py. A patch that does
-not fit the torch at hand is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, in device.py or in flight.py. A
+patch that does not fit the torch at hand is left out; the rest still works.
 """
 
 from __future__ import annotations

@@ -157,6 +157,28 @@ def test_a_failure_is_counted_and_told_once_and_the_rest_of_its_wait_is_waited()
     run(scenario)
 
 
+def test_what_was_told_before_the_snapshot_could_be_written_is_not_told_again():
+    async def scenario() -> None:
+        group, around = begin()
+        group._group_started({"attempt": 0, "workers": WORKERS})
+        around.publish()
+        before = around.published
+        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        while group.restart_at_s is None:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        around.published = before
+        group, around = begin(around.die())
+        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        while group.restart_at_s is None:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        assert group.restarts_used == 1
+        assert (len(told("failure")), len(told("group_restart"))) == (1, 1)
+
+    run(scenario)
+
+
 def test_a_stop_has_what_was_left_of_its_grace():
     async def scenario() -> None:
         code = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); input()"

@@ -43,6 +43,12 @@ def grandchild_of(parent: subprocess.Popen[str]) -> ProcessId:
     return procs.identify(int(parent.stdout.readline()))
 
 
+def let_it_finish(parent: subprocess.Popen[str]) -> None:
+    assert parent.stdin is not None
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+
+
 def end_of(process: ProcessId, end) -> int | None:
     """What a watch tells of a process that `end` ends."""
 
@@ -66,25 +72,26 @@ def end_of(process: ProcessId, end) -> int | None:
     return asyncio.run(body())
 
 
+TOLD = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2]) >= (6, 15)
+"""Whether this kernel tells the exit status of a process that was reaped."""
+
+
 def test_how_it_ended_is_known_or_said_to_be_unknown_but_never_made_up(parent):
     process = grandchild_of(parent)
     returncode = end_of(process, lambda: os.kill(process.pid, signal.SIGKILL))
     assert returncode in (-signal.SIGKILL, None)
-    kernel = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-    if kernel >= (6, 15):
-        assert returncode == -signal.SIGKILL
     parent.stdin.write("\n")
 
 
 def test_without_the_kernels_word_it_is_unknown(parent, monkeypatch):
     monkeypatch.setattr(process_watch, "_PIDFD_GET_INFO", 0)
     process = grandchild_of(parent)
+    assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0: nobody can know
 
-    def end() -> None:
-        parent.stdin.write("\n")
-        parent.stdin.flush()
 
-    assert end_of(process, end) is None  # it was 0, which nobody can know
+def test_a_kernel_that_knows_is_believed(parent):
+    process = grandchild_of(parent)
+    assert end_of(process, lambda: let_it_finish(parent)) == (0 if TOLD else None)
 
 
 def test_without_pidfds_it_is_seen_all_the_same(parent, monkeypatch):

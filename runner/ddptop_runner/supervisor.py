@@ -151,7 +151,8 @@ class Supervisor:
             self.spawn(self._feed.start())
         self._group.leave_queue(spec)
         self._story.tell("launched", launched_in_words(spec), attempt=self._group.attempt)
-        env = job_environment(spec.devices, by_uuid=by_uuid(spec))
+        by_uuid = spec.queue is not None and spec.queue.by_uuid
+        env = job_environment(spec.devices, by_uuid=by_uuid)
         self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
 
     async def _shut_down(self) -> None:
@@ -300,8 +301,8 @@ class Supervisor:
         report = self.device_report()
         lost = report is not None and any(gpu.lost for gpu in report.gpus)
         env = {}
-        if lost or self._devices_changed:
-            env = job_environment(self._spec.devices, by_uuid=lost or by_uuid(self._spec))
+        if lost or self._devices_changed:  # any device of the machine may be lost: no indices
+            env = job_environment(self._spec.devices, by_uuid=True)
         self._ask_for_agent(attempt, restarts_left, env)
 
     def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
@@ -352,11 +353,6 @@ class Supervisor:
             guardian=self._guardian,
             supervisor=self._self,
         )
-
-
-def by_uuid(spec: JobSpec) -> bool:
-    """Whether devices were named to the job by UUID when it left the queue."""
-    return spec.queue is not None and spec.queue.by_uuid
 
 
 async def supervise(folder: RunFolder, channel: socket.socket) -> int:

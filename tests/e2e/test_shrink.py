@@ -101,7 +101,8 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     assert f"`ddptop restart {job.name}` takes it back" in status["alerts"][0]["message"]
     assert job.cli("restart", job.name).returncode == 0
     wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
-    assert "sees 0,1,2 world 3" in seen(2)
+    uuids = ",".join(stub.gpu(index).uuid for index in range(3))
+    assert f"sees {uuids} world 3" in seen(2)
     status = job.status()
     assert (status["world_size"], status["set_aside"], status["restarts_used"]) == (3, [], 1)
     assert "taken back" in job.events("group_restart")[-1]["message"]

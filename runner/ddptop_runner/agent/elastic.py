@@ -76,8 +76,7 @@ class RankFiles(LogsSpecs):
                 theirs = os.environ.get("PYTHONPATH")
                 env["PYTHONPATH"] = os.pathsep.join(filter(None, [plan["probe_dir"], theirs]))
         nothing = dict.fromkeys(envs, "")
-        # nothing to tee: for a file torch starts a thread per rank and stream, and waits for each of
-        # them before a restart
+        # no file to tee: torch would follow each in a thread, and wait for them before a restart
         return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
 
 

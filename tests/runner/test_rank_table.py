@@ -91,6 +91,22 @@ def test_a_loss_that_is_not_finite_replaces_the_last_good_one(table):
     assert (sample.loss, sample.loss_state, sample.loss_step) == (None, "nan", 4)
 
 
+def test_a_bad_loss_is_known_by_where_it_began(table):
+    fields = {"loss_bad_since": 8, "loss_last_good": 2.5}
+    table.hear(message(loss_state="nan", loss_step=9, **fields), 0)
+    sample = table[0].sample(101.0, probe=True)
+    assert (sample.loss_bad_since, sample.loss_last_good) == (8, 2.5)
+
+
+def test_signals_are_only_those_of_the_rank_s_own_process(table):
+    """A launcher that a rank is would be ended by what the process that it started handles."""
+    table.hear(message(pid=PID + 1, save_signals=[10]), 0)
+    assert table[0].save_signals == []
+    table.hear(message(save_signals=[12]), 0)
+    table.hear(message(pid=PID + 1, save_signals=[10]), 0)
+    assert table[0].save_signals == [12]
+
+
 def test_smallest_and_largest_loss_are_those_since_the_last_snapshot(table):
     for low, high in ((2.0, 3.0), (1.5, 2.5), (None, None)):
         fields = {"loss": 2.2, "loss_state": "ok", "loss_min": low, "loss_max": high}

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ddptop_runner.model import RankSample
-from ddptop_runner.saves.loss_watch import LossWatch
+from ddptop_runner.saves.loss_watch import APART_FOR_S, ENOUGH_LOOKS, LossWatch
 
 LIVES = int(os.environ.get("DDPTOP_LOSS_LIVES", "6"))
 """Of each shape of healthy losses; 60 of each make 300."""
@@ -165,6 +165,12 @@ def test_a_rank_that_comes_back_is_told_no_more():
     )
     assert found
     assert found[-1][0] < 140
+
+
+def test_a_distance_must_last_for_seconds_as_well():
+    """Fast steps: many of them soon, but nothing is told before the seconds have passed."""
+    found = found_in(lambda number, second: 9.0 if number == 0 else 2.0, 4, 60, steps_per_s=500)
+    assert found[0][0] == (ENOUGH_LOOKS - 1) + APART_FOR_S
 
 
 def test_slow_steps_must_be_many_too():

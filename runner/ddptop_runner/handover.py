@@ -99,12 +99,11 @@ def take(path: Path) -> Handover:
         ValueError: when it is not a hand-over.
     """
     data = path.read_text(encoding="utf-8", errors="surrogateescape")
+    path.unlink()
     try:
-        given = Handover(**json.loads(data))
+        return Handover(**json.loads(data))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a hand-over: {error}") from error
-    path.unlink()
-    return given
 
 
 def apply_limits(soft_limits: dict[str, int]) -> None:

@@ -33,11 +33,11 @@ def expired(
         limit_bytes: keep the latest that take no more than this together; None keeps all.
         now: the time.
     """
-    gone, kept_bytes, is_over = [], 0, False
+    gone, kept_bytes = [], 0
     for run in sorted(runs, key=lambda run: run.ended_at, reverse=True):
         is_old = days is not None and (now - run.ended_at).total_seconds() > days * 86_400
         kept_bytes += 0 if is_old else run.size_bytes
-        is_over = is_over or (limit_bytes is not None and kept_bytes > limit_bytes)
+        is_over = limit_bytes is not None and kept_bytes > limit_bytes
         if is_old or is_over:
             gone.append(run)
     return gone[::-1]

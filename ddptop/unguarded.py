@@ -6,10 +6,14 @@ Nothing is imported where every job is guarded, which is the usual case.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 from ddptop.output import say
 from ddptop_runner.registry import JobView, read_job
+
+TRY_AGAIN_S = 30.0
+"""A job that could not be taken up again is left alone for this long."""
 
 
 def guard(views: Iterable[JobView]) -> None:
@@ -37,3 +41,19 @@ def taken_up(view: JobView) -> JobView:
     if done.missing:
         say(f"ddptop: no process of it tells these variables any more: {', '.join(done.missing)}")
     return done.view
+
+
+class KeptGuarded:
+    """Takes a job up again whenever it needs it, for who looks at it again and again."""
+
+    def __init__(self) -> None:
+        self._tried_s: float | None = None
+
+    def __call__(self, view: JobView) -> None:
+        """Look at it as it is now."""
+        if not view.needs_guardian:
+            return
+        now_s = time.monotonic()
+        if self._tried_s is None or now_s - self._tried_s >= TRY_AGAIN_S:
+            self._tried_s = now_s
+            taken_up(view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.unguarded import taken_up
+from ddptop.unguarded import KeptGuarded, taken_up
 from ddptop_runner.commands import wait_until_ended
 from ddptop_runner.registry import JobView, resolve
 
@@ -13,7 +13,7 @@ NOT_WORTH_REQUEUEING = 93
 
 def run(job: str | None, timeout_s: float | None) -> int:
     """Wait, then return the exit status that stands for the job's end."""
-    return exit_status(wait_until_ended(taken_up(resolve(job)), timeout_s))
+    return exit_status(wait_until_ended(taken_up(resolve(job)), timeout_s, KeptGuarded()))
 
 
 def exit_status(view: JobView) -> int:

@@ -128,6 +128,7 @@ class AttemptRecord:
         for known in memory.exits:
             self.table[known.rank].exit = known.as_exit()
         self.was_started = memory.was_started
+        self.first_step_after_s = memory.first_step_after_s
         self._ending_ranks_at_s = memory.ending_ranks_at_s
         self._failed_by_themselves = frozenset(memory.failed_by_themselves)
         self._suspected = memory.suspected
@@ -137,6 +138,7 @@ class AttemptRecord:
         return GroupMemory(
             was_started=self.was_started,
             attempt_started_s=self.attempt_started_s,
+            first_step_after_s=self.first_step_after_s,
             exits=[
                 KnownExit(
                     rank=exit_.rank,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ddptop_runner import control, procs
@@ -122,8 +123,17 @@ def checkpoint(view: JobView) -> dict[str, Any]:
     return asked
 
 
-def wait_until_ended(view: JobView, timeout_s: float | None = None) -> JobView:
+def wait_until_ended(
+    view: JobView,
+    timeout_s: float | None = None,
+    at_each_look: Callable[[JobView], object] | None = None,
+) -> JobView:
     """The job's last view, once no process of it is left.
+
+    Args:
+        view: the job.
+        timeout_s: how long to wait; None: for ever.
+        at_each_look: called with each view on the way.
 
     Raises:
         WaitTimeoutError: when it still lives after `timeout_s`.
@@ -134,6 +144,8 @@ def wait_until_ended(view: JobView, timeout_s: float | None = None) -> JobView:
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
         time.sleep(POLL_S)
         view = read_job(view.folder)
+        if at_each_look is not None:
+            at_each_look(view)
     _wait_for_guardian(view)
     return view
 

@@ -64,6 +64,7 @@ class GroupMemory(Base, frozen=True, kw_only=True):
 
     was_started: bool = True
     attempt_started_s: float | None = None
+    first_step_after_s: float | None = None
     exits: list[KnownExit] = []
     last_step_s: dict[int, float] = {}
     """By rank."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import ddptop.cli
 import pytest
+from ddptop import unguarded
 from ddptop.commands import attach
 from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Wish
@@ -14,6 +15,8 @@ from tests.runner.builders import gone, put_job
 
 from ddptop_runner import adoption, commands, procs
 from ddptop_runner.history import HistoryWriter
+from ddptop_runner.paths import run_folder
+from ddptop_runner.registry import read_job
 
 TAKEN_UP = "ddptop: train was unguarded, its guardian had ended; taken up again\n"
 
@@ -78,3 +81,12 @@ def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):
     ddptop.cli.cli.main(["ls"], standalone_mode=False)
     said = capsys.readouterr().err
     assert said == TAKEN_UP + "ddptop: no process of it tells these variables any more: LOST\n"
+
+
+def test_who_waits_for_its_end_takes_it_up_meanwhile(taken):
+    look = unguarded.KeptGuarded()
+    for job in ("guarded", "train", "train", "guarded"):
+        look(read_job(run_folder(job)))
+    assert taken == ["train"]
+    unguarded.KeptGuarded()(read_job(run_folder("train")))
+    assert taken == ["train", "train"]

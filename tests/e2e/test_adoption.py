@@ -105,7 +105,8 @@ def test_sigterm_to_a_guardian_ends_nothing(launch, wait_until):
     os.kill(guards["guardian"], signal.SIGTERM)
     step = job.status()["step"]
     wait_until(lambda: job.status()["step"] > step + 5, what="progress")
-    assert job.processes() == guards
+    assert guardians_of(job) == [guards["guardian"]]
+    assert job.status()["guarded"] is True
     # with the supervisor's it is the end of a login or of the machine: the guardian goes, too
     for role in ("supervisor", "guardian"):
         os.kill(guards[role], signal.SIGTERM)

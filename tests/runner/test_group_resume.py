@@ -114,6 +114,7 @@ def test_each_exit_is_known_exactly_and_told_once():
     async def scenario() -> None:
         group, around = begin()
         group._group_started({"attempt": 0, "workers": WORKERS})
+        group.first_step_after_s = 3.5
         group.rank_exited(exited(1, -9, 100.25))
         group._ending_ranks_at_s = 100.5
         group.rank_exited(exited(0, 143, 101.0))
@@ -123,7 +124,7 @@ def test_each_exit_is_known_exactly_and_told_once():
         assert group.table.exits() == before
         assert (before[1].returncode, before[1].ended_by_us) == (-9, False)
         assert before[0].ended_by_us
-        assert group.attempt_started_s == started_s
+        assert (group.attempt_started_s, group.first_step_after_s) == (started_s, 3.5)
         group.rank_exited(exited(1, -9, 100.25))  # the agent repeats it
         assert len(told("rank_exited")) == 2
 

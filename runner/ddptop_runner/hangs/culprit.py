@@ -46,7 +46,7 @@ def find(standings: Sequence[Standing], ended: Sequence[RankProgress] = ()) -> C
         if found := sign(standings, ended):
             return found
     if len(standings) > 1:
-        for other_sign in (_by_steps, _by_silence, _by_waiting, _by_place):
+        for other_sign in (_by_steps, _by_silence, _by_mismatch, _by_waiting, _by_place):
             if found := other_sign(standings):
                 return found
     return Culprits(_numbers(standings), _together(standings), named=False)
@@ -75,12 +75,19 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
         verb = "wait" if len(waiting) > 1 else "waits"
-        because = (
-            f"{name_ranks(numbers)} did not enter collective {last + 1}{where}, "
-            f"{name_ranks(waiting)} {verb} in collective {latest}{_ended_in_words(those)}"
+        unheard = any(rank.alive and _is_unheard(rank) for rank in those)
+        missing = (
+            f"was last heard before collective {last + 1}{where}"
+            if unheard
+            else f"did not enter collective {last + 1}{where}"
         )
-        found = Culprits(numbers, because, proven=_is_shared(group))
-        if roots and found.proven:
+        because = (
+            f"{name_ranks(numbers)} {missing}, "
+            f"{name_ranks(waiting)} {verb} in collective {latest}"
+            f"{_ended_in_words(those)}{_silent_in_words(those)}"
+        )
+        found = Culprits(numbers, because, proven=_is_shared(group) and not unheard)
+        if roots and _is_shared(group):
             return found
         unsure = unsure or found
     return unsure
@@ -120,12 +127,14 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
     proven = all(standing.doing == "collective" for standing in ahead) and all(
         standing.doing != "collective" for standing in behind
     )
-    return Culprits(numbers, because + _silent_in_words(behind), proven=proven)
+    return Culprits(
+        numbers, because + _silent_in_words([standing.rank for standing in behind]), proven
+    )
 
 
 def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
     """Whose interpreter does not answer, while others' do."""
-    silent = [standing for standing in standings if _is_unheard(standing)]
+    silent = [standing for standing in standings if _is_unheard(standing.rank)]
     if not silent or len(silent) == len(standings):
         return None
     numbers = _numbers(silent)
@@ -136,6 +145,21 @@ def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
         f"{'its interpreter does' if one else 'their interpreters do'} not answer"
     )
     return Culprits(numbers, because)
+
+
+def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
+    """All have entered the same collective, and it does not complete: no one's absence."""
+    ranks = [standing.rank for standing in standings]
+    for group, entered in ranks[0].enqueued.items():
+        if _is_shared(group) and all(
+            rank.enqueued.get(group) == entered > rank.completed.get(group, entered)
+            for rank in ranks
+        ):
+            places = sorted({rank.stands_at for rank in ranks if rank.stands_at})
+            apart = f"; they stand at {' and at '.join(places[:3])}" if len(places) > 1 else ""
+            because = f"all ranks wait in collective {entered}, which does not complete{apart}"
+            return Culprits(_numbers(standings), because, named=False)
+    return None
 
 
 def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
@@ -192,13 +216,13 @@ def _stand(standings: Sequence[Standing]) -> str:
     return f" stand{'s' if len(standings) == 1 else ''} at {', '.join(places)}"
 
 
-def _silent_in_words(standings: Sequence[Standing]) -> str:
-    silent = [standing.rank.rank for standing in standings if _is_unheard(standing)]
+def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
+    silent = any(rank.alive and _is_unheard(rank) for rank in ranks)
     return "; its interpreter does not answer" if silent else ""
 
 
-def _is_unheard(standing: Standing) -> bool:
-    return (standing.rank.unheard_s or 0.0) > UNHEARD_S
+def _is_unheard(rank: RankProgress) -> bool:
+    return (rank.unheard_s or 0.0) > UNHEARD_S
 
 
 def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:

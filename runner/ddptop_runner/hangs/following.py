@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from ddptop_runner.hangs.allowances import FLOORS_S
 from ddptop_runner.hangs.types import RankProgress, Standing
 from ddptop_runner.model import Phase
 
-BUSY_SHARE = 0.2
-"""Of one core."""
+BUSY_SHARE = 0.05
+"""Of one core. A rank that only waits uses a tenth of this, with its probe."""
+STILL_SHARE = 0.005
 CPU_WINDOW_S = 10.0
 CPU_SPAN_S = 3.0
 """Least time over which CPU use is judged."""
@@ -27,7 +29,7 @@ WARM_COLLECTIVES = 20
 """Before this many the first of everything still happens."""
 
 
-def is_warm(ranks: list[RankProgress], *, first_step: bool) -> bool:
+def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
     """Whether the start is over for the group.
 
     Args:
@@ -41,17 +43,41 @@ def is_warm(ranks: list[RankProgress], *, first_step: bool) -> bool:
     )
 
 
-def what_it_does(rank: RankProgress, *, warm: bool, only_collectives: bool) -> Phase:
+def held_up(ranks: Sequence[RankProgress]) -> frozenset[int]:
+    """Ranks that have entered a collective which is not complete and which others did not enter.
+
+    One that all have entered says nothing: it runs, or the recorder is late to tell its end.
+
+    Args:
+        ranks: those that live, and those that ended.
+    """
+    fewest: dict[str, int] = {}
+    for rank in ranks:
+        for group, count in rank.enqueued.items():
+            fewest[group] = min(count, fewest.get(group, count))
+    return frozenset(
+        rank.rank
+        for rank in ranks
+        if rank.alive
+        and any(
+            count > max(fewest[group], rank.completed.get(group, count))
+            for group, count in rank.enqueued.items()
+        )
+    )
+
+
+def what_it_does(rank: RankProgress, *, waits: bool, warm: bool, only_collectives: bool) -> Phase:
     """The phase that counts for a rank: as the probe recognised it, else from what is known.
 
     Args:
         rank: at this look.
+        waits: whether it is one of those that are `held_up`.
         warm: whether the group's start is over.
         only_collectives: whether the group has been seen to run, and takes no steps.
     """
     if rank.phase in RECOGNISED and rank.phase is not None:
         return rank.phase
-    if rank.phase == "collective" or rank.pending:
+    if rank.phase == "collective" or waits:
         return "collective"
     if rank.phase == "start" and not only_collectives:
         return "start"
@@ -105,7 +131,8 @@ class Following:
         self._completed = {**self._completed, **rank.completed}
         if not (stepped or moved or collected):
             return None
-        since_s = 0.0 if collected else max(0.0, min(rank.since_progress_s, passed_s))
+        has_stamp = bool(stepped or moved)
+        since_s = max(0.0, min(rank.since_progress_s, passed_s)) if has_stamp else 0.0
         at_s = max(self.progress_s, now_s - since_s)
         interval_s = (at_s - self.progress_s) / max(1, stepped)
         self.progress_s = at_s
@@ -114,8 +141,10 @@ class Following:
 
     def note_signs(self, rank: RankProgress, doing: Phase, now_s: float) -> None:
         """Note activities that belong to what the rank does."""
-        changed = rank.phase != self._phase and (
-            rank.phase in RECOGNISED or self._phase in RECOGNISED
+        changed = (
+            self.doing is not None  # of an earlier supervisor's look nothing is known
+            and rank.phase != self._phase
+            and (rank.phase in RECOGNISED or self._phase in RECOGNISED)
         )
         took = (
             rank.batches is not None and self._batches is not None and rank.batches > self._batches
@@ -150,12 +179,17 @@ class Following:
         while len(self._cpu) > 2 and self._cpu[1][0] <= now_s - CPU_WINDOW_S:
             self._cpu.popleft()
 
-    def busy(self, rank: RankProgress, now_s: float) -> bool | None:
-        """Whether the rank uses the CPU; None while too little was seen."""
+    def cpu_share(self, rank: RankProgress, now_s: float) -> float | None:
+        """How much of a core the rank uses; None while too little was seen."""
         if rank.cpu_s is None or not self._cpu or now_s - self._cpu[0][0] < CPU_SPAN_S:
             return None
         since_s, cpu_s = self._cpu[0]
-        return rank.cpu_s - cpu_s >= BUSY_SHARE * (now_s - since_s)
+        return (rank.cpu_s - cpu_s) / (now_s - since_s)
+
+    def busy(self, rank: RankProgress, now_s: float) -> bool | None:
+        """Whether the rank uses the CPU; None while too little was seen."""
+        share = self.cpu_share(rank, now_s)
+        return None if share is None else share >= BUSY_SHARE
 
     def begin_anew(self, now_s: float) -> None:
         """Nothing counts of what was awaited."""
@@ -164,6 +198,7 @@ class Following:
 
     def standing(self, rank: RankProgress, now_s: float) -> Standing:
         """For the verdict."""
+        share = self.cpu_share(rank, now_s)
         batches = None
         if rank.batches is not None and self._doing_batches is not None:
             batches = rank.batches - self._doing_batches
@@ -172,7 +207,8 @@ class Following:
             doing=self.doing or "start",
             silent_s=now_s - self.progress_s,
             idle_s=now_s - max(self.sign_s, self.progress_s),
-            busy=self.busy(rank, now_s),
+            busy=None if share is None else share >= BUSY_SHARE,
+            is_still=None if share is None else share < STILL_SHARE,
             batches=batches,
         )
 

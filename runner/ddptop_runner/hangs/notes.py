@@ -9,6 +9,7 @@ from ddptop_runner.spans import name_ranks
 SHOWN_AFTER_S = 2.0
 """What lasts shorter only flickers."""
 UNKNOWN_AFTER_S = 30.0
+DEAF = "no probe is heard any more: whether it progresses is unknown"
 
 
 def of_unknown(rank: RankProgress) -> str | None:

@@ -66,6 +66,8 @@ class Standing:
     """Since its last sign of life: progress, or an activity that belongs to what it does."""
     busy: bool | None = None
     """Whether it and its descendants use the CPU; None while that is not known."""
+    is_still: bool | None = None
+    """Whether they use next to none: what trains, sleeps or waits for the network uses more."""
     batches: int | None = None
     """Taken since `doing` began."""
 

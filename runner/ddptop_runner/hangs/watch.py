@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddptop_runner.hangs import notes
-from ddptop_runner.hangs.following import Following, is_warm, what_it_does
+from ddptop_runner.hangs.following import Following, held_up, is_warm, what_it_does
 from ddptop_runner.hangs.learned import Learned
 from ddptop_runner.hangs.types import HangLook, HangVerdict, RankProgress, Standing
 from ddptop_runner.hangs.verdict import UNEXPLAINED, Judgement, judge
@@ -21,6 +21,9 @@ QUIET_FLOOR_S = 5.0
 LOOK_S = 1.25
 """Between a rank's last step and the look that shows it quiet pass this much more: a datagram's
 wait and a tick. What is promised is the moment at which it is shown."""
+
+DEAF_S = 20.0
+"""When no probe at all is heard for this long, it may be the socket that is gone."""
 
 HELD_S = 5.0
 """For how long others must be seen to wait for a rank before it is suspected."""
@@ -87,6 +90,9 @@ class HangWatch:
         explained.update(self._notes(standings, judgement, paused, quiet))
         if paused or len(known) < len(alive):
             return HangLook(quiet=quiet, notes=explained)
+        if _is_deaf(standings):
+            explained.update({standing.rank.rank: notes.DEAF for standing in standings})
+            return HangLook(notes=explained)
         suspicion = self._suspicion(judgement, passed_s)
         verdict = self._verdict(judgement)
         return HangLook(quiet=quiet, suspicion=suspicion, verdict=verdict, notes=explained)
@@ -106,8 +112,10 @@ class HangWatch:
         *,
         gap: bool,
     ) -> None:
-        warm = is_warm([*ranks, *ended], first_step=not self._auto)
-        only_collectives = warm and not any(rank.steps for rank in (*ranks, *ended))
+        everyone = (*ranks, *ended)
+        warm = is_warm(everyone, first_step=not self._auto)
+        only_collectives = warm and not any(rank.steps for rank in everyone)
+        waiting = held_up(everyone)
         trains = True
         for rank in ranks:
             followed = self._ranks.get(rank.rank)
@@ -119,7 +127,12 @@ class HangWatch:
                 if clean and warm and not gap:
                     self._learned.saw_interval(rank.rank, interval_s)
                 followed.clean = not gap
-            doing = what_it_does(rank, warm=warm, only_collectives=only_collectives)
+            doing = what_it_does(
+                rank,
+                waits=rank.rank in waiting,
+                warm=warm,
+                only_collectives=only_collectives,
+            )
             followed.use_cpu(rank, self._clock_s, gap=gap)
             followed.note_signs(rank, doing, self._clock_s)
             trains = trains and doing not in _NO_TRAINING
@@ -228,3 +241,11 @@ class HangWatch:
             if number.isdecimal() and isinstance(kept, dict):
                 followed = self._ranks[int(number)] = Following(self._clock_s)
                 followed.recall(kept, self._clock_s)
+
+
+def _is_deaf(standings: list[Standing]) -> bool:
+    """Whether nothing is heard of ranks that work, so that their progress is not known."""
+    return all(
+        (standing.rank.unheard_s or 0.0) > DEAF_S and not standing.is_still
+        for standing in standings
+    )

@@ -55,7 +55,7 @@ class Life:
         numbers = list(numbers)
         for second in range(1, seconds + 1):
             done = 10 * second
-            self.look(rank(n, done, 0.05, at=(3 * done, 3 * done), **fields) for n in numbers)
+            self.look(rank(n, done, 0.0, at=(3 * done, 3 * done), **fields) for n in numbers)
         return 10 * seconds
 
     def stand(

@@ -67,6 +67,11 @@ CASES = {
         [rank(1, 40, alive=False, exited_with=0)],
         ((2,), False, "rank 2 stopped at step 39, the other at 40"),
     ),
+    "a rank that does not answer did not enter": (
+        [standing(0, **WAITS), standing(1, at=(8, 8), unheard_s=30)],
+        [],
+        ((1,), False, "rank 1 was last heard before collective 9, rank 0 waits in collective 9; "),
+    ),
     "fewer steps": (
         [standing(0, 40), standing(1, 39), standing(2, 40)],
         [],
@@ -109,6 +114,16 @@ CASES = {
     ),
     "all wait": (
         [standing(n, **WAITS) for n in range(2)],
+        [],
+        ((0, 1), False, "all ranks wait in collective 9, which does not complete"),
+    ),
+    "all wait, not for the same": (
+        [standing(n, **WAITS, stands_at=f"t.py:{n} in f") for n in range(2)],
+        [],
+        ((0, 1), False, "does not complete; they stand at t.py:0 in f and at t.py:1 in f"),
+    ),
+    "all wait, and no collective is known": (
+        [standing(n, doing="collective") for n in range(2)],
         [],
         ((0, 1), False, "all ranks wait in a collective at step 40"),
     ),

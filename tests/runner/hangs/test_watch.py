@@ -139,6 +139,19 @@ def test_unknown_progress_is_not_no_progress_and_is_told():
     assert life.stand(half, 400) == (4.0, None, None)
 
 
+def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
+    life = Life(HangWatch(10.0))
+    steps = life.train(20)
+    busy = lambda s: [  # noqa: E731
+        rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=9 + s) for n in range(2)
+    ]
+    # suspected at half of the time, and then not known any more
+    assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
+    assert life.looked.notes[0].startswith("no probe is heard any more")
+    idle = lambda s: [rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=1e4) for n in range(2)]  # noqa: E731
+    assert life.stand(lambda s: idle(630 + s), 60)[2] is not None
+
+
 def test_collectives_are_progress_where_no_step_is_taken():
     life = Life(HangWatch(10.0))
     for second in range(1, 200):
@@ -190,7 +203,7 @@ def test_pauses_that_ended_well_are_allowed_five_times_over():
     ]
     assert life.stand(busy, 300)[2] is None
     life.look(rank(n, steps + 1, 0.1, at=(at + 1, at + 1)) for n in range(3))
-    assert life.stand(one_sleeps(steps + 1, at=(at + 1, at + 1)), 2000)[2] == 1502.0
+    assert life.stand(one_sleeps(steps + 1, at=(at + 1, at + 1)), 2000)[2] == 1501.0
 
 
 def test_an_attempt_that_was_ended_may_have_been_ended_too_early():

@@ -194,15 +194,10 @@ class FailureHandling(AttemptRecord):
         Returns:
             Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
         """
-        self.tell_checkpoint(at_once=True)
-        lost = self.checkpoints.work_lost(self.attempt, self.table.most_steps(), outcome.lived_s)
-        summary = " ".join(filter(None, [cause.summary, lost.in_words()]))
-        self.cause = msgspec.structs.replace(
-            cause, summary=summary, work_lost_steps=lost.steps, work_lost_s=lost.seconds
-        )
+        self.cause = self._with_work_lost(cause, outcome.lived_s)
         self._story.tell(
             event,
-            summary,
+            self.cause.summary,
             once=True,
             attempt=self.attempt,
             rank=cause.rank,
@@ -290,6 +285,7 @@ class FailureHandling(AttemptRecord):
             evidence=await self._keep_evidence("nan"),
         )
         if self._spec.on_nan == "stop":
+            cause = self._with_work_lost(cause, boottime_s() - self.attempt_started_s)
             self.cause = cause
             self._story.tell(
                 "failure",
@@ -303,6 +299,14 @@ class FailureHandling(AttemptRecord):
             await self._end_ranks(BAD_END_GRACE_S)
             return
         await self._end_attempt("failure", self._outcome(bad_loss=True), cause)
+
+    def _with_work_lost(self, cause: Cause, lived_s: float) -> Cause:
+        self.tell_checkpoint(at_once=True)
+        lost = self.checkpoints.work_lost(self.attempt, self.table.most_steps(), lived_s)
+        summary = " ".join(filter(None, [cause.summary, lost.in_words()]))
+        return msgspec.structs.replace(
+            cause, summary=summary, work_lost_steps=lost.steps, work_lost_s=lost.seconds
+        )
 
     def _doubt_checkpoint(self, bad: BadLoss) -> str:
         """Says so where the last checkpoint was saved after the loss had gone bad."""

@@ -591,7 +591,7 @@ def test_every_finding_is_explained():
         beside(somebody()),
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
-    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck"]
+    ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
     assert len(ids) == len(findings_help._HELP)
     for id_ in ids:
         text = explain(id_)

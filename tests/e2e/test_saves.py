@@ -143,6 +143,8 @@ def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_saver, wait_until):
     cause = stopped.status()["cause"]
     assert (stopped.status()["state"], cause["kind"]) == ("failed", "nan")
     assert "rank 1 became NaN at step 50; the last good one was 0." in cause["summary"]
+    assert "No checkpoint was seen: all " in cause["summary"]
+    assert cause["work_lost_steps"] >= 50
     assert Path(cause["evidence"]).is_dir()
     states = {rank["state"] for rank in stopped.status()["ranks"]}
     assert states == {"stopped"}

@@ -17,6 +17,13 @@ The loss of these ranks is infinite: a number grew beyond its type. NaN usually 
 
 Usual causes: fp16 overflow (a gradient scaler or bf16 helps), a learning rate too high, a sum
 where a mean was meant.""",
+    "loss-diverged": """\
+Ranks see different batches, so their losses differ; but the median of these ranks' latest losses
+has been far from the others', for seconds and for many steps, and by more than losses vary.
+
+Usual causes: broken data or data of another kind in one rank's share, a rank that skips the
+gradient all-reduce (no_sync, a parameter without gradient), weights that were not the same at the
+start, a device that computes wrongly. Compare a checksum of the parameters between ranks.""",
     "gpu-lost": """\
 The driver cannot reach this device any more ("fallen off the bus"). Processes on it hang or fail.
 

@@ -120,8 +120,10 @@ class AttemptRecord:
             self.table = RankTable(self._spec.nproc, memory.attempt_started_s)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
         self.hangs.recall(snapshot.memory.get("hangs") or {})
+        exited = {known.rank for known in memory.exits}
         for rank in snapshot.ranks:
-            if rank.pid is not None:
+            may_live = rank.exit_code is None and rank.signal is None
+            if rank.pid is not None and (may_live or rank.rank in exited):
                 self.table.restore(rank, rank.pid)
         for rank_number, at_s in memory.last_step_s.items():
             self.table[rank_number].last_step_boottime_s = at_s

@@ -41,6 +41,7 @@ from ddptop_runner.clock import boottime_s
 from ddptop_runner.errors import ControlError
 from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.registry import read_job
 from ddptop_runner.spec import JobSpec, read_spec
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -323,4 +324,6 @@ def main(run_dir: str) -> int:
     os.set_blocking(STDOUT, False)
     if given.adopts:
         relieve(folder, spec.job_id)
+        if not read_job(folder).is_live:
+            return 0  # it has ended meanwhile
     return Guardian(folder, spec, given).run()

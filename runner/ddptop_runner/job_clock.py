@@ -38,6 +38,7 @@ class JobClock:
         self._lived_before_s = lived_s
         if alive_since:
             self._lived_before_s += unseen_s(previous, self._since_s)
+            self.ended_at = previous.ended_at  # it died between its last snapshot and its last word
 
     def begin_again(self) -> None:
         """What was before (a wait for devices) does not count."""
@@ -45,7 +46,7 @@ class JobClock:
 
     def end(self) -> None:
         """The job has ended now; never before it began, though the clock was set back."""
-        self.ended_at = max(utc_now(), self.started_at)
+        self.ended_at = self.ended_at or max(utc_now(), self.started_at)
 
     def lived_s(self, now_s: float) -> float:
         """For how long the job has lived at that CLOCK_BOOTTIME."""

@@ -63,6 +63,17 @@ def test_the_time_between_an_end_and_a_restart_is_not_counted(before, alive_sinc
     assert clock.lived_s(boottime_s()) == pytest.approx(lived_s, abs=0.5)
 
 
+def test_an_end_that_was_written_stays_the_end():
+    clock = JobClock(NOW)
+    ended = make_snapshot(make_spec(), state="finished", ended_at=NOW - HOUR, ran_s=5.0, **HERE)
+    clock.go_on_from(ended, alive_since=True)
+    clock.end()
+    assert clock.ended_at == NOW - HOUR
+    clock = JobClock(NOW)
+    clock.go_on_from(ended, alive_since=False)  # started again
+    assert clock.ended_at is None
+
+
 def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock():
     snapshot = make_snapshot(make_spec(), started_at=NOW - HOUR, ts=NOW)
     view = registry.JobView(None, make_spec(), snapshot, read_at=NOW)

@@ -27,7 +27,8 @@ def main_thread(text: str) -> list[str]:
             names it, and has it first.
     """
     starts = [found.start() for found in _THREAD.finditer(text)]
-    blocks = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    ends = [*starts, len(text)][1:]
+    blocks = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     if not blocks:
         return []
     named = [block for block in blocks if '"MainThread"' in block.partition("\n")[0]]

@@ -1,0 +1,109 @@
+"""Where ranks stand, out of what faulthandler and py-spy write."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.hangs import places
+from ddptop_runner.hangs.cause import hang_cause
+from ddptop_runner.hangs.types import HangVerdict
+
+WAITING = """\
+Thread 0x00007f0a6f7fe6c0 (most recent call first):
+  File "/opt/ddptop/runner/ddptop_runner/probe/sender.py", line 230 in _send_until_stopped
+
+Current thread 0x00007f0b1e36e740 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/autograd/graph.py", line 841 in _engine_run_backward
+  File "/v/lib/python3.11/site-packages/torch/_tensor.py", line 647 in backward
+  File "/home/me/train.py", line 41 in step
+  File "/home/me/train.py", line 9 in <module>
+"""
+SLEEPING = """\
+Current thread 0x00007f0b1e36e740 (most recent call first):
+  File "/home/me/data.py", line 7 in fetch
+  File "/home/me/train.py", line 9 in <module>
+"""
+PY_SPY = """\
+Process 4711: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 4711 (active): "MainThread"
+    wait (threading.py:327)
+    fetch (/home/me/data.py:7)
+    <module> (/home/me/train.py:9)
+Thread 4720 (idle): "Thread-1"
+    run (other.py:1)
+"""
+
+PLACES = {
+    "the script's innermost frame": (WAITING, "/home/me/train.py:41 in step"),
+    "its own at the top": (SLEEPING, "/home/me/data.py:7 in fetch"),
+    "py-spy has the main thread first": (PY_SPY, "threading.py:327 in wait"),
+    "none": ("no stacks: the rank is paused\n", None),
+    "empty": ("", None),
+    "a header alone": ("Current thread 0x0 (most recent call first):\n  <no Python frame>\n", None),
+}
+
+
+@pytest.mark.parametrize("case", PLACES.values(), ids=list(PLACES))
+def test_place(case):
+    text, expected = case
+    assert places.place(text) == expected
+
+
+MINORITIES = {
+    "one of three": ({0: WAITING, 1: SLEEPING, 2: WAITING}, (1,)),
+    "two of five": ({0: WAITING, 1: SLEEPING, 2: WAITING, 3: WAITING, 4: SLEEPING}, (1, 4)),
+    "half": ({0: WAITING, 1: SLEEPING}, ()),
+    "all at one place": ({0: WAITING, 1: WAITING}, ()),
+    "of one nothing is known": ({0: WAITING, 1: "", 2: WAITING, 3: SLEEPING}, ()),
+    "nobody": ({}, ()),
+}
+
+
+@pytest.mark.parametrize("case", MINORITIES.values(), ids=list(MINORITIES))
+def test_minority(case):
+    texts, expected = case
+    assert places.minority(texts) == expected
+
+
+def verdict(*ranks):
+    return HangVerdict(ranks, 61.0, "no rank made progress for 61 s (allowed: 60 s); and so on")
+
+
+def keep(folder, texts):
+    for rank, text in texts.items():
+        (folder / f"stacks-rank-{rank}.txt").write_text(text)
+    (folder / "snapshot.json").write_text("{}")
+    return str(folder)
+
+
+def test_the_cause_names_where_the_culprit_stood(tmp_path):
+    evidence = keep(tmp_path, {0: WAITING, 1: SLEEPING})
+    cause = hang_cause(verdict(1), evidence, {})
+    assert (cause.kind, cause.rank, cause.place) == ("hang", 1, "/home/me/data.py:7 in fetch")
+    assert cause.summary == (
+        "The job hung: no rank made progress for 61 s (allowed: 60 s); and so on. "
+        "Rank 1 stood at /home/me/data.py:7 in fetch."
+    )
+    assert cause.evidence == evidence
+
+
+def test_where_nobody_was_behind_the_stacks_tell_who_stands_apart(tmp_path):
+    evidence = keep(tmp_path, {0: WAITING, 1: WAITING, 2: SLEEPING})
+    cause = hang_cause(verdict(0, 1, 2), evidence, {})
+    assert (cause.rank, cause.place) == (2, "/home/me/data.py:7 in fetch")
+
+
+def test_where_stacks_tell_nothing_the_probe_may(tmp_path):
+    evidence = keep(tmp_path, {0: "no stacks: the rank is paused"})
+    cause = hang_cause(verdict(0), evidence, {0: "train.py:4 in f", 1: None})
+    assert cause.place == "train.py:4 in f"
+    cause = hang_cause(verdict(0, 1), str(tmp_path / "gone"), {})
+    assert (cause.rank, cause.place) == (None, None)
+
+
+def test_all_ranks_at_one_place(tmp_path):
+    cause = hang_cause(verdict(0, 1), keep(tmp_path, {0: WAITING, 1: WAITING}), {})
+    assert (cause.rank, cause.place) == (None, "/home/me/train.py:41 in step")
+    assert "Ranks 0, 1 stood at" in cause.summary

@@ -1,0 +1,104 @@
+"""The keeper tells what is wrong with the disk and the history, and what was lost of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop_runner import history as history_module
+from ddptop_runner.history import HistoryReader, HistoryWriter
+from ddptop_runner.model import RankSample
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec
+from ddptop_runner.story import Story
+from ddptop_runner.upkeep import space
+from ddptop_runner.upkeep.keeper import RunFolderKeeper
+from ddptop_runner.upkeep.space import DiskRoom
+
+START = 1_767_225_600
+GIB = 1 << 30
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    folder = RunFolder(tmp_path)
+    folder.log_file(0, 0).parent.mkdir(parents=True)
+    folder.log_file(0, 0).write_text("line\n")
+    folder.supervisor_log.touch()
+    return folder
+
+
+@pytest.fixture
+def history(folder) -> Iterator[HistoryWriter]:
+    writer = HistoryWriter(folder.history_db)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def keeper(folder, history) -> Iterator[RunFolderKeeper]:
+    spec = JobSpec(
+        **{
+            "job": "j",
+            "job_id": "j@1",
+            "host": "h",
+            "created_at": dt.datetime.now(dt.timezone.utc),
+        },
+        **{"kind": "script", "target": "t.py", "python": "python3", "cwd": "/", "nproc": 1},
+    )
+    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    yield keeper
+    keeper.close()
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "low"),
+    [
+        (GIB - 1, 1000 * GIB, True),
+        (GIB, 1000 * GIB, False),
+        (1 << 20, 16 << 20, False),
+        (1 << 19, 16 << 20, True),
+    ],
+)
+def test_when_a_disk_is_nearly_full(free, total, low):
+    assert DiskRoom(free, total).is_low == low
+
+
+def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
+    keeper, history, folder, monkeypatch
+):
+    assert keeper.look(0, 1.0) == []
+    assert (folder.path / "reserve").stat().st_size == 2 << 20
+    rank = RankSample(rank=0, local_rank=0, host="h")
+    with monkeypatch.context() as patch:
+        patch.setattr(history_module, "MAX_PENDING_ROWS", 3)
+        patch.setattr(space, "reserve", full)
+        patch.setattr(
+            HistoryWriter, "_write", lambda *_: raise_(sqlite3.OperationalError("disk is full"))
+        )
+        for second in range(60):
+            history.add(START + second, 0, [rank], [])
+        (found,) = keeper.look(0, 20.0)
+        assert (found.id, found.severity) == ("disk-full", "error")
+        assert (folder.path / "reserve").stat().st_size <= 1 << 20
+    history.add(START + 60, 0, [rank], [])
+    assert keeper.look(0, 30.0) == []
+    assert (folder.path / "reserve").stat().st_size == 2 << 20
+    told = HistoryReader(folder.history_db).events()[-1].message
+    begin = dt.datetime.fromtimestamp(START).astimezone()
+    assert "the disk has space again; it was full from " in told
+    assert "no line of a log is gone" in told
+    assert f"history has no figures from {begin:%H:%M:%S} to " in told
+
+
+def raise_(error: Exception) -> None:
+    raise error

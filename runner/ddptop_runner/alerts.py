@@ -85,8 +85,8 @@ def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
         verb = "go" if len(alive) > 1 else "goes"
         others = name_ranks([other.rank for other in alive])
         message = f"rank {rank.rank} exited with 0{at} while {others} {verb} on"
-        about = (f"early-exit-{rank.rank}", "warning", message, (rank.rank,))
-        found.append(Finding(*about, hold_s=EARLY_EXIT_HOLD_S))
+        id_ = f"early-exit-{rank.rank}"
+        found.append(Finding(id_, "warning", message, (rank.rank,), hold_s=EARLY_EXIT_HOLD_S))
     return found
 
 

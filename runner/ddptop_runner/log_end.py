@@ -34,12 +34,10 @@ def log_end(path: Path, kept_bytes: int = KEPT_BYTES) -> str:
 
 
 def shortened(data: bytes, kept_bytes: int) -> bytes:
-    """The last lines of `data`: of a redrawn line its last state, of a long line its ends."""
+    """The last lines of `data`, and of a long one its ends: its end is what a bar last drew."""
     kept: list[bytes] = []
     size = 0
     for line in reversed(data.split(b"\n")):
-        line = line.rstrip(b"\r")
-        line = line[line.rfind(b"\r") + 1 :]
         if len(line) > LINE_BYTES:
             line = line[: LINE_BYTES // 2] + b" [...] " + line[-LINE_BYTES // 2 :]
         size += len(line) + 1

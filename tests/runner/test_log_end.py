@@ -31,6 +31,6 @@ def test_of_a_long_log_the_end(tmp_path):
     assert 200_000 < len(text) < 300_000
 
 
-def test_windows_line_ends_and_nothing():
-    assert shortened(b"one\r\ntwo\r\n", 100) == b"one\ntwo\n"
+def test_only_whole_lines_are_kept():
+    assert shortened(b"one\ntwo\nthree\n", 12) == b"two\nthree\n"
     assert shortened(b"", 100) == b""

@@ -171,15 +171,18 @@ def test_version_2(tmp_path):
 def test_version_1_in_a_container_that_mounts_its_own_group(tmp_path):
     mount = tmp_path / "memory"
     oom_control = "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"
-    put(mount, memory__oom_control=oom_control, memory__limit_in_bytes="9223372036854771712\n")
+    limits = {"memory__limit_in_bytes": "9223372036854771712\n"}
+    put(mount / "job", memory__oom_control=oom_control, **limits)
+    put(mount, memory__oom_control="oom_kill 0\n", **limits)
     proc = put_proc(
         tmp_path,
-        "5:devices:/\n4:cpu,memory:/docker/abc\n0::/\n",
+        "5:devices:/\n4:cpu,memory:/docker/abc/job\n0::/\n",
         f"34 31 0:31 / {tmp_path} rw - cgroup2 cgroup2 rw\n"
         f"35 31 0:32 /docker/abc {mount} rw,relatime - cgroup cgroup rw,memory\n",
     )
-    (own,) = cgroup_memory.groups_of(proc=proc)
+    own, above = cgroup_memory.groups_of(proc=proc)
     assert (own.kills, own.limit_bytes, own.version) == (1, None, 1)
+    assert (above.kills, above.path) == (0, str(mount))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,9 @@ GROUP = """  + Exception Group Traceback (most recent call last):
 BAD = PythonException("ValueError", "bad", "/w/train.py:1 in f")
 MORE = {
     "under a progress bar without a line's end": (
-        " 45%|####| 45/100 [00:01<00:01, 44it/s]" + prefixed(traceback("/w/train.py")),
+        " 45%|####| 45/100 [00:01<00:01, 44it/s]"
+        + prefixed(traceback("/w/train.py"))
+        + "step\n" * 50,
         BAD,
     ),
     "a progress bar and torch's noise after it": (

@@ -8,6 +8,7 @@
 #   make format       let ruff rewrite what it can
 #   make snap         accept the pictures of the TUI as they are now (look at the diff first)
 #   make bench        cost of ddptop beside a training
+#   make faults       the table of docs/resilience.md: every fault five times (RUNS=5), half an hour
 #   make screenshots  the pictures of the README, from the real program
 #   make clean        remove the virtual environment and all caches
 
@@ -23,7 +24,7 @@ PACKAGE_INPUTS := pyproject.toml constraints.txt runner/ddptop_runner/version.py
 SPREAD := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format snap bench screenshots clean system-tools
+.PHONY: help demo test check lint format snap bench faults screenshots clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -54,10 +55,16 @@ format: $(DEV_READY)
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui
 
+NO_BENCH := %/common.py %/faults.py %/useful_time.py
 bench: $(DEV_READY)
-	@for script in $(filter-out %/common.py,$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
+
+RUNS ?= 5
+LAUNCHERS ?= ddptop,torchrun
+faults: $(DEV_READY)
+	$(BIN)/python benchmarks/faults.py --runs $(RUNS) --launchers $(LAUNCHERS) --write
 
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py

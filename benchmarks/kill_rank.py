@@ -1,23 +1,38 @@
-"""Kill one rank again and again: how many restarts come up on the first try, and what is left."""
+"""kill -9 of a rank to the first step after, under ddptop and under torchrun, interleaved.
+
+    python benchmarks/kill_rank.py [--kills 20] [--spares] [--stale]
+
+Two jobs train side by side, each mostly asleep; one rank of one is killed, then one of the other.
+torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which makes its restarts clean. --stale
+adds torchrun as it is: there a restart may meet the store of the dead attempt, and fail again.
+--spares launches with the next attempt's interpreters warmed up in advance.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
-from common import TORCHRUN, Home
+from common import TORCHRUN, bootstrap_median
 
 STEP_TIMEOUT_S = 90.0
+CLEAN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+SETTLE_S = 1.0
+"""Between a restart and the next kill, so that neither job is busy with the last one."""
 TRAINER = """
-import os, sys, time, datetime
+import datetime, os, sys, time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
@@ -27,98 +42,155 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(100000):
     model(torch.randn(2, 4)).mean().backward()
     optimizer.step()
-    if step == 3:
-        open(f"{sys.argv[1]}/up-{attempt}-{rank}", "w").write(str(os.getpid()))
-    time.sleep(0.02)
+    if step == 0:
+        name = f"up-{attempt}-{rank}"
+        open(name + ".new", "w").write(f"{os.getpid()} {time.time()!r}")
+        os.replace(name + ".new", name)
+    time.sleep(0.05)
 """
 
 
-def _pid_of_next(folder: Path, attempts: set[int]) -> tuple[int, int] | None:
-    """(attempt, pid of rank 1) of an attempt that trains and was not seen yet."""
-    for file in folder.glob("up-*-1"):
-        attempt = int(re.findall(r"\d+", file.name)[0])
-        text = file.read_text(encoding="utf-8")
-        if attempt not in attempts and text and (folder / f"up-{attempt}-0").exists():
-            return attempt, int(text)
-    return None
+@dataclass
+class Contender:
+    """One launcher with a job of its own."""
 
+    name: str
+    command: list[str]
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    times_s: list[float] = field(default_factory=list)
+    attempts: int = 0
+    seen: set[int] = field(default_factory=set)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-def _kill_repeatedly(folder: Path, kills: int) -> tuple[int, int]:
-    """(restarts that came up, attempts they took)."""
-    seen: set[int] = set()
-    for _ in range(kills + 1):
+    def start(self) -> None:
+        """Launch it."""
+        self.folder.mkdir()
+        (self.folder / "train.py").write_text(TRAINER, encoding="utf-8")
+        env = {
+            **os.environ,
+            **self.variables,
+            "KILL_RANK_MARK": self.mark,
+            "OMP_NUM_THREADS": "1",
+            "DDPTOP_HOME": str(self.folder / "home"),
+            "DDPTOP_TMUX_SOCKET": f"kills-{self.mark[:8]}",
+        }
+        subprocess.Popen(
+            [*self.command, "train.py"],
+            cwd=self.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def up(self) -> tuple[int, float] | None:
+        """(pid of rank 1, time of the slower rank's first step) of an attempt not seen before."""
         deadline = time.monotonic() + STEP_TIMEOUT_S
-        while (found := _pid_of_next(folder, seen)) is None:
-            if time.monotonic() > deadline:
-                return len(seen) - 1, max(seen)
+        while time.monotonic() < deadline:
+            for file in self.folder.glob("up-*-1"):
+                attempt = int(re.findall(r"\d+", file.name)[0])
+                other = self.folder / f"up-{attempt}-0"
+                if attempt not in self.seen and other.exists():
+                    self.seen.add(attempt)
+                    self.attempts = max(self.attempts, attempt)
+                    pid, at = file.read_text(encoding="utf-8").split()
+                    return int(pid), max(float(at), float(other.read_text().split()[1]))
             time.sleep(0.02)
-        attempt, pid = found
-        seen.add(attempt)
-        if len(seen) <= kills:
-            os.kill(pid, signal.SIGKILL)
-    return len(seen) - 1, max(seen)
-
-
-def ddptop(home: Home, kills: int) -> None:
-    """The same under ddptop."""
-    folder = home.path / "ddptop"
-    folder.mkdir()
-    home.ddptop(
-        *["launch", "-d", "--nproc", "2", "--name", "kills", "--max-restarts", str(kills)],
-        *[str(home.path / "kill.py"), str(folder)],
-    )
-    started = time.monotonic()
-    came_up, attempts = _kill_repeatedly(folder, kills)
-    took_s = time.monotonic() - started
-    status: dict[str, Any] = home.status("kills")
-    spec = json.loads((home.path / "home/runs/kills/job.json").read_text(encoding="utf-8"))
-    home.ddptop("kill", "kills")
-    left = [p.pid for p in psutil.process_iter() if _job_of(p) == spec["job_id"]]
-    print(
-        f"ddptop: {kills} kills, {came_up} restarts came up in {attempts} attempts, "
-        f"{status['restarts_used']} of the budget used, {took_s / kills:.1f} s each, "
-        f"{len(left)} processes left"
-    )
-
-
-def _job_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get("DDPTOP_JOB_ID")
-    except psutil.Error:
         return None
 
+    def end(self) -> int:
+        """End all that carries the mark; how many processes there were."""
+        count = 0
+        for _ in range(50):
+            left = [one for one in psutil.process_iter() if self._is_mine(one)]
+            count = max(count, len(left))
+            for process in left:
+                try:
+                    process.kill()
+                except psutil.Error:
+                    continue
+            if not left:
+                break
+            time.sleep(0.1)
+        return count
 
-def torchrun(home: Home, kills: int) -> None:
-    """The same under torchrun, with the same budget."""
-    folder = home.path / "torchrun"
-    folder.mkdir()
-    command = [*TORCHRUN, "--max-restarts", str(kills), str(home.path / "kill.py"), str(folder)]
-    launcher = subprocess.Popen(
-        command, env=home.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    started = time.monotonic()
-    came_up, attempts = _kill_repeatedly(folder, kills)
-    took_s = time.monotonic() - started
-    alive = launcher.poll() is None
-    ranks = psutil.Process(launcher.pid).children(recursive=True) if alive else []
-    launcher.terminate()
-    launcher.wait()
-    _, left = psutil.wait_procs(ranks, timeout=40)
-    for process in left:
-        process.kill()
-    print(
-        f"torchrun: {kills} kills wanted, {came_up} restarts came up in {attempts} attempts, "
-        f"{took_s / max(1, came_up):.1f} s each, launcher {'alive' if alive else 'dead'} at the end"
-    )
+    def _is_mine(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get("KILL_RANK_MARK") == self.mark
+        except psutil.Error:
+            return False
 
 
-def main(kills: int = 20) -> None:
-    """ddptop, then torchrun."""
-    home = Home()
-    (home.path / "kill.py").write_text(TRAINER, encoding="utf-8")
-    ddptop(home, kills)
-    torchrun(home, kills)
+def kill_in_turn(contenders: list[Contender], kills: int) -> None:
+    """Kill rank 1 of each in turn, and note when both of its ranks have stepped again."""
+    pids = {}
+    for one in contenders:
+        found = one.up()
+        if found is None:
+            raise SystemExit(f"{one.name} did not train")
+        pids[one.name] = found[0]
+    for number in range(kills):
+        order = contenders if number % 2 == 0 else contenders[::-1]
+        for one in order:
+            if one.name not in pids:
+                continue
+            time.sleep(SETTLE_S)
+            killed = time.time()
+            os.kill(pids.pop(one.name), signal.SIGKILL)
+            found = one.up()
+            if found is not None:
+                pids[one.name] = found[0]
+                one.times_s.append(found[1] - killed)
+
+
+def main() -> None:
+    """Kill, and compare the medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--spares", action="store_true")
+    parser.add_argument("--stale", action="store_true")
+    options = parser.parse_args()
+    ddptop = [sys.executable, "-m", "ddptop", "launch", "-d", "--nproc", "2"]
+    ddptop += ["--max-restarts", str(options.kills)]
+    torchrun = [*TORCHRUN, "--max-restarts", str(options.kills)]
+    with tempfile.TemporaryDirectory(prefix="ddptop-kills-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        contenders = [
+            Contender("ddptop", ddptop, folder / "ddptop"),
+            Contender("torchrun", torchrun, folder / "torchrun", CLEAN),
+        ]
+        if options.spares:
+            contenders.append(
+                Contender("ddptop with spares", [*ddptop, "--warm-spares"], folder / "spares")
+            )
+        if options.stale:
+            contenders.append(Contender("torchrun as it is", torchrun, folder / "stale"))
+        try:
+            for one in contenders:
+                one.start()
+            kill_in_turn(contenders, options.kills)
+            report(contenders, options.kills)
+        finally:
+            for one in contenders:
+                one.end()
+
+
+def report(contenders: list[Contender], kills: int) -> None:
+    """One line for each, and its ratio to torchrun's clean restart."""
+    clean = statistics.median(contenders[1].times_s)
+    for one in contenders:
+        if not one.times_s:
+            print(f"{one.name}: no restart came up")
+            continue
+        median, low, high = bootstrap_median(one.times_s)
+        print(
+            f"{one.name}: {len(one.times_s)} of {kills} came back, in {one.attempts} restarts; "
+            f"kill to step {median:.2f} s ({low:.2f} to {high:.2f}), {median / clean:.2f} x clean"
+        )
+    print(json.dumps({one.name: [round(t, 3) for t in one.times_s] for one in contenders}))
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:]))
+    main()

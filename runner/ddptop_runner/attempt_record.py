@@ -129,6 +129,9 @@ class AttemptRecord:
             self.table[rank_number].last_step_boottime_s = at_s
         for known in memory.exits:
             self.table[known.rank].exit = known.as_exit()
+        for record in self.table.alive():
+            if record.process is not None and procs.is_alive(record.process):
+                self._deaths.watch(record.process.pid)
         self.was_started = memory.was_started
         self.first_step_after_s = memory.first_step_after_s
         self._ending_ranks_at_s = memory.ending_ranks_at_s

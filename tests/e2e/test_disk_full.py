@@ -36,32 +36,14 @@ print("rank", rank, "is done", flush=True)
 
 
 @pytest.fixture
-def small_disk(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The state home on a tmpfs of 16 MiB: mounted here, or in a namespace of its own."""
+def small_disk(ddptop_home: Path) -> Iterator[Path]:
+    """The state home on a tmpfs of 16 MiB."""
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m,mode=700", "tmpfs", str(ddptop_home)]
     refused = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if refused.returncode == 0:
-        yield ddptop_home
-        subprocess.run(["umount", "-l", str(ddptop_home)], check=True)
-        return
-    script = '"$@" && echo mounted && exec sleep 1000'
-    holder = subprocess.Popen(
-        ["unshare", "-Urm", "sh", "-c", script, "sh", *mount],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"]},
-    )
-    assert holder.stdout is not None
-    try:
-        if not holder.stdout.readline():
-            pytest.skip(f"no tmpfs can be mounted here: {refused.stderr.strip()}")
-        home = Path(f"/proc/{holder.pid}/root{ddptop_home}")
-        monkeypatch.setenv("DDPTOP_HOME", str(home))
-        yield home
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
+    if refused.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {refused.stderr.strip()}")
+    yield ddptop_home
+    subprocess.run(["umount", "-l", str(ddptop_home)], check=True)
 
 
 class Hog:

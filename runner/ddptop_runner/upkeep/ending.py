@@ -34,9 +34,11 @@ async def write_end(
         file: where the snapshot goes.
     """
     if not _is_written(history):  # that the job has ended is told first
-        await _until_written(file, snapshot)
+        await _until_written(folder, file, snapshot)
         deadline_s = time.monotonic() + RETRY_FOR_S / 10
         while not _is_written(history) and time.monotonic() < deadline_s:
+            if not folder.nodes_dir.is_dir():
+                break
             await asyncio.sleep(RETRY_S)
     problem = history.problem
     history.close(final=True)
@@ -46,7 +48,7 @@ async def write_end(
         alert = Alert(id="history", severity="error", message=message, since=utc_now())
         snapshot = msgspec.structs.replace(snapshot, alerts=[*snapshot.alerts, alert])
         sys.stderr.write(f"ddptop: {message}\n")
-    await _until_written(file, snapshot)
+    await _until_written(folder, file, snapshot)
     file.close()
 
 
@@ -55,9 +57,11 @@ def _is_written(history: HistoryWriter) -> bool:
     return history.problem is None
 
 
-async def _until_written(file: SteadyFile, snapshot: NodeSnapshot) -> None:
+async def _until_written(folder: RunFolder, file: SteadyFile, snapshot: NodeSnapshot) -> None:
     deadline_s = time.monotonic() + RETRY_FOR_S
     while not file.write(encode(snapshot)) and time.monotonic() < deadline_s:
+        if not folder.nodes_dir.is_dir():  # deleted: nobody looks for the end
+            return
         await asyncio.sleep(RETRY_S)
 
 

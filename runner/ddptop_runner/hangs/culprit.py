@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ddptop_runner.hangs.following import UNHEARD_S
 from ddptop_runner.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.model import Phase
 from ddptop_runner.spans import name_ranks
-
-UNHEARD_S = 8.0
-"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
 
 DEFAULT_GROUP = "0"
 """Name of the process group of all ranks."""

@@ -12,7 +12,11 @@ from ddptop_runner.model import Phase
 
 BUSY_SHARE = 0.05
 """Of one core. A rank that only waits uses a tenth of this, with its probe."""
-STILL_SHARE = 0.005
+STILL_SHARE = 0.002
+STILL_S = 60.0
+"""For how long a rank of which nothing is heard must be still."""
+UNHEARD_S = 8.0
+"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
 CPU_WINDOW_S = 10.0
 CPU_SPAN_S = 3.0
 """Least time over which CPU use is judged."""
@@ -101,6 +105,8 @@ class Following:
         self._written: int | None = None
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
+        self._unheard_mark: tuple[float, float] | None = None
+        """(the watch's clock, CPU time) since when nothing is heard of it."""
 
     def advance(
         self, rank: RankProgress, now_s: float, passed_s: float, boottime_s: float
@@ -174,6 +180,10 @@ class Following:
         """Keep the CPU time of the latest seconds; after a gap between looks it begins anew."""
         if gap or rank.cpu_s is None or (self._cpu and rank.cpu_s < self._cpu[-1][1]):
             self._cpu.clear()
+        if rank.cpu_s is None or (rank.unheard_s or 0.0) <= UNHEARD_S:
+            self._unheard_mark = None
+        elif self._unheard_mark is None:
+            self._unheard_mark = (now_s, rank.cpu_s)
         if rank.cpu_s is not None:
             self._cpu.append((now_s, rank.cpu_s))
         while len(self._cpu) > 2 and self._cpu[1][0] <= now_s - CPU_WINDOW_S:
@@ -190,6 +200,14 @@ class Following:
         """Whether the rank uses the CPU; None while too little was seen."""
         share = self.cpu_share(rank, now_s)
         return None if share is None else share >= BUSY_SHARE
+
+    def is_still(self, rank: RankProgress, now_s: float) -> bool:
+        """Whether the rank has used next to no CPU since nothing is heard of it."""
+        if self._unheard_mark is None or rank.cpu_s is None:
+            return False
+        since_s, cpu_s = self._unheard_mark
+        passed_s = now_s - since_s
+        return passed_s >= STILL_S and rank.cpu_s - cpu_s <= STILL_SHARE * passed_s
 
     def begin_anew(self, now_s: float) -> None:
         """Nothing counts of what was awaited."""
@@ -208,7 +226,7 @@ class Following:
             silent_s=now_s - self.progress_s,
             idle_s=now_s - max(self.sign_s, self.progress_s),
             busy=None if share is None else share >= BUSY_SHARE,
-            is_still=None if share is None else share < STILL_SHARE,
+            is_still=self.is_still(rank, now_s),
             batches=batches,
         )
 

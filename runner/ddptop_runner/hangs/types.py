@@ -66,8 +66,9 @@ class Standing:
     """Since its last sign of life: progress, or an activity that belongs to what it does."""
     busy: bool | None = None
     """Whether it and its descendants use the CPU; None while that is not known."""
-    is_still: bool | None = None
-    """Whether they use next to none: what trains, sleeps or waits for the network uses more."""
+    is_still: bool = False
+    """Whether nothing is heard of it, and it has used next to no CPU for long: what trains or
+    sleeps, with a probe, uses more."""
     batches: int | None = None
     """Taken since `doing` began."""
 

@@ -22,6 +22,9 @@ LOOK_S = 1.25
 """Between a rank's last step and the look that shows it quiet pass this much more: a datagram's
 wait and a tick. What is promised is the moment at which it is shown."""
 
+HEAR_S = 10.0
+"""A supervisor that is started again hears each probe within this time; what a rank does is not
+known before."""
 DEAF_S = 20.0
 """When no probe at all is heard for this long, it may be the socket that is gone."""
 
@@ -70,7 +73,11 @@ class HangWatch:
         self._clock_s += passed_s
         alive = [rank for rank in ranks if rank.alive]
         paused = tuple(rank.rank for rank in alive if rank.paused)
-        known = [rank for rank in alive if rank.known]
+        known = [
+            rank
+            for rank in alive
+            if rank.known and (rank.unheard_s is not None or self._clock_s > HEAR_S)
+        ]
         ended = [rank for rank in ranks if not rank.alive]
         self._follow(known, ended, passed_s, now_s, gap=real_s > LONGEST_LOOK_S)
         if paused:
@@ -79,7 +86,7 @@ class HangWatch:
         unknown = {
             rank.rank: note
             for rank in alive
-            if not rank.known and (note := notes.of_unknown(rank)) is not None
+            if rank.steps is None and (note := notes.of_unknown(rank)) is not None
         }
         if not standings:
             return HangLook(notes=unknown if self._is_on else {})

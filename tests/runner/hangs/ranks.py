@@ -13,7 +13,7 @@ def rank(number: int, steps: int | None = 40, since_s: float = 0.1, **fields: An
     """One that lives; `at=(5, 4)` is its default group: [entered, completed]."""
     if (at := fields.pop("at", None)) is not None:
         fields |= {"enqueued": {"0": at[0]}, "completed": {"0": at[1]}}
-    fields = {"alive": True, "paused": False, **fields}
+    fields = {"alive": True, "paused": False, "unheard_s": 0.5, **fields}
     return RankProgress(rank=number, steps=steps, since_progress_s=since_s, **fields)
 
 

@@ -114,7 +114,7 @@ def disturbed(chance: random.Random, scale: float) -> Disturbances:
         pauses_at=moments(1, 120),
         deaf_at=moments(1, 900),
         dies_at=tuple(chance.random() for _ in range(chance.randint(0, 2))),
-        attempts=chance.choice([1, 1, 2]),
+        attempts=1 if scale > 20 else chance.choice([1, 1, 2]),
     )
 
 
@@ -169,7 +169,8 @@ def live(trace: Trace, what: Disturbances, chance: random.Random) -> Iterator[Mo
                 seen.append(rank.at(min(run_s, trace.seconds), look_s, chance, stale=forgets))
             if died:  # what the new supervisor reads of the old one's snapshot
                 seen = [
-                    dataclasses.replace(one, phase=None, enqueued={}, completed={}) for one in seen
+                    dataclasses.replace(one, phase=None, enqueued={}, completed={}, unheard_s=None)
+                    for one in seen
                 ]
             if paused_s > 0 and seen[paused_rank].alive:
                 seen[paused_rank] = dataclasses.replace(seen[paused_rank], paused=True)

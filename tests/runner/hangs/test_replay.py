@@ -59,7 +59,7 @@ def test_no_false_verdict_on_healthy_lives(name):
         auto = {"timeout_s": None, "auto": True}
         asked = {"timeout_s": sensible_s(name, scale)}
         seed = chance.random()
-        for how in (auto, asked) if number % 2 == 0 else (auto,):
+        for how in (auto, asked) if number % 2 else (auto,):
             life = live(read(name), what, random.Random(seed))
             for moment, looked in watched(HangWatch(**how), life, **how):
                 assert looked.verdict is None, (number, how, what, moment, looked.verdict)

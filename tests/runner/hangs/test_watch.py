@@ -148,8 +148,11 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     # suspected at half of the time, and then not known any more
     assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
     assert life.looked.notes[0].startswith("no probe is heard any more")
-    idle = lambda s: [rank(n, steps, s, phase="steps", unheard_s=s, cpu_s=1e4) for n in range(2)]  # noqa: E731
-    assert life.stand(lambda s: idle(630 + s), 60)[2] is not None
+    life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
+    idle = lambda s: [  # noqa: E731
+        rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
+    ]
+    assert life.stand(lambda s: idle(630 + s), 90)[2] == 61.0
 
 
 def test_collectives_are_progress_where_no_step_is_taken():
@@ -164,6 +167,12 @@ def test_collectives_are_progress_where_no_step_is_taken():
     quiet_s, _, verdict_s = life.stand(standing, 60)
     assert (quiet_s, verdict_s) == (4.0, 11.0)
     assert life.looked.verdict is not None and life.looked.verdict.ranks == (1,)
+
+
+def test_a_collective_that_all_have_entered_says_nothing_of_a_start():
+    life = Life(HangWatch(10.0))  # as the recorder tells of the broadcasts of a model
+    loading = lambda s: [rank(n, 0, s, phase="start", at=(4, 1)) for n in range(2)]  # noqa: E731
+    assert life.stand(loading, 299) == (None, 152.0, None)
 
 
 def test_a_gradient_scaler_that_refuses_steps_is_progress():
@@ -224,6 +233,21 @@ def test_a_supervisor_that_is_started_again_goes_on():
     again.watch.recall(memory)
     # what the new one hears first is not new, and nobody looked before
     assert again.stand(lambda s: one_sleeps(steps)(20 + s), 60) == (1.0, 1.0, 12.0)
+
+
+def test_what_a_rank_does_is_not_known_before_a_new_supervisor_has_heard_it():
+    life = Life(HangWatch(30.0))
+    steps = life.train(20, (0, 1))
+    saving = lambda s: [rank(0, steps, s, phase="checkpoint"), rank(1, steps, s)]  # noqa: E731
+    assert life.stand(saving, 100)[2] is None
+    again = Life(HangWatch(30.0))
+    again.watch.recall(json.loads(json.dumps(life.watch.remember())))
+    unheard = lambda s: [rank(n, steps, 100 + s, unheard_s=None) for n in range(2)]  # noqa: E731
+    assert again.stand(unheard, 6) == (None, None, None)
+    assert again.stand(lambda s: saving(106 + s), 100)[2] is None
+    never = Life(HangWatch(30.0))  # whose interpreters do not answer
+    never.watch.recall(json.loads(json.dumps(life.watch.remember())))
+    assert never.stand(unheard, 60)[2] == 12.0
 
 
 @pytest.mark.parametrize(

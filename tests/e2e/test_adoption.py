@@ -41,18 +41,45 @@ def guardians_of(job) -> list[int]:
     ]
 
 
+def stop_for_a_while(job, wait_until, own: Path) -> None:
+    """SIGSTOP every guard and tmux, and SIGCONT them once the ranks have gone on alone."""
+    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
+    server = int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
+    guards = job.processes()
+
+    def steps() -> int:
+        return len(own.read_text().splitlines())
+
+    for pid in (*guards.values(), server):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        before = steps()
+        wait_until(lambda: steps() > before + 80, what="progress of the ranks alone")
+        assert job.status()["guarded"] is True
+        assert job.status()["snapshot_age_s"] > 3
+    finally:
+        for pid in (*guards.values(), server):
+            os.kill(pid, signal.SIGCONT)
+    before = steps()
+    wait_until(lambda: (job.status()["step"] or 0) > before + 80, what="steps heard again")
+    assert job.processes() == guards
+    types = {event["type"] for event in job.events()}
+    assert types == {"launched", "attempt_started", "rank_started", "training"}
+
+
 def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
-    launch, wait_until, monkeypatch
+    launch, wait_until, monkeypatch, trainer
 ):
     monkeypatch.setenv("OF_THE_SHELL", "that launched it")
-    job = launch(10_000, 0.05, "--env", "OF_THE_JOB=1")
+    job = launch(10_000, 0.05, "--env", "OF_THE_JOB=1", "--hang-timeout", "3")
     monkeypatch.delenv("OF_THE_SHELL")
     wait_until(job.trains, what="training")
     pids = [rank["pid"] for rank in job.status()["ranks"]]
-
-    # a person's `kill PID` ends no guardian
     first = job.processes()["guardian"]
-    os.kill(first, signal.SIGTERM)
+    os.kill(first, signal.SIGTERM)  # a person's `kill PID`
+    stop_for_a_while(job, wait_until, trainer / "losses-0-0.jsonl")
+    assert guardians_of(job) == [first]
+
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: job.status()["guarded"] is False, what="the guardian's end")
     said = commands_at_once(10)
@@ -89,30 +116,16 @@ def test_an_unguarded_job_is_taken_up_once_and_restarts_with_its_own_variables(
     assert types.count("guardian_restarted") == 2
     assert (types.count("launched"), types.count("attempt_started")) == (1, 2)
 
-    # guardian and supervisor at once, and the stop goes through new ones
-    for role in ("guardian", "supervisor"):
-        os.kill(job.processes()[role], signal.SIGKILL)
+    # SIGTERM to both is the end of a login or of the machine: the guardian goes as well
+    guards = job.processes()
+    for role in ("supervisor", "guardian"):
+        os.kill(guards[role], signal.SIGTERM)
+    wait_until(lambda: guardians_of(job) == [], what="the guardian to leave")
+    # and a stop goes through new ones
     answer = job.cli("stop", job.name)
     assert (answer.returncode, TAKEN_UP in answer.stderr) == (0, True)
     assert job.status()["state"] == "stopped"
     assert job.events("stopped")[0]["attempt"] == 1
-
-
-def test_sigterm_to_a_guardian_ends_nothing(launch, wait_until):
-    job = launch(10_000, 0.05)
-    wait_until(job.trains, what="training")
-    guards = job.processes()
-    os.kill(guards["guardian"], signal.SIGTERM)
-    step = job.status()["step"]
-    wait_until(lambda: job.status()["step"] > step + 5, what="progress")
-    assert guardians_of(job) == [guards["guardian"]]
-    assert job.status()["guarded"] is True
-    # with the supervisor's it is the end of a login or of the machine: the guardian goes, too
-    for role in ("supervisor", "guardian"):
-        os.kill(guards[role], signal.SIGTERM)
-    wait_until(lambda: guardians_of(job) == [], what="the guardian to leave")
-    assert job.cli("kill", job.name).returncode == 0
-    assert job.status()["state"] == "stopped"
 
 
 def test_nothing_is_lost_when_guards_are_killed_again_and_again():
@@ -170,34 +183,3 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     status = job.cli("status", job.name).stdout
     assert "1h23m since " in status  # the time between is not counted
     job.cli("kill", job.name)
-
-
-def test_guards_that_are_stopped_for_a_while_change_nothing(launch, wait_until, trainer):
-    job = launch(10_000, 0.03, "--hang-timeout", "3")
-    wait_until(job.trains, what="training")
-    guards = job.processes()
-    tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"], "display-message", "-p", "#{pid}"]
-    server = int(subprocess.run(tmux, capture_output=True, text=True, check=True).stdout)
-    stopped = [*guards.values(), server]
-    own = trainer / "losses-0-0.jsonl"
-
-    def steps() -> int:
-        return len(own.read_text().splitlines())
-
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        before = steps()
-        wait_until(lambda: steps() > before + 150, what="progress of the ranks alone")
-        age_s = job.status()["snapshot_age_s"]
-        assert age_s > 3 and job.status()["guarded"] is True
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: job.status()["snapshot_age_s"] < 2, what="the supervisor to go on")
-    before = steps()
-    wait_until(lambda: job.status()["step"] > before + 100, what="steps heard again")
-    assert job.processes() == guards
-    types = {event["type"] for event in job.events()}
-    assert types == {"launched", "attempt_started", "rank_started", "training"}
-    assert job.cli("kill", job.name).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import diagnose, evidence_folder
+from ddptop_runner import diagnose, evidence_folder, procs
 from ddptop_runner.causes import culprit, paragraph
 from ddptop_runner.causes.culprit import RankEnd
 from ddptop_runner.causes.gpu_memory import gib
@@ -196,11 +196,13 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
         returncode: the agent's, negative for a signal; None when nobody saw it.
     """
     words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
+    exit_code, signal = (None, None) if returncode is None else procs.split_status(returncode)
     tail = [line for line in log_end(folder.supervisor_log).splitlines() if line]
     last = f" Its last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
     return Cause(
         kind="launch",
-        exit_code=returncode if returncode is not None and returncode > 0 else None,
+        exit_code=exit_code or None,
+        signal=signal,
         summary=f"The agent {words} before any rank was started.{last}",
         evidence=str(folder.supervisor_log),
     )

@@ -22,6 +22,7 @@ from ddptop_runner.group_memory import Ending, GroupMemory, WantedAgent
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import LIVE_STATES, NodeSnapshot, ProcessId
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.restarts.policy import AttemptOutcome
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 from ddptop_runner.sweep import JobProcesses
@@ -193,12 +194,31 @@ class GroupAlone(FailureHandling):
                 await self._after_orphan_exit()
             return
         if self.ending is None and (self._new_agent_begins or not self.table.exits()):
-            cause = failure.never_started(self._folder, returncode)
-            self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
+            if await self._try_again_to_start(returncode):
+                return
         if self.ending is None and any(exit_.failed for exit_ in self.table.exits()):
             await self._continue_without_agent()
             return
         await self.conclude()
+
+    async def _try_again_to_start(self, returncode: int | None) -> bool:
+        """After an agent that ended before it had started a rank; False where the job is to end.
+
+        One that ended by itself will do so again; one that was killed says nothing of the job, and
+        another one is tried within the budget.
+        """
+        cause = failure.never_started(self._folder, returncode)
+        if returncode is not None and returncode >= 0:
+            self.ending = Ending("failed", cause, "no rank could be started", requeue=False)
+            return False
+        if self._new_agent_begins:
+            self._begin_attempt(self.attempt + 1)
+        lived_s = boottime_s() - self.attempt_started_s
+        outcome = AttemptOutcome(self.attempt, lived_s, 0, None, cause.signal, None, kind="signal")
+        again = await self._restart_or_end("failure", outcome, cause)
+        if again or self._new_agent_wanted:
+            await self._restart_without_agent()
+        return again or self._new_agent_wanted
 
     async def _after_orphan_exit(self) -> None:
         """A rank ended whose agent is dead: the group follows it, as torch would have it."""

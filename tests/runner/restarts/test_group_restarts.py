@@ -18,7 +18,7 @@ from ddptop_runner.group import Group
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import Cause, GpuSample
 from ddptop_runner.paths import run_folder
-from ddptop_runner.restarts import memory
+from ddptop_runner.restarts import memory, policy
 from ddptop_runner.restarts.policy import AttemptOutcome
 from ddptop_runner.spec import Device, JobSpec
 
@@ -177,6 +177,37 @@ def test_a_new_agent_that_cannot_start_ranks_ends_the_job():
         assert group.cause is not None and group.cause.kind == "launch"
 
     run(scenario, devices=DEVICES, allow_shrink=True)
+
+
+@pytest.mark.parametrize(("returncode", "signal"), [(-9, "SIGKILL"), (None, None)])
+def test_an_agent_that_is_killed_before_it_starts_ranks_is_followed_by_others_within_the_budget(
+    returncode, signal, monkeypatch
+):
+    monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.01)
+
+    async def agent_ends(group: Group, around: Around) -> None:
+        group.agent_pid = 4_000_001
+        group.process_exited(4_000_001, returncode, boottime_s())
+        while waiting := [task for task in around.tasks if not task.done()]:
+            await asyncio.gather(*waiting)
+
+    async def scenario(group: Group, around: Around) -> None:
+        await agent_ends(group, around)
+        assert around.agents == [(1, 1, None)]
+        assert (group.attempt, group.state, group.restarts_used) == (0, "restarting", 1)
+        group.agent_pid = 4_000_001
+        group.agent_connected({"pid": 4_000_001, "attempt": 1, "workers": [], "exits": []}, Mock())
+        await agent_ends(group, around)
+        assert around.agents == [(1, 1, None), (2, 0, None)]
+        assert (group.attempt, group.state, group.restarts_used) == (1, "restarting", 2)
+        await agent_ends(group, around)
+        assert len(around.agents) == 2 and group.ended.is_set()
+        assert (group.attempt, group.state) == (2, "failed")
+        assert group.cause is not None and group.ending is not None
+        assert (group.cause.kind, group.cause.signal) == ("launch", signal)
+        assert group.ending.requeue is True
+
+    run(scenario, max_restarts=2)
 
 
 def test_a_device_that_is_back_is_taken_back_with_a_restart():

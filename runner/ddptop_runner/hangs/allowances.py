@@ -30,6 +30,7 @@ FLOORS_S: Mapping[Phase, float] = {
     "evaluation": 1800.0,
     "checkpoint": 1800.0,
     "data": 1800.0,
+    "end": 600.0,
 }
 """Least idle time that is allowed in a phase."""
 
@@ -39,6 +40,7 @@ CEILINGS_S: Mapping[Phase, float] = {
     "evaluation": 24 * HOUR_S,
     "checkpoint": 4 * HOUR_S,
     "data": 4 * HOUR_S,
+    "end": 4 * HOUR_S,
     "steps": 24 * HOUR_S,
     "collective": 24 * HOUR_S,
 }
@@ -55,8 +57,8 @@ PROVEN_TOTAL_S = 1800.0
 """The others wait for a rank that takes batches and never comes."""
 
 ASKED_START_FLOOR_S = 300.0
-"""With a time that was asked for: least idle time before the first step, unless the others wait for
-a rank; imports, data and compilation take minutes."""
+"""With a time that was asked for: least idle time before the first step and after the script's end,
+unless the others wait for a rank; imports, data, compilation and a process's end take their time."""
 
 MOST_PATIENCE = 8.0
 
@@ -93,7 +95,9 @@ def allowance(rules: Rules, doing: Phase, *, proven: bool, busy: bool | None) ->
     asked_s = rules.timeout_s
     if asked_s is not None:
         return _asked(asked_s, doing, proven=proven)
-    if doing in FLOORS_S:
+    if doing == "end" and proven:
+        floor_s = PROVEN_IDLE_S
+    elif doing in FLOORS_S:
         floor_s = FLOORS_S[doing]
     elif doing == "collective":  # its CPU tells nothing: waiting for a device spins
         floor_s = PROVEN_IDLE_S if proven else UNPROVEN_IDLE_S
@@ -109,7 +113,7 @@ def allowance(rules: Rules, doing: Phase, *, proven: bool, busy: bool | None) ->
 
 def _asked(asked_s: float, doing: Phase, *, proven: bool) -> Allowance:
     """With `--hang-timeout SECONDS`: they hold for silence that nothing explains."""
-    if doing == "start":
+    if doing in ("start", "end"):
         idle_s = asked_s if proven else max(asked_s, ASKED_START_FLOOR_S)
         return Allowance(idle_s, max(10 * asked_s, HOUR_S))
     if doing in FLOORS_S:

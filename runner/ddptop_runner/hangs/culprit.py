@@ -30,6 +30,7 @@ _DOING_IN_WORDS: dict[Phase, str] = {
     "evaluation": "evaluating",
     "checkpoint": "at a checkpoint",
     "data": "waiting for its data loader",
+    "end": "ending",
 }
 
 

@@ -25,7 +25,7 @@ WRITTEN_BYTES = 64 * 1024
 STAMP_SLACK_S = 0.05
 """Clocks and rounding may move the stamp of the same step by this much."""
 
-RECOGNISED: frozenset[Phase] = frozenset({"compile", "evaluation", "checkpoint", "data"})
+RECOGNISED: frozenset[Phase] = frozenset({"compile", "evaluation", "checkpoint", "data", "end"})
 """Phases that explain why no step is taken."""
 
 WARM_STEPS = 3
@@ -182,7 +182,7 @@ class Following:
             self._cpu.clear()
         if rank.cpu_s is None or (rank.unheard_s or 0.0) <= UNHEARD_S:
             self._unheard_mark = None
-        elif self._unheard_mark is None:
+        elif self._unheard_mark is None or rank.cpu_s < self._unheard_mark[1]:  # a child ended
             self._unheard_mark = (now_s, rank.cpu_s)
         if rank.cpu_s is not None:
             self._cpu.append((now_s, rank.cpu_s))

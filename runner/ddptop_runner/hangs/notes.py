@@ -42,6 +42,8 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
         return f"{what} for {time}"
     if standing.doing == "compile":
         return f"compiling for {time}"
+    if standing.doing == "end":
+        return f"ending for {time}"
     if standing.doing == "data":
         return f"waits for its data loader for {time}"
     return None

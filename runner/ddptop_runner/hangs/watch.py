@@ -32,7 +32,7 @@ HELD_S = 5.0
 """For how long others must be seen to wait for a rank before it is suspected."""
 HALF = 0.5
 
-_NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint"})
+_NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint", "end"})
 """Times between steps in which one of these happened are not usual ones."""
 
 
@@ -98,7 +98,9 @@ class HangWatch:
         if paused or len(known) < len(alive):
             return HangLook(quiet=quiet, notes=explained)
         if _is_deaf(standings):
-            explained.update({standing.rank.rank: notes.DEAF for standing in standings})
+            self._begin_anew()  # what happened meanwhile is not known
+            deaf = [standing for standing in standings if standing.doing != "end"]
+            explained.update({standing.rank.rank: notes.DEAF for standing in deaf})
             return HangLook(notes=explained)
         suspicion = self._suspicion(judgement, passed_s)
         verdict = self._verdict(judgement)
@@ -148,7 +150,7 @@ class HangWatch:
                 followed.clean = False
 
     def _begin_anew(self) -> None:
-        """A person has stopped a rank: nobody can be blamed for waiting."""
+        """Of a rank that a person has stopped, or that is not heard, no wait counts."""
         for followed in self._ranks.values():
             followed.begin_anew(self._clock_s)
         self._before = None

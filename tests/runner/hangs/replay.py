@@ -242,10 +242,9 @@ class _Rank:
         for name in ("batches", "written_bytes"):
             if here.get(name) is not None and there.get(name) is not None:
                 values[name] = int(here[name] + part * (there[name] - here[name]))
-        if here.get("cpu_s") is not None and there.get("cpu_s") is not None:
-            values["cpu_s"] = self._scale * (
-                here["cpu_s"] + part * (there["cpu_s"] - here["cpu_s"])
-            )
+        if here.get("cpu_s") is not None:
+            used_s = there.get("cpu_s", here["cpu_s"]) - here["cpu_s"]
+            values["cpu_s"] = self._scale * (here["cpu_s"] + part * used_s)
         for name in ("enqueued", "completed"):
             counts, later = here.get(name, {}), there.get(name, {})
             values[name] = {

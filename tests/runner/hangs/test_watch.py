@@ -152,7 +152,13 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     idle = lambda s: [  # noqa: E731
         rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)
     ]
-    assert life.stand(lambda s: idle(630 + s), 90)[2] == 61.0
+    assert life.stand(lambda s: idle(630 + s), 90)[2] is not None
+    life.look(rank(n, steps + 1, 0.0, phase="steps") for n in range(2))
+    losing_workers = lambda s: [  # noqa: E731
+        rank(n, steps + 1, s, phase="steps", unheard_s=20 + s, cpu_s=2e4 - s // 30)
+        for n in range(2)
+    ]
+    assert life.stand(losing_workers, 300)[2] is None
 
 
 def test_collectives_are_progress_where_no_step_is_taken():

@@ -39,6 +39,8 @@ CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0
 """A log that gives up its head again and again is told of at most so often."""
+ROOM_FOR_S = 3.0
+"""A disk that was full has space again once all reserves were held for so long."""
 NICE = 10
 
 
@@ -77,6 +79,7 @@ class RunFolderKeeper:
         self._given_up = _Tally()
         self._dropped = _Tally()
         self._full_since: dt.datetime | None = None
+        self._room_since: tuple[float, dt.datetime] | None = None
         self._unpunchable: set[int] = set()
         self._damaged: list[str] = []
         self._begun_anew: str | None = None
@@ -97,7 +100,7 @@ class RunFolderKeeper:
         self._prepare_next_attempt()
         self._given_up.tell(self._tell_given_up, now_s)
         self._dropped.tell(self._tell_dropped, now_s)
-        return [*self._room_findings(), *self._history_findings(now_s), *self._log_findings()]
+        return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
 
     def close(self) -> None:
         """The job has ended: give back all that was held for it, so that its end can be written."""
@@ -213,19 +216,25 @@ class RunFolderKeeper:
                     os.close(fd)
             self._is_next_ready = True
 
-    def _room_findings(self) -> list[Finding]:
+    def _room_findings(self, now_s: float) -> list[Finding]:
         snapshot = self._snapshot_file
         is_full = any(log.lacks_room for log in self._logs.values())
         is_full = is_full or (snapshot is not None and snapshot.no_room)
         is_full = is_full or self._history_lacks_room()
         if is_full:
+            self._room_since = None
             if self._full_since is None:
                 self._full_since = utc_now()
             self._reserve.release(keep_bytes=RESERVE_BYTES // 2)
             if any(log.reserved_bytes == 0 for log in self._logs.values()):
                 self._reserve.release()  # a rank that has just begun to write
-        elif self._reserve.take() and self._full_since is not None:
-            self._space_is_back()
+        elif not self._reserve.take():
+            self._room_since = None
+        elif self._full_since is not None:
+            # what was let go of the reserve may be all the room that there is
+            self._room_since = self._room_since or (now_s, utc_now())
+            if now_s - self._room_since[0] >= ROOM_FOR_S:
+                self._space_is_back()
         room = space.room(self._folder.path)
         left = "n/a" if room is None else size_in_words(room.free_bytes)
         if self._full_since is not None:
@@ -245,8 +254,9 @@ class RunFolderKeeper:
 
     def _space_is_back(self, *, still_full: bool = False) -> None:
         assert self._full_since is not None  # the caller looked
-        since, until = self._full_since.astimezone(), utc_now().astimezone()
-        self._full_since = None
+        back = utc_now() if self._room_since is None else self._room_since[1]
+        since, until = self._full_since.astimezone(), back.astimezone()
+        self._full_since = self._room_since = None
         what = "the job ended with the disk full" if still_full else "the disk has space again"
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
         self._given_up.tell(self._tell_given_up, None)

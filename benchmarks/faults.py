@@ -256,9 +256,10 @@ def run_elsewhere(launcher: str, fault: Fault, run: int, folder: Path, python: s
         ended = wait_for(over, END_S)
         measure(result, read_record(record), world, at)
         left = [one for one in processes_with(mark) if "tmux" not in one.name() and _runs(one)]
-        result.left = len(left)
-        if not ended:
-            result.complaints.append(f"still {len(left)} processes after {END_S:.0f} s")
+        if any(one.pid == pid for one in left):
+            result.complaints.append(f"not over after {END_S:.0f} s")
+        elif not ended:
+            result.left = len(left)
         if not result.finished:
             result.complaints.append("the last step was not taken")
         if fault.name not in NOBODY:
@@ -304,7 +305,7 @@ def _commit_elsewhere(
 
 
 def cell(results: Sequence[Result]) -> str:
-    """How often all was well, and how long training stood still."""
+    """How often all was well, and how long training stood still where it went on."""
     if not results:
         return NOT_TRIED
     good = sum(one.finished and one.left == 0 for one in results)
@@ -406,7 +407,9 @@ def main() -> None:
                 continue
             runs = range(options.first_run, options.first_run + options.runs)
             results = [
-                r for r in results if (r.launcher, r.fault) != (launcher, name) or r.run < runs[0]
+                r
+                for r in results
+                if (r.launcher, r.fault) != (launcher, name) or r.run < options.first_run
             ]
             for run in runs:
                 result = spawn(options, launcher, BY_NAME[name], run)

@@ -43,7 +43,7 @@ class Fault:
     on_nan: OnNan = "alert"
     allow_shrink: bool = False
     log_limit: str | None = None
-    patience_s: float = 60.0
+    patience_s: float = 120.0
     """By when all that is expected should have happened."""
 
     def flags(self) -> list[str]:
@@ -224,7 +224,6 @@ FAULTS = (
         says="(GPU|CUDA)",
         names_rank=True,
         allow_shrink=True,
-        patience_s=90.0,
     ),
     Fault(
         name="corrupt-files",

@@ -219,7 +219,7 @@ def run_elsewhere(launcher: str, fault: Fault, run: int, folder: Path, python: s
     """The same script and fault under another launcher, in a pane of tmux as people run it."""
     result = Result(launcher, fault.name, run)
     world, victim = world_of(fault), victim_of(fault, run)
-    mark = os.environ["FAULTS_MARK"] = uuid.uuid4().hex
+    mark = os.environ["FAULTS_MARK"]
     socket, output = f"faults-{mark[:8]}", folder / "output"
     # the launcher is the pane's own process, and what it says goes to a file
     inner = [*command_of(launcher, world, python), str(TRAIN), *SCRIPT]
@@ -265,12 +265,17 @@ def run_elsewhere(launcher: str, fault: Fault, run: int, folder: Path, python: s
         if fault.name not in NOBODY:
             result.named = named_rank(output.read_text(errors="replace")) == victim
     finally:
-        for process in processes_with(mark):
-            try:
-                process.kill()
-            except psutil.Error:
-                continue
+        end_all_with(mark)
     return result
+
+
+def end_all_with(mark: str) -> None:
+    """Kill what carries the mark: all of one run, and nothing else."""
+    for process in processes_with(mark):
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
 
 
 def _runs(process: psutil.Process) -> bool:
@@ -367,10 +372,16 @@ def spawn(options: argparse.Namespace, launcher: str, fault: Fault, run: int) ->
     command = [sys.executable, __file__, "--one", f"{launcher},{fault.name},{run}"]
     if options.ft_python:
         command += ["--ft-python", options.ft_python]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False
-    )
+    mark = uuid.uuid4().hex
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "FAULTS_MARK": mark}
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Result(launcher, fault.name, run, complaints=[f"not over after {RUN_S:.0f} s"])
+    finally:
+        end_all_with(mark)
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Result(launcher, fault.name, run, complaints=[f"the run broke: {words}"])

@@ -58,11 +58,14 @@ by ddptop (stop, kill, or a restart of the group). Seen from outside only: `bloc
 uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
 how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
 
-Phase = Literal["start", "steps", "compile", "evaluation", "checkpoint", "data", "collective"]
+Phase = Literal[
+    "start", "steps", "compile", "evaluation", "checkpoint", "data", "collective", "end"
+]
 """What a rank is doing, recognised and never declared. `start`: before the first step; `steps`:
 training; `compile`: torch.compile at work; `evaluation`: forward passes without backward;
 `checkpoint`: a file is being saved or loaded; `data`: the training thread waits for its data
-loader; `collective`: it waits in a collective for other ranks."""
+loader; `collective`: it waits in a collective for other ranks; `end`: the script is over, and its
+process is about to end."""
 
 OnNan = Literal["alert", "stop", "restart"]
 """What to do when a loss is NaN or infinite."""

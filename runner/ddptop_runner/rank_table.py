@@ -71,6 +71,8 @@ class RankRecord:
     gpu_mem_peak_bytes: int | None = None
     leaving: bool = False
     """Whether its probe has said that the process is about to end."""
+    ends_since_s: float | None = None
+    """CLOCK_BOOTTIME at which it said so; None once anything else is heard after that."""
     _rate_marks: list[tuple[float, int]] = field(default_factory=list)
 
     @property
@@ -111,6 +113,7 @@ class RankRecord:
         self.heard = True
         self.heard_boottime_s = message.t
         self.leaving = self.leaving or message.final
+        self.ends_since_s = message.t if message.final else None
         self.stack_signal = message.stack_signal
         if message.pid == self.pid:  # a child's handlers are not the rank's
             self.save_signals = message.save_signals
@@ -161,14 +164,14 @@ class RankRecord:
     def progress(self, now_s: float) -> RankProgress:
         """What the hang watch looks at."""
         usage, collectives = self.usage, self.collectives
-        began_s, heard_s = self.phase_boottime_s, self.heard_boottime_s
+        (phase, began_s), heard_s = self._phase(), self.heard_boottime_s
         return RankProgress(
             rank=self.rank,
             alive=self.alive,
             paused=usage is not None and usage.state_letter in "Tt",
             steps=(self.steps or 0) if self.heard else None,
             since_progress_s=self.since_progress_s(now_s),
-            phase=self.phase,
+            phase=phase,
             phase_s=0.0 if began_s is None else max(0.0, now_s - began_s),
             enqueued={group: counts[0] for group, counts in collectives.items()},
             completed={group: counts[1] for group, counts in collectives.items()},
@@ -179,6 +182,12 @@ class RankRecord:
             exited_with=None if self.exit is None else self.exit.returncode,
             stands_at=self.stands_at,
         )
+
+    def _phase(self) -> tuple[Phase | None, float | None]:
+        """What it does, and since when: after its probe's last word it ends."""
+        if self.ends_since_s is not None:
+            return "end", self.ends_since_s
+        return self.phase, self.phase_boottime_s
 
     def state(self, now_s: float, probe: bool) -> RankState:
         """The rank's state in a word."""
@@ -208,6 +217,7 @@ class RankRecord:
         if progress_s > 0.0:
             last_progress_at = utc_from_boottime(progress_s)
         usage = self.usage if self.alive else None
+        phase, phase_s = self._phase() if self.alive else (None, None)
         return RankSample(
             rank=self.rank,
             local_rank=self.local_rank,
@@ -233,10 +243,8 @@ class RankRecord:
             metrics=dict(self.metrics),
             has_probe=self.heard if probe else None,
             state_reason=self.silent_because if self.alive else None,
-            phase=self.phase if self.alive else None,
-            phase_since=utc_from_boottime(self.phase_boottime_s)
-            if self.alive and self.phase_boottime_s is not None
-            else None,
+            phase=phase,
+            phase_since=None if phase_s is None else utc_from_boottime(phase_s),
             stands_at=self.stands_at if self.alive else None,
             quiet_since=last_progress_at if self.alive and self.quiet else None,
             collectives=_completed(self.collectives) if self.collectives else None,

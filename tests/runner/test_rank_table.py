@@ -291,3 +291,17 @@ def test_a_pid_leads_to_its_rank(table):
     assert table.of_pid(PID) is table[0]
     assert table.of_pid(PID + 1) is None
     assert isinstance(table[1], RankRecord)
+
+
+def test_a_rank_whose_probe_said_its_last_word_ends(table):
+    now_s = clock.boottime_s()
+    table[0].hear(stepped(7, now_s - 9.0, t=now_s - 9.0, phase="evaluation", phase_t=now_s - 9.0))
+    assert table[0].progress(now_s).phase == "evaluation"
+    last = stepped(7, now_s - 9.0, t=now_s - 4.0, seq=2, final=True, phase="steps", phase_t=90.0)
+    table[0].hear(last)
+    seen, sample = table[0].progress(now_s), table[0].sample(now_s, probe=True)
+    assert (seen.phase, seen.phase_s) == ("end", pytest.approx(4.0))
+    assert sample.phase == "end" and sample.phase_since is not None
+    # a child's last word is not the rank's
+    table[0].hear(stepped(8, now_s, t=now_s, seq=3, phase="steps", phase_t=90.0))
+    assert table[0].progress(now_s).phase == "steps"

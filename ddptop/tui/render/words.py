@@ -40,6 +40,7 @@ _PHASES: dict[Phase, str] = {
     "evaluation": "evaluates",
     "checkpoint": "saves",
     "data": "awaits data",
+    "end": "ends",
 }
 """What a rank does that takes no steps and is well."""
 

@@ -58,7 +58,7 @@ PROVEN_TOTAL_S = 1800.0
 
 ASKED_START_FLOOR_S = 300.0
 """With a time that was asked for: least idle time before the first step and after the script's end,
-unless the others wait for a rank; imports, data, compilation and a process's end take their time."""
+unless the others wait for a rank; imports, data, compilation and a process's end take minutes."""
 
 MOST_PATIENCE = 8.0
 

@@ -27,6 +27,8 @@ ALLOWED = {
     "asked: a collective": (ASKED, "collective", False, None, 60.0),
     "asked: the start takes minutes": (ASKED, "start", False, False, ASKED_START_FLOOR_S),
     "asked: but not where others wait": (ASKED, "start", True, False, 60.0),
+    "asked: a process's end takes its time": (ASKED, "end", False, None, ASKED_START_FLOOR_S),
+    "asked: but not where others wait for it": (ASKED, "end", True, None, 60.0),
     "asked: an evaluation has its floor": (ASKED, "evaluation", True, False, 1800.0),
     "asked: longer than the floor": (Rules(9000.0, {}), "checkpoint", True, False, 9000.0),
     "asked: what was learned changes nothing": (
@@ -39,6 +41,8 @@ ALLOWED = {
     "learned: nobody waits, idle": (AUTO, "steps", False, False, UNPROVEN_IDLE_S),
     "learned: nobody waits, busy": (AUTO, "steps", False, True, UNPROVEN_BUSY_S),
     "learned: all wait": (AUTO, "collective", False, True, UNPROVEN_IDLE_S),
+    "learned: the end": (AUTO, "end", False, False, FLOORS_S["end"]),
+    "learned: others wait for one that ends": (AUTO, "end", True, True, PROVEN_IDLE_S),
     "learned: the start": (AUTO, "start", True, False, FLOORS_S["start"]),
     "learned: five times the longest": (
         Rules(None, {"steps": 500.0}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.runner.hangs.ranks import Life, rank
@@ -106,6 +107,24 @@ def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(case, timeout_s):
     assert life.looked.notes == {0: note, 1: "waits in a collective for rank 0, for 100 s"}
     quiet_s, _, verdict_s = life.stand(lambda s: ranks(100 + s), 1600)
     assert (quiet_s, verdict_s) == (None, None)
+
+
+@pytest.mark.parametrize(("timeout_s", "allowed_s"), [(10.0, 300), (None, 600)])
+def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed_s):
+    life = Life(HangWatch(timeout_s, auto=True))
+    steps = life.train(20, (0, 1))
+    at = (3 * steps, 3 * steps)
+
+    def ranks(stood_s):
+        ends = rank(1, steps, stood_s, at=at, phase="end", phase_s=stood_s, unheard_s=stood_s)
+        gone = rank(0, steps, stood_s, at=at, alive=False, exited_with=0)
+        return [gone, replace(ends, cpu_s=50.0)]
+
+    assert life.stand(ranks, 15) == (None, None, None)
+    assert life.looked.notes == {1: "ending for 15 s"}
+    _, _, verdict_s = life.stand(lambda s: ranks(15 + s), 1000)
+    assert verdict_s is not None and verdict_s > allowed_s - 15
+    assert "rank 1 stands at step 200" in life.looked.verdict.message
 
 
 def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():

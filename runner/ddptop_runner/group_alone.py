@@ -193,9 +193,9 @@ class GroupAlone(FailureHandling):
             if self.table.exits():
                 await self._after_orphan_exit()
             return
-        if self.ending is None and (self._new_agent_begins or not self.table.exits()):
-            if await self._try_again_to_start(returncode):
-                return
+        never_began = self._new_agent_begins or not self.table.exits()
+        if self.ending is None and never_began and await self._try_again_to_start(returncode):
+            return
         if self.ending is None and any(exit_.failed for exit_ in self.table.exits()):
             await self._continue_without_agent()
             return

@@ -39,6 +39,9 @@ BACK_AT = 0.7
 EXPLODED, STAYED = 2.0, 1.2
 """Times its own lowest median: with two ranks, the one that has risen so far has left the other, if
 that has risen no more than so far."""
+SOARED = 10.0
+"""Times its own lowest median: what such a loss varies by is part of its going bad, and excuses no
+distance. With two ranks it has left the other if it has risen so many times as far."""
 _ENDED = ("exited", "failed", "stopped")
 
 
@@ -213,7 +216,7 @@ def apart_ranks(trends: Mapping[int, _Trend], told: set[int]) -> set[int]:
             continue
         usual = statistics.median(other.middle for other in others)
         noise = statistics.median(other.noise for other in others)
-        if len(others) == 1:  # either of the two may be the odd one
+        if len(others) == 1 and not _soared(trend):  # either of the two may be the odd one
             noise = max(noise, trend.noise)
         spread = 0.0
         if len(trends) >= ENOUGH_FOR_A_SPREAD:
@@ -252,8 +255,13 @@ def _exploded(trends: Mapping[int, _Trend]) -> int | None:
     del low
     if higher.lowest <= 0 or lower.lowest <= 0:
         return None
-    rose = higher.middle >= EXPLODED * higher.lowest and lower.middle <= STAYED * lower.lowest
-    return high if rose else None
+    rise, other_rise = higher.middle / higher.lowest, lower.middle / lower.lowest
+    rose = rise >= EXPLODED and other_rise <= STAYED
+    return high if rose or rise >= SOARED * other_rise else None
+
+
+def _soared(trend: _Trend) -> bool:
+    return 0 < SOARED * trend.lowest <= trend.middle
 
 
 def _or_last(step: int | None) -> float:

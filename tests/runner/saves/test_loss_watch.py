@@ -200,6 +200,18 @@ def test_of_two_ranks_the_one_that_explodes_is_named():
     assert found[-1][1].message.startswith("the loss of rank 1 has left the others': ")
 
 
+def test_of_two_ranks_one_that_explodes_wildly_is_named():
+    """Its noise has grown with it: at 1e7 it varies by more than the distance to the other."""
+
+    def losses(number: int, second: int) -> float:
+        calm = random.Random(f"{number} {second}").lognormvariate(0.0, 1.5)
+        return calm * (1e6 * second if number == 1 and second > 30 else 1.0)
+
+    found = found_in(losses, 2, 90)
+    assert found and found[0][0] < 60
+    assert found[-1][1].ranks == (1,)
+
+
 def test_two_against_two_is_nobodys_fault():
     found = found_in(lambda number, second: 9.0 if number > 1 and second > 30 else 2.0, 4, 90)
     assert {finding.ranks for _, finding in found} <= {(0, 1, 2, 3)}

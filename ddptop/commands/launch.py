@@ -211,7 +211,8 @@ def describe(plan: LaunchPlan) -> str:
         f"sets:          {', '.join(sorted(plan.job_env))}",
         f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}",
         f"inherits:      {', '.join(spec.env_names)}",
-        f"restarts:      at most {spec.max_restarts}; what will fail again is not tried again",
+        f"restarts:      at most {spec.max_restarts} without new progress; "
+        "what will fail again is not tried again",
         f"hang verdict:  {hang}",
         f"on NaN:        {spec.on_nan}",
         f"a broken GPU:  {'goes on without it' if spec.allow_shrink else 'ends the job'}",
@@ -219,5 +220,9 @@ def describe(plan: LaunchPlan) -> str:
         f"held by:       {backing}",
         "store:         one per attempt, on 127.0.0.1 only",
     ]
+    if spec.warm_spares:
+        lines.append("warm spares:   an interpreter with torch per rank, for the next attempt")
+    if spec.log_limit_bytes is not None:
+        lines.append(f"log limit:     {spec.log_limit_bytes} bytes per rank; the head is archived")
     lines += [f"note:          {note}" for note in plan.notes]
     return "\n".join(lines)

@@ -62,6 +62,10 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  {status.cause.summary}")
         if status.cause.evidence:
             lines.append(f"  evidence: {status.cause.evidence}")
+    elif view.is_live and status.previous_cause is not None:
+        lines.append(f"  the attempt before: {status.previous_cause.summary}")
+        if status.previous_cause.evidence:
+            lines.append(f"  evidence: {status.previous_cause.evidence}")
     lines += _next(view, status)
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")

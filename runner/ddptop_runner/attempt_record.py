@@ -78,6 +78,8 @@ class AttemptRecord:
         """How long the attempt took to its first step; None before that."""
         self.table = RankTable(spec.nproc, self.attempt_started_s)
         self.cause: Cause | None = None
+        self.previous_cause: Cause | None = None
+        """Why the attempt before this one failed; None where it did not."""
         self.was_started = True
         """Whether an agent was started: not yet so of a job that is queued."""
         self.awaits_agent = False
@@ -115,6 +117,7 @@ class AttemptRecord:
         self.state = snapshot.state
         self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
         self.cause = snapshot.cause
+        self.previous_cause = snapshot.previous_cause
         if memory.attempt_started_s is not None:
             self.attempt_started_s = memory.attempt_started_s
             self.table = RankTable(self._spec.nproc, memory.attempt_started_s)
@@ -180,6 +183,8 @@ class AttemptRecord:
                 self._deaths.watch(worker["pid"])
 
     def _begin_attempt(self, attempt: int) -> None:
+        if attempt != self.attempt:
+            self.previous_cause = self.cause
         self.attempt = attempt
         self.attempt_started_s = boottime_s()
         self.first_step_after_s = None

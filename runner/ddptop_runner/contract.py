@@ -114,6 +114,7 @@ class JobStatus(Base, frozen=True, kw_only=True):
     imbalance: Imbalance
     alerts: list[Alert]
     checkpoint: Checkpoint | None
+    """The last one that was seen being written."""
     policy: str | None
     """Why the restart policy did what it did last, in words."""
     restart_at: dt.datetime | None
@@ -122,7 +123,8 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """The progress that filled the budget of restarts again last, in words."""
     set_aside: list[int]
     """The job's devices that it goes on without."""
-    """The last one that was seen being written."""
+    previous_cause: Cause | None
+    """Why the attempt before this one failed; null where it did not."""
 
 
 def job_row(view: JobView) -> JobRow:
@@ -246,6 +248,7 @@ def job_status(view: JobView) -> JobStatus:
             restart_at=None,
             restarts_refilled=None,
             set_aside=[],
+            previous_cause=None,
         )
     return JobStatus(
         job=view.job,
@@ -274,4 +277,5 @@ def job_status(view: JobView) -> JobStatus:
         restart_at=snapshot.restart_at if view.is_live else None,
         restarts_refilled=snapshot.restarts_refilled,
         set_aside=snapshot.set_aside,
+        previous_cause=snapshot.previous_cause,
     )

@@ -358,6 +358,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """The last one that was seen being written."""
     policy: str | None = None
     """Why the restart policy did what it did last, in words."""
+    previous_cause: Cause | None = None
+    """Why the attempt before this one failed; None where it did not."""
     restarts_refilled: str | None = None
     """The progress that filled the budget of restarts again last, in words."""
     restart_at: dt.datetime | None = None

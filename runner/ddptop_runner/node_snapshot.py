@@ -66,6 +66,7 @@ def take(
         ended_at=clock.ended_at,
         exit_code=group.exit_code,
         cause=group.cause,
+        previous_cause=group.previous_cause,
         step=group.table.fewest_steps(),
         total_steps=rank_table.total_steps(group.table),
         eta_s=rank_table.eta_s(group.table, now_s) if alive else None,

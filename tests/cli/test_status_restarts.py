@@ -12,6 +12,7 @@ from tests.runner.builders import put_job
 from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import job_row, job_status
+from ddptop_runner.model import Cause
 from ddptop_runner.registry import read_job
 from ddptop_runner.spec import Device
 
@@ -28,6 +29,10 @@ CASES = {
     ),
     "the last restart": ({"policy": "the attempt had made progress"}, ["last restart: the att"]),
     "no restart": ({"policy": "same place twice", "state": "failed"}, ["not restarted: same"]),
+    "why the attempt before failed": (
+        {"previous_cause": Cause(kind="signal", summary="Rank 1 was killed.", evidence="/ev")},
+        ["  the attempt before: Rank 1 was killed.\n  evidence: /ev\n"],
+    ),
     "a device set aside": ({"set_aside": [1]}, ["devices: GPU 0, as cuda:0\n"]),
 }
 
@@ -43,7 +48,8 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
     status = job_status(view)
     for word in words:
         assert word in describe(view, status) + "\n"
-    for name, unknown in (("policy", None), ("restarts_refilled", None), ("set_aside", [])):
+    unknowns = {"policy": None, "restarts_refilled": None, "set_aside": [], "previous_cause": None}
+    for name, unknown in unknowns.items():
         assert getattr(status, name) == changes.get(name, unknown)
     row = job_row(view)
     assert (row.policy, row.set_aside) == (status.policy, status.set_aside)

@@ -59,6 +59,7 @@ class Around:
             restarts_used=group.restarts_used,
             ranks=ranks,
             exit_code=group.exit_code,
+            previous_cause=group.previous_cause,
             memory=group.remember(),
         )
 
@@ -319,5 +320,21 @@ def test_memory_that_cannot_be_read_is_left_out():
             group, _ = begin(decode_snapshot(json.dumps(json.loads(encode(snapshot))).encode()))
             assert group.table[0].steps == 7
             assert group.was_started
+
+    run(scenario)
+
+
+def test_the_next_attempt_remembers_why_the_one_before_failed():
+    async def scenario() -> None:
+        group, around = begin()
+        group._group_started({"attempt": 0, "workers": WORKERS})
+        group.cause = Cause(kind="signal", rank=1, signal="SIGKILL", summary="Rank 1 was killed.")
+        group._group_started({"attempt": 1, "workers": WORKERS})
+        assert (group.cause, group.previous_cause.summary) == (None, "Rank 1 was killed.")
+        around.publish()
+        group, around = begin(around.die())
+        assert group.previous_cause.rank == 1
+        group._group_started({"attempt": 2, "workers": WORKERS})  # a person asked for it
+        assert group.previous_cause is None
 
     run(scenario)

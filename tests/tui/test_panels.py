@@ -222,6 +222,19 @@ class TestAlertsAndCause:
             "▌ evidence ev/x   press i",
         ]
 
+    def test_why_an_attempt_of_a_job_that_goes_on_failed(self) -> None:
+        cause = Cause(
+            kind="signal", rank=1, summary="Rank 1 was killed, " * 3 + "so.", evidence="e"
+        )
+        lines = panels.setback_lines(0, cause, 60, 2)
+        assert all(width(line) == 60 for line in lines)
+        assert [plain(line).rstrip() for line in lines] == [
+            "▌ attempt 0 failed: Rank 1 was killed, Rank 1",
+            "▌ was killed, Rank 1 was killed, so.   press i",
+        ]
+        cut = plain(panels.setback_lines(None, cause, 40, 1)[0]).rstrip()
+        assert cut == "▌ the last attempt failed:…   press i"
+
 
 def texts(lines: list[Line]) -> list[str]:
     return [plain(line).rstrip() for line in lines]

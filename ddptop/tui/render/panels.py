@@ -246,6 +246,16 @@ def cause_lines(
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
 
 
+def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> list[Line]:
+    """Why an attempt of a job that goes on has failed, in at most `rows` rows."""
+    who = "the last attempt" if attempt is None else f"attempt {attempt}"
+    hint = "   press i" if cause.evidence else ""
+    *texts, last = wrap(f"{who} failed: {cause.summary}", cells - 4 - len(hint), rows)
+    lines = [line((text, "")) for text in texts]
+    lines.append(line((last, ""), (hint, "dim")))
+    return [fit((("▌", "warn"), (" ", ""), *one), cells) for one in lines]
+
+
 _CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
 """An empty line, or one of a traceback that only points at the line above."""
 

@@ -28,7 +28,7 @@ from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Alert
+from ddptop_runner.model import Alert, Cause
 
 WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
 """Time windows of the chart, from near to far; None is the whole run."""
@@ -50,6 +50,10 @@ def next_window(current: int, step: int, run_s: float | None) -> int:
         index += step
     return current
 
+
+SET_BACK = ("restarting", "starting")
+SETBACK_S = 300.0
+"""Why the attempt before failed is shown for so long into the next one; then its event tells."""
 
 TOP_SHARE = 0.42
 """Ranks and devices take at most this much of the height."""
@@ -152,9 +156,7 @@ class JobScreen(JobCommands):
             alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
         height = self.size.height
         self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
-        cause = state.cause if state is not None and not view.is_live else None
-        rows = max(3, min(10, self.size.height // 4))
-        self._cause.show(view.state, cause, detail.cause_tail, rows)
+        cause = self._show_cause(detail)
         if cause is not None and cause.rank is not None and not self._failed_rank_shown:
             self._failed_rank_shown = True
             self.call_after_refresh(self.ranks.move_to, str(cause.rank))
@@ -173,6 +175,29 @@ class JobScreen(JobCommands):
         attempt = state.attempt if state is not None else None
         output = view.output or "n/a" if isinstance(view, ForeignView) else None
         self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output)
+
+    def _show_cause(self, detail: JobDetail) -> Cause | None:
+        """Why the job ended, which is returned, or why its attempt before failed."""
+        view, state = detail.view, detail.view.snapshot
+        rows = max(3, min(10, self.size.height // 4))
+        if state is None or not view.is_live:
+            cause = None if state is None else state.cause
+            self._cause.show(view.state, cause, detail.cause_tail, rows)
+            return cause
+        attempt, setback = state.attempt, state.cause
+        if setback is None and state.attempt is not None:
+            attempt, setback = state.attempt - 1, state.previous_cause
+        started = state.attempt_started_at
+        if setback is not None and (
+            view.state in SET_BACK
+            or started is None
+            or (view.read_at - started).total_seconds() < SETBACK_S
+        ):
+            rows = min(rows, 4) if view.state in SET_BACK else 2
+            self._cause.show_setback(attempt, setback, rows)
+        else:
+            self._cause.show(view.state, None, (), rows)
+        return None
 
     def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
         state = detail.view.snapshot

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ddptop.tui.render.panels import alert_lines, cause_lines
+from ddptop.tui.render.panels import alert_lines, cause_lines, setback_lines
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.model import Alert, Cause
@@ -43,23 +43,29 @@ class CausePanel(LinesView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._state = ""
-        self._cause: Cause | None = None
-        self._tail: Sequence[str] = ()
+        self._panel: Callable[[int, int], list[Line]] | None = None
 
     def show(self, state: str, cause: Cause | None, tail: Sequence[str], rows: int) -> None:
-        """Show the cause in at most `rows` rows; None hides the panel."""
-        self._state, self._cause, self._tail = state, cause, tail
-        self.display = cause is not None
+        """Show why a job ended in at most `rows` rows; None hides the panel."""
         if cause is None:
+            self._draw(None, rows)
             return
-        needed = len(cause_lines(state, cause, tail, max(20, self.screen.size.width), rows))
+        self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most), rows)
+
+    def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
+        """Show why an attempt of a job that goes on failed, in at most `rows` rows."""
+        self._draw(lambda cells, most: setback_lines(attempt, cause, cells, most), rows)
+
+    def _draw(self, lines: Callable[[int, int], list[Line]] | None, rows: int) -> None:
+        self._panel = lines
+        self.display = lines is not None
+        if lines is None:
+            return
+        needed = len(lines(max(20, self.screen.size.width), rows))
         if self.styles.height is None or self.styles.height.value != needed:
             self.styles.height = needed
         self.redraw()
 
     def build(self, width: int, height: int) -> list[Line]:
         """The rows."""
-        if self._cause is None:
-            return []
-        return cause_lines(self._state, self._cause, self._tail, width, height)
+        return [] if self._panel is None else self._panel(width, height)

@@ -241,7 +241,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
         return Decision(restart=False, reason=spent)
     in_vain = _in_vain(history.failed)
     delay_s = _delay_s(last.outcome, in_vain, jitter)
-    reason = _why_restart(last, in_vain)
+    reason = _why_restart(last, in_vain, len(history.failed) == 1)
     if delay_s > 0:
         reason += f": waiting {delay_s:.1f} s"
     return Decision(restart=True, reason=reason, delay_s=delay_s)
@@ -359,13 +359,15 @@ def _delay_s(last: AttemptOutcome, in_vain: int, jitter: float) -> float:
     return min(BACKOFF_CAP_S, doubled_s) * (0.5 + jitter / 2)
 
 
-def _why_restart(last: Recorded, in_vain: int) -> str:
+def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
     if last.progress:
         return f"the attempt had made progress ({_where(last.outcome)})"
     if in_vain > 0:
         what = "without new progress" if last.outcome.steps else "without a step"
         return f"{in_vain} in a row {what}"
-    return "how far the attempt got beyond the one before is not known"
+    if first:
+        return "the first failure"
+    return "whether the attempt got further than the one before is not known"
 
 
 def _where(outcome: AttemptOutcome) -> str:

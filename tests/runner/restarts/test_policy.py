@@ -88,7 +88,7 @@ CASES = {
         False,
         "RuntimeError at the same place twice without new progress",
     ),
-    "a kill says nothing of the script": ([KILLED], 3, True, True, "not known"),
+    "a kill says nothing of the script": ([KILLED], 3, True, True, "the first failure"),
     "a kill before the first step neither": ([KILLED_AT_START], 3, True, True, "without a step"),
     "a kill while it imports is no import error": (
         [failed(steps=0, exit_code=None, signal="SIGKILL", exception=raised("ImportError", "x"))],
@@ -176,7 +176,7 @@ CASES = {
         True,
         "1 in a row without new progress",
     ),
-    "memory of the device gone": ([OOM], 3, True, True, "not known: waiting"),
+    "memory of the device gone": ([OOM], 3, True, True, "the first failure: waiting"),
     "twice at the same step": ([OOM, OOM], 3, False, False, "same step twice"),
     "at another step it may be the data": ([OOM, replace(OOM, steps=80)], 3, True, True, ""),
     "memory of the host gone once": ([HOST_OOM], 3, True, True, "waiting"),

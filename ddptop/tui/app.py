@@ -167,6 +167,7 @@ class DdptopApp(App[None]):
     def _refuse(self, what: str) -> bool:
         """Whether this viewer may not do that; it then says so."""
         if self._readonly:
+            self.clear_notifications()  # one says it all
             self.notify(f"read-only: {what} is refused here", severity="warning", markup=False)
         return self._readonly
 

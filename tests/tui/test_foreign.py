@@ -402,8 +402,10 @@ class TestReadonly:
         before = app.screen
         for key in keys:
             app._notifications.clear()
-            await pilot.press(key)
+            await pilot.press(key, key)
             await until(pilot, lambda: "read-only: " in said(app), f"a refusal of {key}")
+            await pilot.pause()
+            assert len(app._notifications) == 1, "refusals do not pile up"
             assert app.screen is before
             assert not isinstance(app.screen, LaunchScreen)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.diagnose import RankExit
+from ddptop_runner.hangs.following import WARM_COLLECTIVES
 from ddptop_runner.hangs.types import HangLook, RankProgress
 from ddptop_runner.host_usage import RankUsage
 from ddptop_runner.model import (
@@ -201,7 +202,7 @@ class RankRecord:
             return "paused"
         if self.hung:
             return "hung"
-        if probe and not self.steps:
+        if probe and not self.steps and _completed(self.collectives) < WARM_COLLECTIVES:
             return "starting"
         if self.quiet:
             return "quiet"

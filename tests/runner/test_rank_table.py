@@ -193,6 +193,10 @@ def ended(returncode: int | None, by_us: bool = False) -> RankExit:
 STATES = {
     "started, no step yet": ({}, True, "starting"),
     "heard, no step yet": ({"heard": True, "steps": 0}, True, "starting"),
+    "takes no steps, but many collectives": (
+        {"heard": True, "steps": 0, "collectives": {"0": [21, 20]}},
+        *(True, "running"),
+    ),
     "stepping": ({"steps": 4, "last_step_boottime_s": 199.0}, True, "running"),
     "without a probe nobody knows better": ({}, False, "running"),
     "quiet": (

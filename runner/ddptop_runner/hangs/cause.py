@@ -23,9 +23,13 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
     if place is None:
         told = {stands_at.get(rank) for rank in culprits} - {None}
         place = told.pop() if len(told) == 1 else None
-    words = [f"The job hung: {found.message}."]
+    message, short = found.message, "" if place is None else place.rpartition("/")[2]
+    is_told = bool(place) and message.endswith(f" at {short}")
+    if is_told:
+        message = f"{message.removesuffix(short)}{place}"
+    words = [f"The job hung: {message}."]
     one = len(culprits) == 1
-    if place is not None and place not in found.message:
+    if place is not None and not is_told:
         words.append(f"{name_ranks(culprits).capitalize()} stood at {place}.")
     elif culprits != found.ranks:
         words.append(f"{name_ranks(culprits).capitalize()} stood where the others did not.")

@@ -73,7 +73,6 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         those = [rank for rank in roots or behind if rank.enqueued[group] == last]
         numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
-        verb = "wait" if len(waiting) > 1 else "waits"
         unheard = any(rank.alive and _is_unheard(rank) for rank in those)
         missing = (
             f"was last heard before collective {last + 1}{where}"
@@ -82,8 +81,8 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         )
         because = (
             f"{name_ranks(numbers)} {missing}, "
-            f"{name_ranks(waiting)} {verb} in collective {latest}"
-            f"{_ended_in_words(those)}{_silent_in_words(those)}"
+            f"{_waiting_in_words(waiting, latest, last)}"
+            f"{_ended_in_words(those)}{_silent_in_words(those)}{_standing_in_words(those)}"
         )
         found = Culprits(numbers, because, proven=_is_shared(group) and not unheard)
         if roots and _is_shared(group):
@@ -102,6 +101,24 @@ def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Cul
     verb = "waits" if len(waiting) == 1 else "wait"
     because = f"{name_ranks(waiting)} {verb} in a collective{_ended_in_words(gone)}"
     return Culprits(numbers, because, proven=True)
+
+
+def _waiting_in_words(waiting: Sequence[int], collective: int, missed_after: int) -> str:
+    verb = "wait" if len(waiting) > 1 else "waits"
+    if collective == missed_after + 1:
+        return f"where {name_ranks(waiting)} {verb}"
+    return f"{name_ranks(waiting)} {verb} in collective {collective}"
+
+
+def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
+    """Where they are instead; nothing where that differs or an ended rank is among them."""
+    if any(not rank.alive or _is_unheard(rank) for rank in ranks):
+        return ""
+    places = {rank.stands_at for rank in ranks}
+    place = places.pop() if len(places) == 1 else None
+    if place is None:
+        return ""
+    return f"; {'it stands' if len(ranks) == 1 else 'they stand'} at {place}"
 
 
 def _ended_in_words(ranks: Sequence[RankProgress]) -> str:

@@ -14,7 +14,12 @@ CASES = {
     "one did not enter the collective": (
         [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, **WAITS)],
         [],
-        ((1,), True, "rank 1 did not enter collective 9, ranks 0, 2 wait in collective 9"),
+        ((1,), True, "rank 1 did not enter collective 9, where ranks 0, 2 wait"),
+    ),
+    "and where it stands instead": (
+        [standing(0, **WAITS), standing(1, at=(8, 8), stands_at="t.py:9 in g")],
+        [],
+        ((1,), True, "where rank 0 waits; it stands at t.py:9 in g"),
     ),
     "the one that is furthest behind": (
         [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, at=(7, 7))],
@@ -33,7 +38,7 @@ CASES = {
             standing(2, doing="collective", enqueued={"0": 10}, completed={"0": 9}),
         ],
         [],
-        ((1,), True, "rank 1 did not enter collective 10, rank 2 waits in collective 10"),
+        ((1,), True, "rank 1 did not enter collective 10, where rank 2 waits"),
     ),
     "of a smaller group only its members are behind": (
         [
@@ -70,7 +75,7 @@ CASES = {
     "a rank that does not answer did not enter": (
         [standing(0, **WAITS), standing(1, at=(8, 8), unheard_s=30)],
         [],
-        ((1,), False, "rank 1 was last heard before collective 9, rank 0 waits in collective 9; "),
+        ((1,), False, "rank 1 was last heard before collective 9, where rank 0 waits; "),
     ),
     "fewer steps": (
         [standing(0, 40), standing(1, 39), standing(2, 40)],

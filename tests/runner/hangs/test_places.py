@@ -89,6 +89,16 @@ def test_the_cause_names_where_the_culprit_stood(tmp_path):
     assert cause.evidence == evidence
 
 
+def test_a_place_that_the_verdict_names_is_told_once_and_whole(tmp_path):
+    evidence = keep(tmp_path, {0: WAITING, 1: SLEEPING})
+    found = HangVerdict((1,), 61.0, "rank 1 stands at step 5, at data.py:7 in fetch")
+    cause = hang_cause(found, evidence, {})
+    assert cause.place == "/home/me/data.py:7 in fetch"
+    assert cause.summary == (
+        "The job hung: rank 1 stands at step 5, at /home/me/data.py:7 in fetch."
+    )
+
+
 def test_where_nobody_was_behind_the_stacks_tell_who_stands_apart(tmp_path):
     evidence = keep(tmp_path, {0: WAITING, 1: WAITING, 2: SLEEPING})
     cause = hang_cause(verdict(0, 1, 2), evidence, {})

@@ -127,7 +127,7 @@ def test_every_rank_that_freezes_is_seen_and_named(asked_s):
 
 CULPRITS = {
     # recorded run -> (ranks, words of the verdict)
-    "hang_sleep": ((1,), "rank 1 did not enter collective 307, rank 0 waits in collective 307"),
+    "hang_sleep": ((1,), "rank 1 did not enter collective 307, where rank 0 waits"),
     "hang_spin": ((1,), "rank 1 did not enter collective 307"),
     "hang_left": ((1,), "rank 1 did not enter collective 308"),
     "hang_in_c": ((1,), "rank 0 waits in collective 307; its interpreter does not answer"),

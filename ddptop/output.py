@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,41 @@ def put(text: str) -> None:
 def _printable(text: str) -> str:
     """The text without what steers a terminal: exceptions and arguments may hold it."""
     return sanitize(text) if _UNPRINTABLE.search(text) else text
+
+
+def put_folded(text: str, indent: int) -> None:
+    """Print data whose long lines are continued under `indent` spaces, on a terminal."""
+    columns = _columns()
+    if columns is not None:
+        import textwrap
+
+        fold = textwrap.TextWrapper(
+            max(columns, indent + 20),
+            subsequent_indent=" " * indent,
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines = (line if len(line) <= columns else fold.fill(line) for line in text.split("\n"))
+        text = "\n".join(lines)
+    put(text)
+
+
+def put_clipped(text: str) -> None:
+    """Print data whose long lines end with an ellipsis, on a terminal."""
+    columns = _columns()
+    if columns is not None:
+        lines = text.split("\n")
+        text = "\n".join(x if len(x) <= columns else f"{x[: columns - 1]}…" for x in lines)
+    put(text)
+
+
+def _columns() -> int | None:
+    """The terminal's width; None where stdout is none."""
+    if not sys.stdout.isatty():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 def put_json(value: object) -> None:

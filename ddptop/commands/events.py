@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from ddptop.output import put, put_json
+from ddptop.output import put_folded, put_json
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.logs import sanitize
 from ddptop_runner.model import Event
 from ddptop_runner.paths import RunFolder
+
+CONTINUED = 14
+"""Where the rest of a long line begins: under what comes after the time."""
 
 
 def run(folder: RunFolder, json_output: bool) -> int:
@@ -21,7 +24,7 @@ def run(folder: RunFolder, json_output: bool) -> int:
             put_json(event)
     else:
         for line in story(events):
-            put(line)
+            put_folded(line, CONTINUED)
     return 0
 
 

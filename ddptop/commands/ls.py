@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.output import count, duration, local_time, put, put_json, say, table
+from ddptop.output import count, duration, local_time, put_clipped, put_json, say, table
 from ddptop.unguarded import guard
 from ddptop_runner.contract import JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
@@ -19,7 +19,7 @@ def run(show_all: bool, as_json: bool) -> int:
         put_json(JobList(jobs=rows))
     elif rows:
         headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "ETA", "STARTED", "COMMAND"]
-        put(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
+        put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
     else:
         say("no jobs yet: ddptop launch train.py --gpus all")
     guard(views)

@@ -10,7 +10,7 @@ from ddptop.output import (
     duration,
     local_time,
     number,
-    put,
+    put_folded,
     put_json,
     size,
     table,
@@ -37,7 +37,7 @@ def run(job: str | None, as_json: bool) -> int:
     if as_json:
         put_json(status)
     else:
-        put(describe(view, status))
+        put_folded(describe(view, status), 4)
     taken_up(view)
     return 0
 

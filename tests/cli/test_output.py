@@ -325,3 +325,21 @@ def test_a_locale_without_a_letter_stops_no_verb(ddptop_cli, ddptop_home, monkey
     answer = ddptop_cli("ls")
     assert answer.returncode == 0, answer.stderr
     assert "tr?n.py" in answer.stdout
+
+
+def test_long_lines_are_folded_and_clipped_on_a_terminal_only(monkeypatch, capsys):
+    text = "short\n" + "word " * 7 + "/a/path/that/stays/whole"
+    for put in (output.put_folded, lambda text, _: output.put_clipped(text)):
+        put(text, 4)
+        assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setattr(output, "_columns", lambda: 24)
+    output.put_folded(text, 4)
+    assert capsys.readouterr().out.split("\n") == [
+        "short",
+        "word word word word word",
+        "    word word",
+        "    /a/path/that/stays/whole",
+        "",
+    ]
+    output.put_clipped(text)
+    assert capsys.readouterr().out == "short\nword word word word wor…\n"

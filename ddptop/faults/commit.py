@@ -20,7 +20,7 @@ from pathlib import Path
 from ddptop.faults.kinds import Fault
 from ddptop.faults.places import STUB_STATE, lose_device
 from ddptop_runner import procs
-from ddptop_runner.errors import UsageError
+from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.model import ProcessId
 from ddptop_runner.registry import JobView
 
@@ -45,7 +45,7 @@ def commit(fault: Fault, view: JobView, rank: int) -> Undo:
         What undoes it, to be called after `fault.hold_s`.
 
     Raises:
-        UsageError: when it cannot be committed on this job.
+        DdptopError: when it cannot be committed on this job, or a viewer outlives its terminal.
     """
     if fault.name == "gpu-lost":
         lose_device(_device_of(view, rank))
@@ -134,6 +134,7 @@ def _close_terminal(view: JobView) -> Undo:
     """A viewer on a terminal that goes away; what a login's end sends goes to the job, too."""
     pid, master = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, not in a login
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
         os.execv(sys.executable, [sys.executable, "-m", "ddptop", "attach", view.job])
     drawn, deadline = 0, time.monotonic() + SCREEN_TIMEOUT_S
@@ -145,7 +146,13 @@ def _close_terminal(view: JobView) -> Undo:
     if view.snapshot is not None:
         for process in (view.snapshot.guardian, view.snapshot.supervisor, view.snapshot.agent):
             _signal(process, signal.SIGHUP)
-    os.waitpid(pid, 0)
+    deadline = time.monotonic() + SCREEN_TIMEOUT_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise DdptopError(f"the viewer of {view.job} outlived its terminal", "it was killed")
+        time.sleep(0.05)
     return _nothing
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import Signals
 
 import msgspec
 
-from ddptop_runner import diagnose, evidence_folder, procs
+from ddptop_runner import diagnose, evidence, evidence_folder, procs
 from ddptop_runner.causes import culprit, paragraph
 from ddptop_runner.causes.culprit import RankEnd
 from ddptop_runner.causes.gpu_memory import gib
 from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
 from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.diagnose import PythonException, RankExit
+from ddptop_runner.hangs import places
 from ddptop_runner.log_end import log_end
 from ddptop_runner.model import Cause, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.oom import OomWatch
@@ -22,6 +24,10 @@ from ddptop_runner.paths import RunFolder
 from ddptop_runner.rank_table import RankRecord, RankTable
 from ddptop_runner.restarts.policy import AttemptOutcome
 
+CRASHES = frozenset(
+    (Signals.SIGSEGV, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL)
+)
+"""Signals of which the probe's faulthandler tells where they struck."""
 ERROR_FILE_BYTES = 1024 * 1024
 """Of torch's error file; a longer one is not read."""
 
@@ -120,6 +126,7 @@ def _end(
         tail=tail,
         step=record.steps,
         stands_at=record.stands_at,
+        crashed_at=_crashed_at(folder, attempt, exit_),
         entered=sum(counts[0] for counts in record.collectives.values())
         if record.collectives
         else None,
@@ -128,6 +135,12 @@ def _end(
         gpu=gpu,
         peak_bytes=record.gpu_mem_peak_bytes,
     )
+
+
+def _crashed_at(folder: RunFolder, attempt: int, exit_: RankExit) -> str | None:
+    if exit_.ended_by_us or exit_.returncode is None or -exit_.returncode not in CRASHES:
+        return None
+    return places.of_crash(log_end(evidence.stacks_file(folder, attempt, exit_.rank)))
 
 
 def _text(kept: Path | None, name: str) -> str:

@@ -437,6 +437,16 @@ def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(
     assert process.returncode == 0
 
 
+def test_a_crash_writes_its_stack_and_ends_as_it_would(stub_torch: Rank) -> None:
+    script = "import ctypes, torch\ndef crash(): ctypes.string_at(0)\ncrash()"
+    assert stub_torch.run("-c", script) == (-signal.SIGSEGV, "", "")
+    told = (stub_torch.folder / "stacks" / "attempt-2-rank-3.txt").read_text()
+    assert "Segmentation fault" in told and "line 2 in crash" in told
+    own = f"import faulthandler; faulthandler.enable(); {script}"
+    code, _, stderr = stub_torch.run("-c", own)
+    assert code == -signal.SIGSEGV and "line 2 in crash" in stderr
+
+
 def test_a_signal_that_the_script_uses_is_not_taken(stub_torch: Rank) -> None:
     script = (
         "import signal, os\nnumber = signal.SIGRTMIN + 9\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
-from ddptop_runner import evidence_folder, failure
+from ddptop_runner import evidence, evidence_folder, failure
 from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.kernel_log import KernelLog
@@ -50,6 +50,18 @@ def test_a_cause_holds_nothing_that_steers_a_terminal(quiet):
     _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
     assert "ValueError: a red word" in cause.summary
     assert "\x1b" not in cause.summary
+
+
+def test_a_crash_names_the_line_from_which_it_came(quiet):
+    folder = put_job()
+    stacks = evidence.stacks_file(folder, 0, 0)
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    stacks.write_text('Fatal Python error: Aborted\n\n  File "/a/b.py", line 3 in f\n')
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -6, 1.0)), 1.0, oom=quiet)
+    assert "after an error in C++ code. It stood at /a/b.py:3 in f. Its log is" in cause.summary
+    assert cause.place == "/a/b.py:3 in f"
+    _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -9, 1.0)), 1.0, oom=quiet)
+    assert cause.place is None
 
 
 def test_the_rank_that_raised_is_named_though_its_victim_died_first(quiet):

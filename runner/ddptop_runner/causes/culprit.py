@@ -35,6 +35,8 @@ class RankEnd:
     step: int | None = None
     stands_at: str | None = None
     """Where the script stood at the probe's last word, while no step was taken."""
+    crashed_at: str | None = None
+    """Where the script stood when a signal of its own making ended it."""
     entered: int | None = None
     """Collectives that it had entered."""
     paused: bool = False

@@ -138,7 +138,7 @@ def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
     if exception is not None:
         return exception.place
     # of a rank that went on since then, the place is an old one
-    return culprit.end.stands_at if culprit.how == "missing" else None
+    return culprit.end.stands_at if culprit.how == "missing" else culprit.end.crashed_at
 
 
 def _first(culprit: Culprit) -> str:
@@ -198,6 +198,7 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int) -> _Told:
     if end.signal is not None:
         meaning = words.signal_in_words(end.signal)
         told.say(None if meaning is None else f"{end.signal}: {meaning}.")
+        told.say(None if end.crashed_at is None else f"It stood at {end.crashed_at}.")
     elif end.exit_code is not None:
         told.say(_sentence(words.exit_code_in_words(end.exit_code)))
     known = words.known_error(last_lines(end.tail))

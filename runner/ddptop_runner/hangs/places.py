@@ -42,7 +42,17 @@ def main_thread(text: str) -> list[str]:
 
 def place(text: str) -> str | None:
     """The innermost frame of the script's own code; the innermost of all where there is none."""
-    frames = main_thread(text)
+    return _innermost(main_thread(text))
+
+
+def of_crash(text: str) -> str | None:
+    """Where the last crash came from that faulthandler told of; None where it told of none."""
+    _, fatal, dump = text.rpartition("Fatal Python error: ")
+    matches = [_FAULTHANDLER_FRAME.match(line) for line in dump.splitlines() if fatal]
+    return _innermost([f"{m['file']}:{m['line']} in {m['name']}" for m in matches if m])
+
+
+def _innermost(frames: list[str]) -> str | None:
     own = [frame for frame in frames if not _NOT_THE_SCRIPT.search(frame.rpartition(":")[0])]
     return next(iter(own or frames), None)
 

@@ -1,6 +1,7 @@
 """Stacks on request: a signal makes faulthandler append all threads' stacks to a file.
 
-It works while the interpreter's lock is held by a hung C call and needs no ptrace right.
+A crash (SIGSEGV, SIGABRT and the like) appends the stack of its thread there too. All this works
+while the interpreter's lock is held by a hung C call and needs no ptrace right.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def register(folder, attempt, rank):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         path = os.path.join(folder, "attempt-{}-rank-{}.txt".format(attempt, rank))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        faulthandler.register(number, file=_raise_fd(os.open(path, flags, 0o600)), chain=False)
+        fd = _raise_fd(os.open(path, flags, 0o600))
+        faulthandler.register(number, file=fd, chain=False)
+        if not faulthandler.is_enabled():  # else the script wants it on its stderr
+            faulthandler.enable(file=fd, all_threads=False)
     except (OSError, ValueError, RuntimeError):
         return None
     return number

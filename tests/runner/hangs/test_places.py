@@ -67,6 +67,24 @@ def test_minority(case):
     assert places.minority(texts) == expected
 
 
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Stack (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/me/ops.py", line 12 in gather
+  File "/home/me/train.py", line 9 in <module>
+
+Extension modules: numpy.core (total: 1)
+"""
+
+
+def test_a_crash_tells_its_own_place_whatever_was_asked_for_before():
+    assert places.of_crash(SLEEPING) is None
+    assert places.of_crash(SLEEPING + CRASH) == "/home/me/ops.py:12 in gather"
+    assert places.of_crash("Fatal Python error: Aborted\n\n  <no Python frame>\n") is None
+
+
 def verdict(*ranks):
     return HangVerdict(ranks, 61.0, "no rank made progress for 61 s (allowed: 60 s); and so on")
 

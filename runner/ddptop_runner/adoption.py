@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner import handover, procs, survival, tmux
-from ddptop_runner.agent_launch import AGENT_MAIN, PROBE_DIR
+from ddptop_runner.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus.select import job_environment
 from ddptop_runner.guardian import lock
@@ -121,7 +121,7 @@ def living_processes(view: JobView) -> Living:
             supervisors.append(pid)
         elif procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None:
             ranks.append(pid)
-        elif str(AGENT_MAIN) in words:  # or its store keeper
+        elif {str(AGENT_MAIN), str(SPARE_MAIN)} & set(words):  # or its keeper, or what was a spare
             agents.append(pid)
     known = None if view.snapshot is None else view.snapshot.agent
     if known is not None and known.pid in agents and procs.is_alive(known):

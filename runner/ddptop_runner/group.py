@@ -38,6 +38,8 @@ class Group(GroupAlone):
 
     def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
         """The agent says hello, at its start or after the supervisor came back."""
+        if self._changing_agent:
+            return  # it is being ended: the next one is asked for once it has
         self._send_to_agent = send
         self.agent_pid = message["pid"]
         self._agent_end_seen, self._wanted_agent = False, None
@@ -63,6 +65,8 @@ class Group(GroupAlone):
             self._group_started(message)
         elif kind == "rank_exited":
             self.rank_exited(message)
+        elif self._changing_agent:
+            pass  # ranks and agent are being ended, and what it asks is decided
         elif kind == "failing":
             self._around.spawn(self._answer_failing(message))
         elif kind == "torn_down":

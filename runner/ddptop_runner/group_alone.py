@@ -120,8 +120,11 @@ class GroupAlone(FailureHandling):
             if self._kill_at_s is not None:
                 left_s = max(0.0, self._kill_at_s - boottime_s())
             self._around.spawn(self._end_ranks(left_s))
-        elif self.agent_pid is None and self._wanted_agent is not None:
-            self._around.spawn(self._restart_without_agent(self._wanted_agent))
+        elif (wanted := self._wanted_agent) is not None and self.agent_pid in (
+            None,
+            wanted.replaces,
+        ):
+            self._around.spawn(self._restart_without_agent(wanted))
         elif decided is not None and decided.attempt == self.attempt and decided.end_ranks:
             self._around.spawn(self._resume_bad_end(restart=decided.restart))
         elif self.agent_pid is None and not self._agent_end_seen:
@@ -178,7 +181,10 @@ class GroupAlone(FailureHandling):
                 self._record_exited(record, known, boottime_s())
         if self._changing_agent:
             return
-        if self._new_agent_wanted and self.ending is None:
+        going_down = self._new_agent_wanted or self._restart_asked == self.attempt
+        if (
+            going_down and self.ending is None
+        ):  # a restart was under way: no failure, no rank goes on
             await self._restart_without_agent()
             return
         alive = self.table.alive()
@@ -261,7 +267,7 @@ class GroupAlone(FailureHandling):
 
     async def _restart_without_agent(self, wanted: WantedAgent | None = None) -> None:
         self._wanted_agent = wanted = wanted or WantedAgent(
-            attempt=self.attempt + 1, restarts_left=self.restarts_left
+            attempt=self.attempt + 1, restarts_left=self.restarts_left, replaces=self.agent_pid
         )
         self._around.publish()
         self._changing_agent = True  # the end of the old one is no news

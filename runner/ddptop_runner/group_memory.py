@@ -37,6 +37,8 @@ class WantedAgent(Base, frozen=True, kw_only=True):
 
     attempt: int
     restarts_left: int
+    replaces: int | None = None
+    """Pid of the agent that makes room for it; None where there was none."""
 
 
 class KnownExit(Base, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
@@ -17,6 +18,7 @@ from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.group import Group
+from ddptop_runner.group_memory import WantedAgent
 from ddptop_runner.history import HistoryReader, HistoryWriter
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import Cause, Event, NodeSnapshot, RankSample, decode_snapshot, encode
@@ -225,6 +227,59 @@ def test_an_agent_that_was_asked_for_is_asked_for_again():
         # it came up, and started its group while no supervisor was there to be told
         assert (group.state, group.attempt) == ("starting", 1)
         assert len(told("attempt_started")) == 1
+
+    run(scenario)
+
+
+def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
+    async def scenario() -> None:
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:
+            group, around = begin()
+            group.state, group.agent_pid = "restarting", old.pid
+            group._wanted_agent = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
+            around.publish()
+            group, around = begin(around.die())
+            group.agent_pid = old.pid
+            group._processes = Mock(end_leftovers=AsyncMock(side_effect=lambda *_, **__: hello()))
+
+            def hello() -> None:
+                old.kill()
+                group.agent_connected(
+                    {"pid": old.pid, "attempt": 0, "workers": [], "exits": []}, print
+                )
+                group.from_agent({"type": "torn_down", "attempt": 0, "workers": [], "question": 1})
+                old.wait()
+
+            group.resume()
+            while waiting := [task for task in around.tasks if not task.done()]:
+                await asyncio.gather(*waiting)
+            group.process_exited(old.pid, -9, boottime_s())
+            while waiting := [task for task in around.tasks if not task.done()]:
+                await asyncio.gather(*waiting)
+            assert around.agents == [(1, 3)]
+            assert (group.state, group.restarts_used, group.cause) == ("restarting", 0, None)
+            assert told("failure") == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("returncode", [None, -15], ids=["ranks live", "ranks were ended"])
+def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(returncode):
+    async def scenario() -> None:
+        group, around = begin()
+        group.agent_connected(
+            {"pid": os.getppid(), "attempt": 0, "workers": WORKERS, "exits": []}, print
+        )
+        group._processes = Mock(end_leftovers=AsyncMock())
+        group.state = "running"
+        group.request_restart()
+        if returncode is not None:
+            group.rank_exited(exited(0, returncode, boottime_s()))
+        group.process_exited(os.getppid(), -9, boottime_s())
+        await asyncio.gather(*around.tasks)
+        assert around.agents == [(1, 3)]
+        assert group.state == "restarting" and group.restarts_used == 0
+        assert told("failure") == told("alert") == []
 
     run(scenario)
 

@@ -132,6 +132,8 @@ class SupervisedAgent(LocalElasticAgent):
         """Set by the supervisor: restart the group although no rank failed."""
         self.restarts_left = 0
         """The budget that is left after the restart that was requested."""
+        self._started_attempt = None
+        """The attempt whose ranks were started last: torch counts on before it ends them."""
         self.stopping = False
         """Set by the supervisor: it is ending the ranks; let them, and do not restart."""
 
@@ -165,11 +167,12 @@ class SupervisedAgent(LocalElasticAgent):
         }
 
     def describe(self):
-        """The current attempt in words of the link: attempt, workers with pids, keeper."""
+        """The attempt started last in words of the link: attempt, workers with pids, keeper."""
+        started = self._started_attempt
         workers = self._worker_group.workers
         handles = self.handles()
         return {
-            "attempt": self.attempt,
+            "attempt": self.attempt if started is None else started,
             "keeper_pid": self._worker_group.spec.rdzv_handler.keeper_pid,
             "spare_pids": [] if self._spares is None else self._spares.pids(),
             "workers": [
@@ -187,6 +190,7 @@ class SupervisedAgent(LocalElasticAgent):
     def _start_workers(self, worker_group):
         pids = super()._start_workers(worker_group)
         self.restart_requested = False
+        self._started_attempt = self.attempt
         for rank, process in self.handles().items():
             self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
         self._link.tell(dict(self.describe(), type="group_started"))

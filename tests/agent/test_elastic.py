@@ -1,0 +1,44 @@
+"""What the agent tells of its group, with torch's own agent behind it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+def test_between_two_attempts_it_tells_of_the_one_whose_ranks_it_has(monkeypatch):
+    from torch.distributed.elastic.agent.server.api import Worker, WorkerSpec
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    from ddptop_runner.agent.elastic import SupervisedAgent
+
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=1,
+        rdzv_handler=Mock(keeper_pid=None),
+        entrypoint="/bin/true",
+        max_restarts=3,
+        monitor_interval=0.1,
+    )
+    agent = SupervisedAgent(spec, Mock(), Mock(), Mock())
+    agent.continue_from(3)
+    described = agent.describe()
+    assert (described["attempt"], described["workers"]) == (0, [])
+
+    def start(self: SupervisedAgent, group: object) -> dict[int, int]:
+        proc = SimpleNamespace(pid=100 + self.attempt, returncode=None)
+        self._pcontext = SimpleNamespace(subprocess_handlers={0: SimpleNamespace(proc=proc)})
+        return {0: proc.pid}
+
+    monkeypatch.setattr(LocalElasticAgent, "_start_workers", start)
+    agent._worker_group.workers = [Worker(local_rank=0, global_rank=0)]
+    agent._start_workers(agent._worker_group)
+    assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (0, 100)
+    agent._remaining_restarts -= 1  # torch does so, and then ends the ranks
+    assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (0, 100)
+    agent._start_workers(agent._worker_group)
+    assert (agent.describe()["attempt"], agent.describe()["workers"][0]["pid"]) == (1, 101)

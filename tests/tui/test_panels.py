@@ -222,6 +222,14 @@ class TestAlertsAndCause:
             "▌ evidence ev/x   press i",
         ]
 
+    @pytest.mark.parametrize("rows_", range(4, 11))
+    def test_the_paragraph_comes_before_last_words(self, rows_: int) -> None:
+        cause = Cause(kind="exception", rank=3, exit_code=1, summary="why " * 60, evidence="ev/x")
+        lines = [plain(x) for x in panels.cause_lines("failed", cause, ["last"] * 9, 60, rows_)]
+        of_why = sum("why" in text for text in lines)
+        assert of_why == (rows_ - 2 if rows_ <= 6 else min(5, rows_ // 2))
+        assert "press i" in lines[-1]
+
     def test_why_an_attempt_of_a_job_that_goes_on_failed(self) -> None:
         cause = Cause(
             kind="signal", rank=1, summary="Rank 1 was killed, " * 3 + "so.", evidence="e"

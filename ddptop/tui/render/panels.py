@@ -233,7 +233,7 @@ def cause_lines(
         how = f" (exit {cause.exit_code})"
     head = line(words.job_state(state), ("  ", ""), (who + how, "strong"))
     lines = [head]
-    summary_rows = 1 if rows < 6 else max(2, rows // 2)
+    summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
     lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
     room = rows - len(lines) - (1 if cause.evidence else 0)
     tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []

@@ -22,6 +22,7 @@ from ddptop_runner.model import (
     Imbalance,
     JobState,
     NodeSnapshot,
+    Phase,
     RankSample,
     RankState,
 )
@@ -54,6 +55,11 @@ class TestWords:
     @pytest.mark.parametrize("state", RankState.__args__)
     def test_every_rank_state_has_a_symbol_and_its_word(self, state: str) -> None:
         assert words.rank_state(state)[0].endswith(f" {state}")
+
+    @pytest.mark.parametrize("phase", Phase.__args__)
+    def test_what_a_rank_does_fits_into_its_column(self, phase: str) -> None:
+        (column,) = [column for column in RANK_COLUMNS if column.key == "state"]
+        assert len(words.rank_state("running", phase=phase)[0]) <= column.width
 
     def test_a_failed_rank_says_how(self) -> None:
         assert words.rank_state("failed", signal="SIGKILL")[0] == "✗ SIGKILL"
@@ -169,7 +175,7 @@ class TestWhatHoldsAJobUp:
 
     def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
         one = rank(state="running", phase="evaluation", phase_since=ago(3))
-        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ evaluates", "busy")
+        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ evals", "busy")
         assert rows.rank_row(one, ago(2), live=True)["state"][0] == "● running"
         assert rows.rank_row(one, NOW, live=False)["state"][0] == "● running"
         quiet = msgspec.structs.replace(one, state="quiet")

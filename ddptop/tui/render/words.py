@@ -37,12 +37,12 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
 
 _PHASES: dict[Phase, str] = {
     "compile": "compiles",
-    "evaluation": "evaluates",
+    "evaluation": "evals",
     "checkpoint": "saves",
-    "data": "awaits data",
+    "data": "no batch",
     "end": "ends",
 }
-"""What a rank does that takes no steps and is well."""
+"""What a rank does that takes no steps and is well; short, as the rank table's column is narrow."""
 
 _STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
 """Of a foreign job; the worst first."""
@@ -166,9 +166,9 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("restarts left", "how often the group may still restart before the job counts as failed"),
     ("quiet", "no step and no collective for longer than usual; no verdict yet"),
     (
-        "evaluates",
-        "or saves, compiles, awaits data: what a rank has been doing for a while instead of "
-        "training steps; seen, never declared",
+        "evals",
+        "or saves, compiles, ends, no batch (from its data loader): what a rank has been doing for "
+        "a while instead of training steps; seen, never declared",
     ),
     ("set aside", "a broken GPU that the job goes on without (--allow-shrink)"),
     (

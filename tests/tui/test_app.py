@@ -29,7 +29,7 @@ from textual.widgets import Input, Static
 
 from ddptop_runner import commands
 from ddptop_runner.errors import ControlError, DdptopError
-from ddptop_runner.model import Checkpoint
+from ddptop_runner.model import Cause, Checkpoint
 from ddptop_runner.registry import JobView
 from ddptop_runner.saves import wanted
 
@@ -684,6 +684,37 @@ class TestProgram:
             app.theme = theme
             await settle(pilot)
             assert "mlp-cpu" in shown(app)
+
+    @pytest.mark.parametrize(
+        ("state", "started_s", "words"),
+        [
+            ("restarting", 900, "attempt 1 failed: Rank 1 was killed."),
+            ("starting", 900, "attempt 0 failed: Rank 0 was killed."),
+            ("running", 299, "attempt 0 failed: Rank 0 was killed."),
+            ("running", 301, None),
+        ],
+    )
+    async def test_a_job_that_goes_on_says_why_an_attempt_failed(
+        self, frozen: Path, make_app: MakeApp, state: str, started_s: float, words: str | None
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        now, before = (
+            Cause(kind="signal", rank=rank, summary=f"Rank {rank} was killed.", evidence="ev")
+            for rank in (1, 0)
+        )
+        fake_home.change(
+            folder,
+            state=state,
+            attempt=1,
+            attempt_started_at=fake_home.ago(started_s),
+            cause=now if state == "restarting" else None,
+            previous_cause=before,
+        )
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            assert words is None or f"{words}   press i" in shown(app)
+            assert words is not None or "failed" not in shown(app)
 
     def test_signals_are_left_alone(self) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -27,6 +27,8 @@ from ddptop_runner.sweep import LEFTOVER_GRACE_S
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
+EXITS_TOLD_S = 1.0
+"""How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 
@@ -212,7 +214,9 @@ class Group(GroupAlone):
         if self._send_to_agent is not None:
             self._send_to_agent({"type": "stopping"})
         ranks = [record.process for record in self.table.alive() if record.process is not None]
+        self._in_grace = True
         await sweep.end(ranks, grace_s)
+        self._in_grace = False
         await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
         if self.agent_pid is not None:
             agent = procs.identify(self.agent_pid)
@@ -221,6 +225,9 @@ class Group(GroupAlone):
                 await asyncio.sleep(0.05)
             await sweep.end([agent], 0.0)
         else:
+            deadline_s = boottime_s() + EXITS_TOLD_S
+            while self.table.alive() and boottime_s() < deadline_s:
+                await asyncio.sleep(0.02)
             await self.conclude()
 
     # -- the end ---------------------------------------------------------------------------------

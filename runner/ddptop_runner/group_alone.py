@@ -69,6 +69,8 @@ class GroupAlone(FailureHandling):
         """The attempt that the agent was told to end and to start anew."""
         self._wanted_agent: WantedAgent | None = None
         """Asked for, and not come up yet."""
+        self._in_grace = False
+        """Ranks were asked to end, and have the time that a stop gives them."""
         self._kill_at_s: float | None = None
         """When a stop sends SIGKILL."""
         self._seen_exits: dict[int, int | None] = {}
@@ -188,6 +190,8 @@ class GroupAlone(FailureHandling):
             await self._restart_without_agent()
             return
         alive = self.table.alive()
+        if alive and self._in_grace:
+            return  # they may be saving; whoever ends them goes on
         if alive and self.ending is None:
             self._story.tell(
                 "alert",

@@ -263,6 +263,37 @@ def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
     run(scenario)
 
 
+def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_status():
+    rank = (
+        "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit(7)));"
+        "print(1, flush=True); time.sleep(60)"
+    )
+
+    async def scenario() -> None:
+        with subprocess.Popen([sys.executable, "-c", rank], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            group, _ = begin()
+            group._processes = Mock(
+                end_leftovers=AsyncMock(), everything_started=Mock(return_value=[])
+            )
+            group.table.started(0, 0, process.pid)
+            group.agent_pid, group.state = os.getppid(), "running"
+            group.request_stop(20.0)
+            await asyncio.sleep(0.05)
+            group.process_exited(os.getppid(), -9, boottime_s())
+            await asyncio.sleep(0.05)
+            assert not group.ended.is_set() and process.poll() is None
+            returncode = await asyncio.to_thread(process.wait)
+            await asyncio.sleep(0.1)  # the guardian tells a moment after
+            group.process_exited(process.pid, returncode, boottime_s())
+            await group.ended.wait()
+        assert group.state == "stopped"
+        assert [event.exit_code for event in told("rank_exited")] == [7]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("returncode", [None, -15], ids=["ranks live", "ranks were ended"])
 def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(returncode):
     async def scenario() -> None:

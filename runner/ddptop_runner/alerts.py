@@ -39,6 +39,8 @@ class Finding:
     gpus: tuple[int, ...] = ()
     hold_s: float = 0.0
     """For how long it must hold before it is shown."""
+    is_told: bool = False
+    """Whether an event has told it already."""
 
 
 def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
@@ -145,8 +147,8 @@ class AlertBook:
         """
         for alert in shown:
             hold_s = holds.get(alert.id, 0.0)
-            where = {"ranks": tuple(alert.ranks), "gpus": tuple(alert.gpus)}
-            finding = Finding(alert.id, alert.severity, alert.message, **where, hold_s=hold_s)
+            ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
+            finding = Finding(alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
             self._held[alert.id] = _Held(
                 *(finding, alert.since),
                 held_s=RECALLED_HELD_S,

@@ -65,7 +65,8 @@ class NodeAlerts:
         self.now, new = call(
             lambda: self._watch.update(seen, now_s, extra=extra), (self.now, list[Alert]())
         )
+        told = {finding.id for finding in extra if finding.is_told}
         for alert in new:
-            if alert.severity != "info":
+            if alert.severity != "info" and alert.id not in told:
                 type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
                 self._story.tell(type_, alert.message, attempt=group.attempt)

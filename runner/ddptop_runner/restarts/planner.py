@@ -169,7 +169,7 @@ class RestartPlanner:
         message = (
             f"{name_of(device)} is set aside ({why}); {_world_in_words(self._spec, self.spec)}"
         )
-        return Finding(f"set-aside-{device.index}", "warning", message, gpus=gpus)
+        return Finding(f"set-aside-{device.index}", "warning", message, gpus=gpus, is_told=True)
 
     async def prepare(self, report: Report) -> NextAttempt:
         """Look at the health of the job's devices before the next attempt.

@@ -183,7 +183,7 @@ class RunFolderKeeper:
             )
             found.append(Finding("log-limit", "warning", message, ranks))
         if self._damaged:
-            found.append(Finding("damaged-file", "warning", "; ".join(self._damaged)))
+            found.append(Finding("damaged-file", "warning", "; ".join(self._damaged), is_told=True))
         return found
 
     # -- the disk --------------------------------------------------------------------------------

@@ -1,0 +1,59 @@
+"""What the watchers of a job find becomes alerts, and events where nothing told it yet."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.runner.builders import make_snapshot, make_spec
+
+from ddptop_runner.alerts import Finding
+from ddptop_runner.last_resort import LastResort
+from ddptop_runner.node_alerts import NodeAlerts
+
+
+class Story:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def tell(self, type_: str, message: str, **fields: object) -> None:
+        self.told.append(message)
+
+
+def look(*findings: Finding) -> tuple[list[str], list[str]]:
+    story: Any = Story()
+    group: Any = SimpleNamespace(
+        attempt=0,
+        check_losses=lambda ranks, now_s: [],
+        planner=SimpleNamespace(look=lambda report: []),
+    )
+    keeper: Any = SimpleNamespace(look=lambda attempt, now_s: list(findings))
+    alerts = NodeAlerts(group, keeper, story, LastResort(story))
+    alerts.look(make_snapshot(make_spec()), None)
+    return [alert.message for alert in alerts.now], story.told
+
+
+def test_an_alert_is_told_once() -> None:
+    new = Finding("a", "warning", "disk low")
+    known = Finding("b", "warning", "file damaged", is_told=True)
+    hint = Finding("c", "info", "healthy again")
+    shown, told = look(new, known, hint)
+    assert shown == ["disk low", "file damaged", "healthy again"]
+    assert told == ["disk low"]
+
+
+def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
+    story: Any = Story()
+
+    def broken(*args: object) -> list[Finding]:
+        raise KeyError("x")
+
+    group: Any = SimpleNamespace(
+        attempt=0,
+        check_losses=broken,
+        planner=SimpleNamespace(look=lambda report: [Finding("p", "warning", "set aside")]),
+    )
+    alerts = NodeAlerts(group, SimpleNamespace(look=broken), story, LastResort(story))
+    alerts.look(make_snapshot(make_spec()), None)
+    assert [alert.message for alert in alerts.now] == ["set aside"]
+    assert len(story.told) == 2 and "defect of ddptop" in story.told[0]

@@ -6,7 +6,7 @@
     server is gone, and a process that still carries this home in its environment is killed by pid
     and FAILS the test: a test ends what it starts.
 `wait_until`
-    `wait_until(condition, timeout_s=20, what="...")` returns the first truthy answer of
+    `wait_until(condition, timeout_s=60, what="...")` returns the first truthy answer of
     `condition()`, and fails the test when there was none in time. Never sleep instead.
 `ddptop_cli`
     `ddptop_cli("ls", "--json", timeout_s=60)` runs the command line of this interpreter in
@@ -175,7 +175,7 @@ def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 # --- small helpers ---------------------------------------------------------------------------
 
 
-def _wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str | None = None) -> T:
+def _wait_until(condition: Callable[[], T], timeout_s: float = 60.0, what: str | None = None) -> T:
     deadline = time.monotonic() + timeout_s
     while True:
         answer = condition()

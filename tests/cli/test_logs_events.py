@@ -151,7 +151,7 @@ class Terminal:
         os.close(slave)
         self.seen = b""
 
-    def read_until(self, text: bytes | None, timeout_s: float = 20) -> bytes:
+    def read_until(self, text: bytes | None, timeout_s: float = 60) -> bytes:
         """What came until `text`, or until the process has closed the terminal."""
         deadline = time.monotonic() + timeout_s
         while text is None or text not in self.seen:

@@ -31,7 +31,7 @@ class Terminal:
         """`ddptop ARGUMENTS` of this interpreter."""
         return cls([sys.executable, "-m", "ddptop", *arguments])
 
-    def read_until(self, words: bytes, timeout_s: float = 20.0) -> None:
+    def read_until(self, words: bytes, timeout_s: float = 60.0) -> None:
         """Read what the program draws until `words` were among it."""
         deadline = time.monotonic() + timeout_s
         while words not in self.output:

@@ -34,6 +34,9 @@ JOB_KEYS = {
     "eta_s",
     "started_at",
     "ranks",
+    "policy",
+    "restart_at",
+    "set_aside",
 }
 
 
@@ -64,6 +67,7 @@ def test_every_key_is_there():
     assert (job["job"], job["state"], job["launcher"]) == ("train:100", "running", "torchrun")
     assert (job["world_size"], job["attempt"], job["root_pid"]) == (2, 0, 100)
     assert [job[key] for key in ("step", "total_steps", "eta_s")] == [None] * 3
+    assert (job["policy"], job["restart_at"], job["set_aside"]) == (None, None, [])
     assert job["started_at"] == "2023-11-14T22:13:30Z"
     [other] = answer["unreadable"]
     assert set(other) == {"pid", "user", "command", "gpus", "reason"}

@@ -73,6 +73,10 @@ def split_arguments(
     return options, None
 
 
+LEAST_LOG_BYTES = 64 * 1024
+"""Below this a log would be all archives."""
+
+
 def hang_timeout(text: str) -> tuple[float | None, bool]:
     """(seconds or None, whether they are learned) of `--hang-timeout`.
 
@@ -106,6 +110,8 @@ def size_bytes(text: str | None) -> int | None:
     )
     if size <= 0:
         raise UsageError(f"--log-limit {text}: not a size", "give one such as 512M or 2G")
+    if size < LEAST_LOG_BYTES:
+        raise UsageError(f"--log-limit {text}: too little to keep", "give 64K or more")
     return size
 
 

@@ -101,7 +101,14 @@ def test_hang_timeout(text, meant):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [(None, None), ("7", 7), ("2K", 2048), ("1.5m", 1572864), ("1GiB", 2**30), ("2TB", 2**41)],
+    [
+        (None, None),
+        ("70000", 70000),
+        ("64K", 65536),
+        ("1.5m", 1572864),
+        ("1GiB", 2**30),
+        ("2TB", 2**41),
+    ],
 )
 def test_a_log_limit(text, size):
     assert size_bytes(text) == size
@@ -222,6 +229,11 @@ BAD = {
         2,
         [*LAUNCH, "--on-nan", "stop", "--no-probe", "train.py"],
         ["--on-nan stop needs the probe", "drop one"],
+    ),
+    "too small a log limit": (
+        2,
+        [*LAUNCH, "--log-limit", "63K", "train.py"],
+        ["--log-limit 63K", "64K or more"],
     ),
     "no log limit": (2, [*LAUNCH, "--log-limit", "0", "train.py"], ["--log-limit 0", "not a size"]),
     "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a time"]),

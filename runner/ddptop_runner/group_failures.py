@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Coroutine
 from pathlib import PurePath
 from typing import Any
 
@@ -149,12 +150,16 @@ class FailureHandling(AttemptRecord):
             return await self._judge_and_decide()
         except Exception as error:
             self._around.defects.tell(error)
+        return self._restart_anyway()
+
+    def _restart_anyway(self, *, end_ranks: bool = False) -> bool:
+        """Whether there is a next attempt, where a defect kept anybody from deciding it."""
         if self._stop_requested.is_set() or self.ending is not None:
             return False
         if self._decided is None or self._decided.attempt != self.attempt:
             restart = self.planner.left > 0
             self.planner.used += restart
-            self._decided = Decided(attempt=self.attempt, restart=restart, end_ranks=False)
+            self._decided = Decided(attempt=self.attempt, restart=restart, end_ranks=end_ranks)
         if self._decided.restart:
             self.state = "restarting"
             return True
@@ -267,6 +272,26 @@ class FailureHandling(AttemptRecord):
     # -- the group hangs, or trains on nonsense ---------------------------------------------------
 
     async def _end_hang(self, found: HangVerdict) -> None:
+        summary = f"The job hung: {found.message}."
+        await self._end_in_any_case(self._judge_hang(found), Cause(kind="hang", summary=summary))
+
+    async def _end_bad_loss(self, bad: BadLoss) -> None:
+        cause = Cause(kind="nan", rank=bad.rank, summary=bad.in_words())
+        await self._end_in_any_case(self._judge_bad_loss(bad), cause)
+
+    async def _end_in_any_case(self, work: Coroutine[Any, Any, None], cause: Cause) -> None:
+        """`work`; a defect in it must not leave ranks that hang, or that train on nonsense."""
+        try:
+            await work
+        except Exception as error:
+            self._around.defects.tell(error)
+            self.cause = self.cause or cause
+            if cause.kind == "nan" and self._spec.on_nan == "stop":
+                told = self.ending or Ending("failed", self.cause, "--on-nan stop", requeue=False)
+                self.ending = told
+            await self._end_bad_ranks(again=self._restart_anyway(end_ranks=True))
+
+    async def _judge_hang(self, found: HangVerdict) -> None:
         self.state = "hung"
         for rank in found.ranks:
             self.table[rank].hung = True
@@ -277,7 +302,7 @@ class FailureHandling(AttemptRecord):
         evidence_folder.summarise(cause)
         await self._end_attempt("hang", self._outcome(hung=True), cause)
 
-    async def _end_bad_loss(self, bad: BadLoss) -> None:
+    async def _judge_bad_loss(self, bad: BadLoss) -> None:
         cause = Cause(
             kind="nan",
             rank=bad.rank,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.runner.restarts.test_group_restarts import Around, run
 
-from ddptop_runner import failure
+from ddptop_runner import failure, group_failures
 from ddptop_runner.group import Group
+from ddptop_runner.hangs.types import HangVerdict
 from ddptop_runner.last_resort import LastResort
+from ddptop_runner.saves.loss_watch import BadLoss
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -70,3 +72,52 @@ def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
         assert len(story.lines) == 1
 
     run(scenario)
+
+
+HANG = HangVerdict((1,), 60.0, "no step for 60 s")
+BAD = BadLoss(rank=1, step=7, what="NaN")
+
+
+@pytest.mark.parametrize(
+    ("broken_is", "found", "spec", "restarted"),
+    [
+        ("hang_cause", HANG, {"max_restarts": 2}, True),
+        ("hang_cause", HANG, {"max_restarts": 0}, False),
+        ("_keep_evidence", HANG, {"max_restarts": 2}, True),
+        ("_keep_evidence", BAD, {"max_restarts": 2, "on_nan": "restart"}, True),
+        ("_with_work_lost", BAD, {"max_restarts": 2, "on_nan": "stop"}, False),
+    ],
+)
+def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+    broken_is: str,
+    found: HangVerdict | BadLoss,
+    spec: dict[str, object],
+    restarted: bool,
+) -> None:
+    async def scenario(group: Group, around: Around) -> None:
+        story, sent, ended = Told(), [], []
+        around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
+        where = group_failures if broken_is == "hang_cause" else group
+        monkeypatch.setattr(where, broken_is, broken)
+        group._send_to_agent = sent.append
+
+        async def end_ranks(grace_s: float) -> None:
+            ended.append(grace_s)
+
+        monkeypatch.setattr(group, "_end_ranks", end_ranks)
+        if isinstance(found, HangVerdict):
+            await group._end_hang(found)
+        else:
+            await group._end_bad_loss(found)
+        assert len(story.lines) == 1
+        assert group.cause is not None and group.cause.summary.startswith("The ")
+        if restarted:
+            assert sent == [{"type": "restart_group", "restarts_left": 1}] and not ended
+            assert group.state == "restarting"
+            assert group._decided is not None and group._decided.end_ranks
+        else:
+            assert sent == [] and len(ended) == 1
+            assert group.ending is not None and group.ending.cause == group.cause
+
+    run(scenario, **spec)

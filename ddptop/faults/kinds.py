@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.errors import UsageError
-from ddptop_runner.model import OnNan
+from ddptop_runner.model_words import OnNan
 
 Place = Literal["script", "rank", "job", "disk", "device"]
 """Where a fault is committed. `script`: by the training script itself, at its next step; `rank`: a

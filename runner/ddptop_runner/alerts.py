@@ -9,7 +9,8 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddptop_runner.model import Alert, GpuSample, RankSample, Severity
+from ddptop_runner.model import Alert, GpuSample, RankSample
+from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_ranks
 
 LINGER_S = 5.0

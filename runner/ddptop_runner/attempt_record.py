@@ -15,7 +15,8 @@ from ddptop_runner.errors import ControlError
 from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
 from ddptop_runner.last_resort import LastResort
-from ddptop_runner.model import Cause, JobState, NodeSnapshot
+from ddptop_runner.model import Cause, NodeSnapshot
+from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.rank_table import RankRecord, RankTable

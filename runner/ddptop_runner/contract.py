@@ -15,9 +15,9 @@ from ddptop_runner.model import (
     Checkpoint,
     GpuSample,
     Imbalance,
-    JobState,
     RankSample,
 )
+from ddptop_runner.model_words import JobState
 from ddptop_runner.registry import JobView
 
 

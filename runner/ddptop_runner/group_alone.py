@@ -20,7 +20,8 @@ from ddptop_runner.diagnose import RankExit
 from ddptop_runner.group_failures import FailureHandling
 from ddptop_runner.group_memory import Ending, GroupMemory, WantedAgent
 from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import LIVE_STATES, NodeSnapshot, ProcessId
+from ddptop_runner.model import NodeSnapshot, ProcessId
+from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.restarts.policy import AttemptOutcome
 from ddptop_runner.spec import JobSpec

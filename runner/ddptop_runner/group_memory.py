@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.diagnose import RankExit
-from ddptop_runner.model import Base, Cause, JobState
+from ddptop_runner.model import Base, Cause
+from ddptop_runner.model_words import JobState
 
 
 class Ending(Base, frozen=True):

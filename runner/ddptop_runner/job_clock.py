@@ -6,7 +6,8 @@ import datetime as dt
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_now
-from ddptop_runner.model import LIVE_STATES, NodeSnapshot
+from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.model_words import LIVE_STATES
 
 
 class JobClock:

@@ -29,7 +29,7 @@ from ddptop_runner.launch_checks import (
     require_script,
     require_text,
 )
-from ddptop_runner.model import OnNan
+from ddptop_runner.model_words import OnNan
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec

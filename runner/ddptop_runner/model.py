@@ -7,72 +7,28 @@ Imbalance and Event are the outside contract: extend them, never rename them.
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
+
+from ddptop_runner.model_words import (
+    JobState,
+    LossIs,
+    LossSource,
+    LossState,
+    Phase,
+    ProgressSource,
+    ProgressUnit,
+    RankState,
+    Severity,
+)
 
 SCHEMA = 1
 """Version of every on-disk and `--json` format in this module."""
 
-JobState = Literal[
-    "queued",
-    "starting",
-    "running",
-    "restarting",
-    "hung",
-    "stopping",
-    "finished",
-    "failed",
-    "stopped",
-    "lost",
-]
-"""A job's state. A group changes state as a unit: one failed rank restarts all local ranks.
-
-queued → starting → running ⇄ restarting; running → hung → restarting; any live state → stopping →
-stopped; running → finished; running → failed. `lost` is never written: a reader concludes it when
-the processes that should be alive are not.
-"""
-
-LIVE_STATES: frozenset[str] = frozenset(
-    {"queued", "starting", "running", "restarting", "hung", "stopping"}
-)
-"""States in which processes of the job should exist."""
-
-RankState = Literal[
-    "starting",
-    "running",
-    "paused",
-    "quiet",
-    "hung",
-    "exited",
-    "failed",
-    "stopped",
-    "unknown",
-    "blocked",
-    "zombie",
-    "stuck",
-]
-"""A rank's state. `starting`: no step yet; `paused`: stopped by SIGSTOP; `quiet`: no step for much
-longer than usual, no verdict; `exited`: ended with 0; `failed`: ended otherwise; `stopped`: ended
-by ddptop (stop, kill, or a restart of the group). Seen from outside only: `blocked`: in
-uninterruptible sleep (D) at every look for a while; `zombie`: ended, and its parent has not asked
-how; `stuck`: its device reads full utilization at idle power, as a waiting collective does."""
-
-Phase = Literal[
-    "start", "steps", "compile", "evaluation", "checkpoint", "data", "collective", "end"
-]
-"""What a rank is doing, recognised and never declared. `start`: before the first step; `steps`:
-training; `compile`: torch.compile at work; `evaluation`: forward passes without backward;
-`checkpoint`: a file is being saved or loaded; `data`: the training thread waits for its data
-loader; `collective`: it waits in a collective for other ranks; `end`: the script is over, and its
-process is about to end."""
-
-OnNan = Literal["alert", "stop", "restart"]
-"""What to do when a loss is NaN or infinite."""
-
-LossState = Literal["ok", "nan", "inf"]
-LossSource = Literal["probe", "api", "log"]
-Severity = Literal["info", "warning", "error"]
+LAUNCHER = -1
+"""Stands among rank numbers for the launcher of a job that is a command: its output is everyone's,
+and its end is the attempt's. Never a rank's number in a snapshot, an event or `--json`."""
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +117,18 @@ class RankSample(Base, frozen=True, kw_only=True):
     """The step since which no loss was finite; None while they are, and when nothing tells."""
     loss_last_good: float | None = None
     """The last finite loss."""
+    loss_parts: int | None = None
+    """Backward passes that `loss` is made of, with gradient accumulation; None when not known."""
+    loss_is: LossIs | None = None
+    """What `loss` is of its `loss_parts`; None with one, and when not known."""
+    losses: dict[str, float | None] = {}
+    """By optimizer ("Adam 1"), where there are several; `loss` is the first's."""
+    frameworks: list[str] = []
+    """Training frameworks that the rank has imported, such as "lightning" or "deepspeed"."""
+    replicas: int | None = None
+    """Devices that this one process trains on as replicas (DataParallel, MirroredStrategy)."""
+    rank_source: str | None = None
+    """Where ddptop did not number it: "probe", or a `foreign.types.RankEvidence`."""
 
 
 class GpuProcess(Base, frozen=True, kw_only=True):
@@ -314,6 +282,39 @@ class Event(Base, frozen=True, kw_only=True):
     evidence: str | None = None
 
 
+class Progress(Base, frozen=True, kw_only=True):
+    """How far a job is, of a total that something said."""
+
+    step: int | None = None
+    """In `counts`; for the run as a whole it may be ahead of the attempt's steps."""
+    total: int | None = None
+    counts: ProgressUnit = "run"
+    epoch: float | None = None
+    """As the script numbers them; None where it does not."""
+    epochs: int | None = None
+    """How many there are to be."""
+    fraction: float | None = None
+    """Of the whole run, 0 to 1; None where that is not known."""
+    eta_s: float | None = None
+    """To the end of the run, by its speed; None where that is not known."""
+    source: ProgressSource
+
+
+class LauncherSample(Base, frozen=True, kw_only=True):
+    """The process that a command started: another launcher, or the only process."""
+
+    name: str
+    """As in `ls`: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning, python."""
+    pid: int | None = None
+    state: RankState = "unknown"
+    exit_code: int | None = None
+    signal: str | None = None
+    cpu_percent: float | None = None
+    """Of the whole tree; 100 is one core."""
+    rss_bytes: int | None = None
+    """Of the whole tree."""
+
+
 class NodeSnapshot(Base, frozen=True, kw_only=True):
     """One host's share of a job, written whole to `nodes/<host>.json` once a second."""
 
@@ -371,6 +372,10 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     end and a later restart."""
     boottime_s: float | None = None
     """CLOCK_BOOTTIME at `ts`: how old the snapshot is does not depend on the wall clock."""
+    launcher: LauncherSample | None = None
+    """Of a job that is a command; None of one whose ranks ddptop starts itself."""
+    progress: Progress | None = None
+    """None where nothing said a total."""
     memory: dict[str, Any] = {}
     """What a supervisor that is started again has to know; nobody else reads it."""
 

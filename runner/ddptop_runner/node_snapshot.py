@@ -11,7 +11,8 @@ from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
-from ddptop_runner.model import LIVE_STATES, NodeSnapshot, ProcessId
+from ddptop_runner.model import NodeSnapshot, ProcessId
+from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.spec import JobSpec
 
 

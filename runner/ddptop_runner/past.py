@@ -12,12 +12,8 @@ from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
-from ddptop_runner.model import (
-    LIVE_STATES,
-    Event,
-    NodeSnapshot,
-    decode_snapshot,
-)
+from ddptop_runner.model import Event, NodeSnapshot, decode_snapshot
+from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import read_spec
 from ddptop_runner.upkeep.damaged import set_aside

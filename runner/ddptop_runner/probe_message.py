@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ddptop_runner.model import Base, LossSource, LossState, Phase
+from ddptop_runner.model import Base
+from ddptop_runner.model_words import LossIs, LossSource, LossState, Phase, ProgressSource
 
 VERSION = 1
 MAX_BYTES = 2048
@@ -98,6 +99,25 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Value of `steps` since which no loss was finite; None while they are."""
     loss_last_good: float | None = None
     """The last finite loss."""
+    loss_parts: int | None = None
+    """Backward passes that the loss is made of."""
+    loss_is: LossIs | None = None
+    """What the loss is of them; None with one."""
+    optimizers: dict[str, list[float | None]] = {}
+    """By optimizer ("Adam 1"): [steps, loss of the last]; empty where there is only one."""
+    frameworks: list[str] = []
+    """Training frameworks that the process has imported."""
+    replicas: int | None = None
+    """Devices that this one process trains on as replicas."""
+    total_source: ProgressSource | None = None
+    """Who said `total_steps`: `report` (api) or a framework's trainer."""
+    epoch: float | None = None
+    """By the trainer of a framework."""
+    epochs: int | None = None
+    raised: str | None = None
+    """With `final`: the exception that ends the process, `Type: message`, cut to 200 characters."""
+    raised_at: str | None = None
+    """`file:line in function` that raised it."""
 
 
 _decoder = msgspec.json.Decoder(ProbeMessage)

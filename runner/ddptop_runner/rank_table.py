@@ -12,14 +12,8 @@ from ddptop_runner.diagnose import RankExit
 from ddptop_runner.hangs.following import WARM_COLLECTIVES
 from ddptop_runner.hangs.types import HangLook, RankProgress
 from ddptop_runner.host_usage import RankUsage
-from ddptop_runner.model import (
-    LossSource,
-    LossState,
-    Phase,
-    ProcessId,
-    RankSample,
-    RankState,
-)
+from ddptop_runner.model import ProcessId, RankSample
+from ddptop_runner.model_words import LossSource, LossState, Phase, RankState
 from ddptop_runner.probe_message import ProbeMessage
 
 RATE_WINDOW_S = 10.0

@@ -20,7 +20,8 @@ import msgspec
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
-from ddptop_runner.model import LIVE_STATES, JobState, NodeSnapshot, decode_snapshot
+from ddptop_runner.model import NodeSnapshot, decode_snapshot
+from ddptop_runner.model_words import LIVE_STATES, JobState
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.spec import JobSpec, read_spec, refuse_newer_schema
 

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from ddptop_runner.errors import DamagedFileError, NewerFileError, UsageError
-from ddptop_runner.model import SCHEMA, Base, OnNan
+from ddptop_runner.model import SCHEMA, Base
+from ddptop_runner.model_words import OnNan
 from ddptop_runner.paths import RunFolder
 
 MAX_NAME_LENGTH = 48
@@ -55,14 +56,15 @@ class JobSpec(Base, frozen=True, kw_only=True):
     """`name@nonce`."""
     host: str
     created_at: dt.datetime
-    kind: Literal["script", "module"]
+    kind: Literal["script", "module", "command"]
     target: str
     """Path of the script as given, or the module's name."""
     args: list[str] = []
     python: str
-    """The job's interpreter."""
+    """The job's interpreter; of a command the executable that it starts."""
     cwd: str
     nproc: int
+    """Ranks that ddptop starts itself; 0 for a command, whose ranks are its own affair."""
     devices: list[Device] | None = None
     """None: CPU job, or one that is still queued."""
     queue: DeviceQueue | None = None
@@ -87,6 +89,15 @@ class JobSpec(Base, frozen=True, kw_only=True):
     backing: Literal["tmux", "daemon"] = "tmux"
     """What holds the guardian: a tmux session, or a process of its own session (setsid)."""
     tmux_socket: str | None = None
+    launcher: str | None = None
+    """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""
+    pty: bool = False
+    """Whether a command writes to a terminal of its own, and not straight to its log."""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it runs another launcher, or one process, as it is."""
+        return self.kind == "command"
 
     @property
     def is_queued(self) -> bool:
@@ -94,12 +105,16 @@ class JobSpec(Base, frozen=True, kw_only=True):
         return self.queue is not None and self.devices is None
 
     def command(self) -> list[str]:
-        """The argv of every rank."""
+        """The argv of every rank; of a command its own."""
+        if self.is_command:
+            return [self.target, *self.args]
         target = ["-m", self.target] if self.kind == "module" else [self.target]
         return [self.python, "-u", *target, *self.args]
 
     def command_line(self) -> str:
         """What the person typed after `launch` and its options, quoted for a shell."""
+        if self.is_command:
+            return shlex.join(["--", self.target, *self.args])
         target = ["-m", self.target] if self.kind == "module" else [self.target]
         return shlex.join([*target, *self.args])
 

@@ -23,7 +23,8 @@ from ddptop_runner.errors import UsageError
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import JobState, NodeSnapshot
+from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.model_words import JobState
 
 SLEEP = (sys.executable, "-c", "print('up', flush=True); import time; time.sleep(1000)")
 DEAF = (

@@ -21,12 +21,10 @@ from ddptop_runner.model import (
     GpuProcess,
     GpuSample,
     Imbalance,
-    JobState,
-    LossSource,
-    LossState,
     RankSample,
     encode,
 )
+from ddptop_runner.model_words import JobState, LossSource, LossState
 from ddptop_runner.paths import run_folder
 from ddptop_runner.registry import JobView
 

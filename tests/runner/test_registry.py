@@ -16,7 +16,8 @@ from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_
 from ddptop_runner import procs, registry
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DamagedFileError, NewerFileError, NoSuchJobError, UsageError
-from ddptop_runner.model import LIVE_STATES, GpuProcess, GpuSample, RankSample
+from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
 

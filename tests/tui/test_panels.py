@@ -20,12 +20,10 @@ from ddptop_runner.model import (
     Checkpoint,
     GpuProcess,
     Imbalance,
-    JobState,
     NodeSnapshot,
-    Phase,
     RankSample,
-    RankState,
 )
+from ddptop_runner.model_words import JobState, Phase, RankState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import JobView
 

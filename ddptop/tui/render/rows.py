@@ -11,7 +11,8 @@ from ddptop.tui.render.text import Span
 from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Event, NodeSnapshot, Phase, RankSample
+from ddptop_runner.model import Event, NodeSnapshot, RankSample
+from ddptop_runner.model_words import Phase
 from ddptop_runner.registry import AnyJob
 
 UNKNOWN_DEVIATION = RankDeviation()

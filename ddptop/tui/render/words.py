@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Phase, RankState
+from ddptop_runner.model_words import Phase, RankState
 from ddptop_runner.registry import AnyJob
 
 _JOB_STATES: dict[str, tuple[str, str]] = {

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ddptop_runner.alerts import Finding
 from ddptop_runner.balance.placement import Device, Placement, median, size
-from ddptop_runner.model import GpuProcess, GpuSample, Severity
+from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_gpus, name_ranks
 
 HELD_BACK = frozenset({"hardware slowdown", "thermal, by hardware", "power brake"})

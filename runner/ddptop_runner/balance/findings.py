@@ -13,7 +13,8 @@ from ddptop_runner.alerts import Finding
 from ddptop_runner.balance import device_findings
 from ddptop_runner.balance.findings_help import explain
 from ddptop_runner.balance.placement import Device, Placement, median, size, sizes
-from ddptop_runner.model import GpuSample, RankSample, Severity
+from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_gpus, name_ranks, span
 
 __all__ = ["explain", "find"]

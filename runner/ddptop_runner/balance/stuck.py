@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ddptop_runner.alerts import Finding
 from ddptop_runner.balance.placement import Device, Placement, median
-from ddptop_runner.model import GpuSample, RankSample, Severity
+from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_gpus, name_ranks
 
 SPINNING_PERCENT = 99.0

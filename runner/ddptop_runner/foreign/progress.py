@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from ddptop_runner.loss_text import Reading
-from ddptop_runner.model import LossState
+from ddptop_runner.model_words import LossState
 
 RATE_WINDOW_S = 120.0
 """Steps per second are counted over about this time, or over the last two steps seen."""

@@ -6,7 +6,8 @@ import datetime as dt
 from dataclasses import dataclass
 
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.model import LIVE_STATES, JobState, NodeSnapshot
+from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.model_words import LIVE_STATES, JobState
 
 
 @dataclass(frozen=True)

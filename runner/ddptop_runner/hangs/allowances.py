@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 HOUR_S = 3600.0
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ddptop_runner.hangs.following import UNHEARD_S
 from ddptop_runner.hangs.types import Culprits, RankProgress, Standing
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 from ddptop_runner.spans import name_ranks
 
 DEFAULT_GROUP = "0"

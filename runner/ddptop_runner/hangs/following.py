@@ -8,7 +8,7 @@ from typing import Any
 
 from ddptop_runner.hangs.allowances import FLOORS_S
 from ddptop_runner.hangs.types import RankProgress, Standing
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 BUSY_SHARE = 0.05
 """Of one core. A rank that only waits uses a tenth of this, with its probe."""

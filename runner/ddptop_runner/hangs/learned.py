@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, get_args
 
 from ddptop_runner.hangs.allowances import MOST_PATIENCE, Rules
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 INTERVALS_KEPT = 30
 INTERVALS_NEEDED = 3

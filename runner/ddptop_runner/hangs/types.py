@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddptop_runner.hangs import culprit
 from ddptop_runner.hangs.allowances import Allowance, Rules, allowance
 from ddptop_runner.hangs.types import Culprits, HangVerdict, RankProgress, Standing
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 UNEXPLAINED: frozenset[Phase] = frozenset({"steps", "collective"})
 """What a rank does that says nothing about why it takes long."""

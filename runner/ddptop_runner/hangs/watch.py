@@ -10,7 +10,7 @@ from ddptop_runner.hangs.following import Following, held_up, is_warm, what_it_d
 from ddptop_runner.hangs.learned import Learned
 from ddptop_runner.hangs.types import HangLook, HangVerdict, RankProgress, Standing
 from ddptop_runner.hangs.verdict import UNEXPLAINED, Judgement, judge
-from ddptop_runner.model import Phase
+from ddptop_runner.model_words import Phase
 
 LONGEST_LOOK_S = 3.0
 """The most that one look adds to any time: of a longer gap (a supervisor that was stopped, a

@@ -197,6 +197,16 @@ class Sender:
             "flight_record": self.flight.path,
             "loss_bad_since": record.bad_since,
             "loss_last_good": record.last_good_loss,
+            "loss_parts": None,
+            "loss_is": None,
+            "optimizers": {},
+            "frameworks": [],
+            "replicas": None,
+            "total_source": None,
+            "epoch": None,
+            "epochs": None,
+            "raised": None,
+            "raised_at": None,
         }
 
     def _update_means(self, progress):
@@ -238,13 +248,14 @@ def finite(value):
 
 
 def encode(message):
-    """The datagram: JSON of at most MAX_BYTES.
+    """The datagram: JSON of at most MAX_BYTES, without what is not known.
 
     Where it is too long, metrics are left out from the end, and then what costs least to miss.
     """
     optional: list[tuple] = [("collectives", {}), ("stands_at", None), ("flight_record", None)]
     while True:
-        data = json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii")
+        known = {name: value for name, value in message.items() if value not in (None, [], {})}
+        data = json.dumps(known, allow_nan=False, separators=(",", ":")).encode("ascii")
         if len(data) <= MAX_BYTES:
             return data
         if message["metrics"]:

@@ -20,7 +20,8 @@ from ddptop_runner.balance.imbalance import (
     LOSS_APART_LEAST,
     OUT_OF_SPREAD,
 )
-from ddptop_runner.model import OnNan, RankSample
+from ddptop_runner.model import RankSample
+from ddptop_runner.model_words import OnNan
 from ddptop_runner.spans import name_ranks
 
 BAD_LOOKS, BAD_STEPS = 3, 2

@@ -9,7 +9,8 @@ from ddptop_runner import logs, procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
-from ddptop_runner.model import Alert, Event, JobState, NodeSnapshot, ProcessId, RankSample
+from ddptop_runner.model import Alert, Event, NodeSnapshot, ProcessId, RankSample
+from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 

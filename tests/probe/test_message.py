@@ -111,7 +111,7 @@ def test_the_longest_of_all_fits_and_what_costs_least_to_miss_is_left_out(
     record = Recorder()
     record.metric("lr", 0.5)
     speaker = sender.Sender(record)
-    for length, has_place in ((80, True), (150, False)):
+    for length, has_place in ((100, True), (160, False)):
         path = "/" + "\xe9" * length  # six bytes each, in JSON
         record.has_saved(path, 25305.387596417, 25305.987596417, 10**6, 10**12, 10**12)
         speaker.flight.collectives = {str(n) * 32: [10**6, 10**6] for n in range(9)}

@@ -18,8 +18,8 @@ from ddptop_runner.clock import utc_now
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.kernel_log import KernelLine
 from ddptop_runner.log_end import log_end
-from ddptop_runner.model import Cause
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.model import LAUNCHER, Cause
+from ddptop_runner.paths import RunFolder, owner_name
 
 KEEP_TIMEOUT_S = 5.0
 """A disk or a process that hangs in the kernel must not hold up the restart."""
@@ -32,6 +32,7 @@ SUMMARY = "summary.txt"
 _GUIDE = {
     "stacks-rank-*.txt": "where each rank stood in Python, for ranks that still lived",
     "tail-rank-*.txt": "the end of each rank's log at that moment",
+    "tail-launcher.txt": "the end of what the command wrote, its ranks included, at that moment",
     "error-rank-*.json": "what torch's @record wrote of an exception",
     "proc-rank-*.txt": "what the kernel knows of each living rank: state, memory, where it waits",
     "flight-rank-*.json": "torch's flight record: the collectives that each rank entered",
@@ -112,16 +113,19 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
     _put(target / "snapshot.json", scene.snapshot)
     for entry in scene.stacks:
         text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
-        _put(target / f"stacks-rank-{entry.rank}.txt", text)
+        _put(target / f"stacks-{owner_name(entry.rank)}.txt", text)
     logs = folder.logs_dir / f"attempt-{attempt}"
     for files in scene.ranks:
         if files.pid is not None:
-            _put(target / f"proc-rank-{files.rank}.txt", _of_proc(scene.proc / str(files.pid)))
+            _put(
+                target / f"proc-{owner_name(files.rank)}.txt", _of_proc(scene.proc / str(files.pid))
+            )
         for suffix in (".error.json", ".error.json.broken"):
             _copy(logs / f"rank-{files.rank}{suffix}", target / f"error-rank-{files.rank}.json")
-        tail = log_end(folder.log_file(attempt, files.rank))
+    for rank in dict.fromkeys([*(files.rank for files in scene.ranks), LAUNCHER]):
+        tail = log_end(folder.log_file(attempt, rank))
         if tail:
-            _put(target / f"tail-rank-{files.rank}.txt", tail)
+            _put(target / f"tail-{owner_name(rank)}.txt", tail)
     if scene.memory:
         _put(target / "memory.txt", "".join(map(_memory_in_words, scene.memory)))
     if scene.kernel:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from ddptop_runner.log_clean import LineCleaner, sanitize
 from ddptop_runner.log_ranges import BLOCK_BYTES, LogFile, scan_back
+from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "attempts",
     "last_lines",
     "merged_tail",
+    "prefix",
     "ranks",
     "sanitize",
     "separator",
@@ -52,8 +54,9 @@ def attempts(folder: RunFolder) -> list[int]:
 
 
 def ranks(folder: RunFolder, attempt: int) -> list[int]:
-    """The ranks that have a log in an attempt, in order."""
-    return _numbers(folder.logs_dir / f"attempt-{attempt}", "rank-", ".log")
+    """The ranks that have a log in an attempt, in order; `model.LAUNCHER` where there is one."""
+    launcher = [LAUNCHER] if folder.log_file(attempt, LAUNCHER).exists() else []
+    return [*launcher, *_numbers(folder.logs_dir / f"attempt-{attempt}", "rank-", ".log")]
 
 
 def _numbers(directory: Path, prefix: str, suffix: str) -> list[int]:
@@ -135,12 +138,17 @@ class LogLine:
 
     attempt: int
     rank: int | None
-    """None: not a rank's, but a note that this attempt begins."""
+    """`model.LAUNCHER` of what a command wrote; None: a note that this attempt begins."""
     text: str
 
     def prefixed(self) -> str:
         """The line as it stands among those of other ranks."""
-        return self.text if self.rank is None else f"[rank {self.rank}] {self.text}"
+        return self.text if self.rank is None else f"{prefix(self.rank)}{self.text}"
+
+
+def prefix(rank: int) -> str:
+    """What stands before a line of one log among those of others."""
+    return "[launcher] " if rank == LAUNCHER else f"[rank {rank}] "
 
 
 def separator(attempt: int) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddptop_runner.errors import UsageError
+from ddptop_runner.model import LAUNCHER
 
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
@@ -81,6 +82,16 @@ def shared_file_system(path: Path) -> str | None:
     return None if failed else SHARED_FILE_SYSTEMS.get(buffer.f_type & 0xFFFFFFFF)
 
 
+def owner_name(rank: int) -> str:
+    """Names the files of one rank (`rank-3`), or of `model.LAUNCHER` (`launcher`)."""
+    return "launcher" if rank == LAUNCHER else f"rank-{rank}"
+
+
+def owner_in_words(rank: int) -> str:
+    """`rank 3`, or `the launcher`."""
+    return "the launcher" if rank == LAUNCHER else f"rank {rank}"
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one job. Constructing it touches nothing."""
@@ -109,12 +120,12 @@ class RunFolder:
 
     @property
     def logs_dir(self) -> Path:
-        """Holds `attempt-<n>/rank-<r>.log`."""
+        """Holds `attempt-<n>/rank-<r>.log`; of a command `attempt-<n>/launcher.log`."""
         return self.path / "logs"
 
     def log_file(self, attempt: int, rank: int) -> Path:
-        """Standard output and error of one rank in one attempt, as written."""
-        return self.logs_dir / f"attempt-{attempt}" / f"rank-{rank}.log"
+        """Standard output and error of one rank, or of `model.LAUNCHER`, in one attempt."""
+        return self.logs_dir / f"attempt-{attempt}" / f"{owner_name(rank)}.log"
 
     @property
     def evidence_dir(self) -> Path:

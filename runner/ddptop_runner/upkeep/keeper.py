@@ -16,7 +16,8 @@ from ddptop_runner.alerts import Finding
 from ddptop_runner.clock import utc_now
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.log_index import size_in_words
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.model import LAUNCHER
+from ddptop_runner.paths import RunFolder, owner_in_words, owner_name
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 from ddptop_runner.upkeep import space
@@ -65,7 +66,8 @@ class RunFolderKeeper:
     ) -> None:
         self._folder = folder
         self._limit = spec.log_limit_bytes or DEFAULT_LIMIT_BYTES
-        self._ranks = spec.nproc
+        self._owners = [LAUNCHER] if spec.is_command else list(range(spec.nproc))
+        """Whose logs an attempt has."""
         self._is_next_ready = False
         self._story = story
         self._history = history
@@ -153,19 +155,19 @@ class RunFolderKeeper:
             self._tell(news.words)
         elif news.kind == "cut":
             size = size_in_words(news.to_byte - news.from_byte)
-            self._tell(f"rank {rank}'s log was cut short from outside: {size} are gone from it")
+            self._tell(f"{_log(rank)} was cut short from outside: {size} are gone from it")
         elif news.kind == "failed":
-            self._tell(f"the head of rank {rank}'s log cannot be archived ({news.words})")
+            self._tell(f"the head of {_log(rank)} cannot be archived ({news.words})")
 
     def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"disk full: {size_in_words(size)} (bytes {from_byte} to {to_byte}) of rank {rank}'s"
-            " log were given up so that training goes on"
+            f"disk full: {size_in_words(size)} (bytes {from_byte} to {to_byte}) of"
+            f" {_log(rank)} were given up so that training goes on"
         )
 
     def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"the archives of rank {rank}'s log reached their limit: the oldest were deleted,"
+            f"the archives of {_log(rank)} reached their limit: the oldest were deleted,"
             f" {size_in_words(size)} of the log (bytes {from_byte} to {to_byte})"
         )
 
@@ -174,8 +176,9 @@ class RunFolderKeeper:
 
     def _log_findings(self) -> list[Finding]:
         found = []
-        ranks = tuple(sorted(self._unpunchable & self._logs.keys()))
-        if ranks:
+        unpunchable = sorted(self._unpunchable & self._logs.keys())
+        if unpunchable:
+            ranks = tuple(rank for rank in unpunchable if rank != LAUNCHER)
             limit = size_in_words(self._limit)
             message = (
                 f"logs grow beyond their limit of {limit}: the file system of the run folder"
@@ -207,8 +210,8 @@ class RunFolderKeeper:
         self._is_next_ready = False
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, exist_ok=True)
-            for rank in range(self._ranks):
-                path = folder / f"rank-{rank}.log"
+            for rank in self._owners:
+                path = folder / f"{owner_name(rank)}.log"
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     space.reserve(fd, 0, MIN_RESERVE_BYTES)
@@ -261,7 +264,7 @@ class RunFolderKeeper:
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
         self._given_up.tell(self._tell_given_up, None)
         lost = self._given_up.sum_up()
-        parts += [f"{size_in_words(size)} of rank {rank}'s log are gone" for rank, size in lost]
+        parts += [f"{size_in_words(size)} of {_log(rank)} are gone" for rank, size in lost]
         if not lost:
             parts.append("no line of a log is gone")
         self._tell("; ".join([*parts, *self._history_gap()]))
@@ -326,6 +329,10 @@ class _Tally:
         """(rank, bytes) of all since the last sum."""
         sums, self._sums = self._sums, {}
         return sorted(sums.items())
+
+
+def _log(rank: int) -> str:
+    return f"{owner_in_words(rank)}'s log"
 
 
 def _hold(path: Path, held_to: int) -> int:

@@ -41,6 +41,10 @@ LEAVE_TIME_S = 10.0
 """How long processes of a test may take to go on their own once it has ended."""
 
 
+for _name in ("COLUMNS", "LINES"):  # pytest-xdist sets them, and they outdo the size of any pty
+    os.environ.pop(_name, None)
+
+
 # --- markers ---------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ class LaunchCommand(click.Command):
 
 @cli.command(
     cls=LaunchCommand,
-    options_metavar="[OPTIONS] SCRIPT | -m MODULE [ARGS]...",
+    options_metavar="[OPTIONS] SCRIPT | -m MODULE | -- COMMAND [ARGS]...",
     context_settings={"ignore_unknown_options": False},
 )
 @click.option(
@@ -113,11 +113,13 @@ class LaunchCommand(click.Command):
 @click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
 @click.option("--dry-run", is_flag=True, help="show what would be done, and do nothing")
 @click.option("--no-probe", is_flag=True, help="load nothing into the ranks")
+@click.option("--pty", is_flag=True, help="give -- COMMAND a terminal of its own to write to")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT with one rank per GPU, detached and guarded; then watch it.
 
-    Everything after SCRIPT or MODULE is the script's own.
+    Everything after SCRIPT or MODULE is the script's own. After -- comes any other command, such
+    as another launcher, which is run as it is and starts its ranks itself.
     """
     from ddptop.commands.launch import run
 

@@ -11,7 +11,7 @@ from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
 from ddptop_runner import launch
 from ddptop_runner.gpus.for_launch import free_now
-from ddptop_runner.launch import LaunchRequest
+from ddptop_runner.launch_request import LaunchRequest
 from ddptop_runner.registry import JobView, read_job
 
 CPU_RANKS = 2

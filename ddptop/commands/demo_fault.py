@@ -19,7 +19,7 @@ from ddptop.faults.kinds import Fault
 from ddptop.output import put, say
 from ddptop_runner import launch
 from ddptop_runner.errors import UsageError
-from ddptop_runner.launch import LaunchRequest
+from ddptop_runner.launch_request import LaunchRequest
 from ddptop_runner.registry import JobView
 
 LIST = "list"

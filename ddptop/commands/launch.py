@@ -8,13 +8,13 @@ import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ddptop.output import put, say
 from ddptop_runner import launch as launcher
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus.names import cuda_names, name_of, renumbered, wanted_in_words
-from ddptop_runner.launch import LaunchPlan, LaunchRequest
+from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
 from ddptop_runner.registry import JobView
 
 RANK_VARIABLES = (
@@ -29,12 +29,15 @@ RANK_VARIABLES = (
 )
 """What every rank gets, as under torchrun; said by `--dry-run`."""
 
+COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
+"""What a command gets: nothing of torch elastic's, which would mislead another launcher."""
+
 
 @dataclass(frozen=True)
 class Target:
     """What is to be trained, as typed."""
 
-    kind: str
+    kind: Literal["script", "module", "command"]
     """`script`, `module` or `command`."""
     name: str
     args: tuple[str, ...]
@@ -123,11 +126,6 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
     """
     if target is None:
         raise UsageError("nothing to launch", "ddptop launch [OPTIONS] SCRIPT [ARGS]...")
-    if target.kind == "command":
-        raise UsageError(
-            "launching another command (-- COMMAND) is not yet available",
-            "ddptop launch SCRIPT starts a script with torch's own launcher",
-        )
     hang_timeout_s, hang_auto = hang_timeout(options["hang_timeout"])
     return LaunchRequest(
         kind=target.kind,
@@ -149,6 +147,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         cwd=options["cwd"],
         python=options["python"],
         probe=not options["no_probe"],
+        pty=options["pty"],
     )
 
 
@@ -208,14 +207,23 @@ def describe(plan: LaunchPlan) -> str:
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
     probe = "on" if spec.probe else "off: steps and losses will be unknown"
     probe_variables = ", PYTHONPATH (the probe's folder before yours)" if spec.probe else ""
+    if spec.is_command:
+        who = "the command" if spec.launcher in (None, "python") else spec.launcher
+        how = f"{who}'s own affair"
+        program = [f"program:       {spec.python}"]
+        variables = f"its processes: {', '.join(COMMAND_VARIABLES)}{probe_variables}"
+    else:
+        how, program = str(spec.nproc), []
+        variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"
     lines = [
         f"job:           {spec.job}",
         f"devices:       {devices}",
-        f"ranks:         {spec.nproc}",
+        f"ranks:         {how}",
         f"argv:          {shlex.join(spec.command())}",
+        *program,
         f"cwd:           {spec.cwd}",
         f"sets:          {', '.join(sorted(plan.job_env))}",
-        f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}",
+        variables,
         f"inherits:      {', '.join(spec.env_names)}",
         f"restarts:      at most {spec.max_restarts} without new progress; "
         "what will fail again is not tried again",
@@ -224,8 +232,11 @@ def describe(plan: LaunchPlan) -> str:
         f"a broken GPU:  {'goes on without it' if spec.allow_shrink else 'ends the job'}",
         f"probe:         {probe}",
         f"held by:       {backing}",
-        "store:         one per attempt, on 127.0.0.1 only",
     ]
+    if spec.is_command:
+        lines.append(f"output:        {'a terminal of its own' if spec.pty else 'its log'}")
+    else:
+        lines.append("store:         one per attempt, on 127.0.0.1 only")
     if spec.warm_spares:
         lines.append("warm spares:   an interpreter with torch per rank, for the next attempt")
     if spec.log_limit_bytes is not None:

@@ -6,12 +6,14 @@ run folder and brings the guardian up in tmux or, without a usable tmux, as a da
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -23,13 +25,17 @@ from ddptop_runner.gpus import for_launch as launch_devices
 from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.launch_checks import (
+    executable_of,
     folder_of,
     overrides_of,
+    program_of,
+    require_command,
     require_probe,
     require_script,
     require_text,
 )
-from ddptop_runner.model_words import OnNan
+from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
+from ddptop_runner.launchers.words import command_name, launcher_name
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
@@ -44,58 +50,6 @@ SHELL_NOISE = frozenset(
     """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
 )
 """Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """What the person asked for."""
-
-    kind: str
-    """`script` or `module`."""
-    target: str
-    args: tuple[str, ...] = ()
-    gpus: str | None = None
-    force: bool = False
-    """Take devices that are busy."""
-    wait_gpus: bool = False
-    """Queue the job until its devices are free."""
-    nproc: int | None = None
-    name: str | None = None
-    base_name: str | None = None
-    """What a name is derived from where none is given; None: the target."""
-    max_restarts: int = 3
-    hang_timeout_s: float | None = None
-    """None: off, unless `hang_auto`."""
-    hang_auto: bool = False
-    on_nan: OnNan = "alert"
-    allow_shrink: bool = False
-    warm_spares: bool = False
-    log_limit_bytes: int | None = None
-    env: tuple[str, ...] = ()
-    """`K=V` each."""
-    cwd: str | None = None
-    work_in_run_folder: bool = False
-    """Give the job a working folder inside its run folder."""
-    python: str | None = None
-    probe: bool = True
-
-
-@dataclass(frozen=True)
-class LaunchPlan:
-    """Everything decided; nothing done yet."""
-
-    spec: JobSpec
-    job_env: dict[str, str]
-    """Variables that the job gets beside the shell's."""
-    notes: tuple[str, ...]
-    """What the person should know, a line each."""
-    wrap: tuple[str, ...]
-    """Through what the tmux server must be started to outlive the login."""
-    name_is_derived: bool
-    choice: DeviceChoice
-    """The devices, or those that the job will wait for."""
-    work_in_run_folder: bool = False
-    """Whether the job's working folder is one of its own, deleted with it."""
 
 
 def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
@@ -122,9 +76,19 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     cwd = folder_of(request.cwd)
     if request.kind == "script":
         require_script(cwd, request.target)
-    python = interpreters.choose(request.python, env)
-    interpreters.require_torch(interpreters.inspect(python))
     overrides = overrides_of(request.env)
+    is_command = request.kind == "command"
+    words = (request.target, *request.args)
+    launcher = launcher_name(words) if is_command else None
+    if is_command:
+        require_command(request, launcher)
+        beside = interpreters.choose(None, env)
+        python = program_of(request, cwd, {**env, **overrides}, beside)
+    else:
+        if request.pty:
+            raise UsageError("--pty is for commands", "leave it out, or write -- COMMAND ARGS")
+        python = interpreters.choose(request.python, env)
+        interpreters.require_torch(interpreters.inspect(python))
     notes: list[str] = []
     choice = launch_devices.choose(
         request.gpus,
@@ -134,7 +98,12 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         wait=request.wait_gpus,
     )
     notes += choice.notes
-    nproc = _nproc(request.nproc, choice, notes)
+    if is_command:
+        nproc = 0
+        if choice.why_none is not None:
+            notes.append(f"this job has no GPU: {choice.why_none}")
+    else:
+        nproc = _nproc(request.nproc, choice, notes)
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
     backing, why = ("tmux", tmux.why_unusable())
@@ -154,7 +123,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         job_id=job_id,
         host=procs.host_name(),
         created_at=utc_now(),
-        kind="module" if request.kind == "module" else "script",
+        kind=request.kind,
         target=request.target,
         args=list(request.args),
         python=python,
@@ -174,6 +143,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         env_overrides=sorted(overrides),
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,
+        launcher=launcher,
+        pty=is_command and request.pty,
     )
     return LaunchPlan(
         spec,
@@ -262,7 +233,12 @@ def restart_ended(
     cwd = folder_of(spec.cwd)
     if spec.kind == "script":
         require_script(cwd, spec.target)
-    interpreters.require_torch(interpreters.inspect(spec.python))
+    if not spec.is_command:
+        interpreters.require_torch(interpreters.inspect(spec.python))
+    elif not os.access(spec.python, os.X_OK):
+        spec = msgspec.structs.replace(
+            spec, python=executable_of(spec.target, cwd, env, sys.executable)
+        )
     missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
     job_env = {name: env[name] for name in spec.env_overrides if name in env}
     if spec.nproc > 1 and "OMP_NUM_THREADS" not in env:
@@ -338,6 +314,8 @@ def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
 
 def _name(request: LaunchRequest) -> str:
     if request.name is None:
+        if request.base_name is None and request.kind == "command":
+            return command_name((request.target, *request.args))
         return derive_name(request.base_name or request.target)
     name = check_name(request.name)
     folder = run_folder(name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ddptop_runner.errors import UsageError
+from ddptop_runner.foreign.arguments import python_target
+from ddptop_runner.launch_request import LaunchRequest
 
 
 def require_text(words: Iterable[str]) -> None:
@@ -75,3 +78,97 @@ def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--env {pair}: not of the form NAME=VALUE", "write --env NAME=VALUE")
         overrides[name] = value
     return overrides
+
+
+COUNTING = {
+    "torchrun": "--nproc-per-node N",
+    "accelerate": "--num_processes N",
+    "deepspeed": "--num_gpus N",
+    "horovod": "-np N",
+    "mpirun": "-np N",
+    "srun": "--ntasks N",
+}
+"""How each launcher is told the number of ranks."""
+
+
+def require_command(request: LaunchRequest, launcher: str | None) -> None:
+    """Refuse for a command what only ranks that ddptop starts itself can have.
+
+    Args:
+        request: what was asked.
+        launcher: who starts the command's ranks, as its words tell.
+
+    Raises:
+        UsageError: naming the option and the remedy.
+    """
+    if request.nproc is not None:
+        option = COUNTING.get(launcher or "")
+        raise UsageError(
+            f"--nproc {request.nproc}: a command starts its ranks itself",
+            f"give {launcher} its own {option}" if option else "leave it out",
+        )
+    if request.python is not None:
+        raise UsageError(
+            f"--python {request.python}: a command is run as it is",
+            f"leave it out, or write -- {request.python} SCRIPT",
+        )
+    own = "needs ranks that ddptop starts itself, and a command starts its own"
+    if request.warm_spares:
+        raise UsageError(f"--warm-spares {own}", "leave it out, or launch the script: SCRIPT ARGS")
+    if request.allow_shrink:
+        raise UsageError(f"--allow-shrink {own}", "leave it out, or launch the script: SCRIPT ARGS")
+
+
+def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+    """The file that a command's first word means, as the job will find it.
+
+    Args:
+        program: the first word: a name looked for on PATH, or a path seen from `cwd`.
+        cwd: the job's working folder.
+        env: the job's variables.
+        beside: an interpreter; beside it lie its environment's launchers.
+
+    Returns:
+        An absolute path; links are not followed, since an environment's Python is one.
+
+    Raises:
+        UsageError: when it is missing or cannot be executed.
+    """
+    if not program:
+        raise UsageError("-- needs a command", "ddptop launch -- torchrun --nproc-per-node 2 x.py")
+    if "/" in program:
+        path = cwd / program
+        if path.is_dir():
+            raise UsageError(f"{program} is a folder", "give a program: -- COMMAND ARGS")
+        if not path.exists():
+            raise UsageError(f"there is no program {program} in {cwd}", "check the path")
+        if not os.access(path, os.X_OK):
+            remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
+            raise UsageError(f"{program} cannot be executed", remedy)
+        return os.path.normpath(path)
+    search = env.get("PATH", os.defpath)
+    if (found := shutil.which(program, path=search)) is not None:
+        return os.path.normpath(cwd / found)
+    there = Path(beside).with_name(program)
+    if os.access(there, os.X_OK):
+        raise UsageError(f"{program} is not on PATH", f"activate its environment, or write {there}")
+    if (cwd / program).is_file():
+        script = program.endswith(".py")
+        remedy = f"write -- python {program}" if script else f"write -- ./{program}"
+        raise UsageError(f"there is no program {program} on PATH", remedy)
+    raise UsageError(
+        f"there is no program {program} on PATH", "install it, or activate its environment"
+    )
+
+
+def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+    """`executable_of` a command whose script, where a Python is told one, is there too.
+
+    Raises:
+        UsageError: naming what is not there.
+    """
+    program = executable_of(request.target, cwd, env, beside)
+    target = python_target((request.target, *request.args))
+    if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
+        require_script(cwd, target.name)
+    return program

@@ -142,6 +142,7 @@ OPTIONS = {
     "allow_shrink": True,
     "log_limit": "2M",
     "warm_spares": True,
+    "pty": False,
 }
 
 
@@ -242,7 +243,47 @@ BAD = {
         [*LAUNCH, "--hang-timeout", "9", "--no-probe", "train.py"],
         ["needs the probe", "drop one"],
     ),
-    "another command": (2, [*LAUNCH, "--", "torchrun", "x"], ["-- COMMAND", "yet", "SCRIPT"]),
+    "ranks of a command": (
+        2,
+        [*LAUNCH, "--", "torchrun", "x"],
+        ["--nproc 1: a command starts its ranks itself", "torchrun its own --nproc-per-node N"],
+    ),
+    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its ranks itself; leave it out"]),
+    "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
+    "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
+    "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
+    "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a folder"]),
+    "a script as a program": (
+        2,
+        ["launch", "--", "./train.py"],
+        ["./train.py cannot be executed", "-- python ./train.py"],
+    ),
+    "a script as a program's name": (
+        2,
+        ["launch", "--", "train.py"],
+        ["no program train.py on PATH", "-- python train.py"],
+    ),
+    "a Python that misses its script": (
+        2,
+        ["launch", "--", sys.executable, "none.py"],
+        ["there is no script none.py in /"],
+    ),
+    "an interpreter for a command": (
+        2,
+        ["launch", "--python", "/p", "--", "true"],
+        ["--python /p: a command is run as it is", "-- /p SCRIPT"],
+    ),
+    "spares for a command": (
+        2,
+        ["launch", "--warm-spares", "--", "true"],
+        ["--warm-spares needs ranks that ddptop starts itself", "SCRIPT"],
+    ),
+    "a smaller command": (
+        2,
+        ["launch", "--allow-shrink", "--", "true"],
+        ["--allow-shrink needs ranks that ddptop starts itself", "SCRIPT"],
+    ),
+    "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty is for commands"]),
     "a name for no session": (2, [*LAUNCH, "--name", "a.b", "train.py"], ["'a.b'", "letters"]),
     "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job's name is empty"]),
     "a variable without =": (2, [*LAUNCH, "--env", "KEY", "train.py"], ["KEY", "NAME=VALUE"]),

@@ -26,8 +26,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SHELLS = _words("sh bash dash zsh ksh fish csh tcsh busybox")
-_WRAPPERS = _words(
+SHELLS = _words("sh bash dash zsh ksh fish csh tcsh busybox")
+WRAPPERS = _words(
     """
     nohup time env uv uvx conda mamba micromamba poetry pdm pixi hatch pipenv rye timeout nice
     ionice numactl taskset setsid stdbuf chrt sudo doas unbuffer script strace ltrace nsys ncu
@@ -152,11 +152,16 @@ def python_target(argv: tuple[str, ...]) -> Target | None:
 
 def launcher_kind(process: ProcessFacts) -> Launcher | None:
     """Which launcher the process is, or None."""
-    if not process.argv:
+    return launcher_of(process.argv)
+
+
+def launcher_of(argv: tuple[str, ...]) -> Launcher | None:
+    """Which launcher a command line starts, or None."""
+    if not argv:
         return None
-    target = python_target(process.argv)
+    target = python_target(argv)
     if target is None:
-        first = base_name(process.argv[0].partition(": ")[0])  # a title: `slurmstepd: [7.0]`
+        first = base_name(argv[0].partition(": ")[0])  # a title: `slurmstepd: [7.0]`
         return _LAUNCHER_PROGRAMS.get(first) or _LAUNCHER_SCRIPTS.get(first)
     if target.kind == "module":
         return _LAUNCHER_MODULES.get(target.name)
@@ -180,7 +185,7 @@ def launcher_kind(process: ProcessFacts) -> Launcher | None:
 
 def is_shell(process: ProcessFacts) -> bool:
     """Whether it is a shell."""
-    return bool(process.argv) and base_name(process.argv[0]) in _SHELLS
+    return bool(process.argv) and base_name(process.argv[0]) in SHELLS
 
 
 def is_shell_command(process: ProcessFacts) -> bool:
@@ -198,8 +203,8 @@ def is_wrapper(process: ProcessFacts) -> bool:
     first = base_name(process.argv[0])
     target = python_target(process.argv)
     if target is None:
-        return first in _WRAPPERS
-    return target.kind == "script" and base_name(target.name) in _WRAPPERS
+        return first in WRAPPERS
+    return target.kind == "script" and base_name(target.name) in WRAPPERS
 
 
 def is_fork_server(process: ProcessFacts) -> bool:

@@ -51,6 +51,8 @@ def devices_in_words(devices: Sequence[Device]) -> str:
 
 def launched_in_words(spec: JobSpec) -> str:
     """`launched train.py with 2 ranks on GPUs 0, 1`."""
-    ranks = f"{spec.nproc} rank{'s' if spec.nproc > 1 else ''}"
     devices = names_of(spec.devices) if spec.devices else "CPU"
+    if spec.is_command:
+        return f"launched {spec.command_line()} on {devices}"
+    ranks = f"{spec.nproc} rank{'s' if spec.nproc > 1 else ''}"
     return f"launched {PurePath(spec.target).name} with {ranks} on {devices}"

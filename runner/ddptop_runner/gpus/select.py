@@ -79,7 +79,7 @@ def resolve(
             return None
         raise UsageError(
             "this machine has no GPU that ddptop can see",
-            "leave --gpus out and give --nproc N to train on CPUs; `ddptop gpus` says why",
+            "leave --gpus out (a script needs --nproc N then); `ddptop gpus` says why",
         )
     known = {gpu.uuid for gpu in present}
     if unknown := [uuid for uuid in mig_instances(inherited_cvd) if uuid not in known]:

@@ -1,0 +1,56 @@
+"""What the words of a command tell."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from ddptop_runner.launchers.words import command_name, inner, launcher_name
+
+COMMANDS = {
+    # command: (launcher, name)
+    "torchrun --nproc-per-node 2 train.py --lr 1": ("torchrun", "train"),
+    "torchrun --standalone -m pkg.train": ("torchrun", "train"),
+    "/venv/bin/torchrun x/train_gpt.py": ("torchrun", "train_gpt"),
+    "python -m torch.distributed.run --nproc-per-node 2 train.py": ("torchrun", "train"),
+    "python3.11 -u -m pkg.train --x": ("python", "train"),
+    "python train.py": ("python", "train"),
+    "python examples/a.b.py": ("python", "a-b"),
+    "python -c 'import x'": ("python", "python"),
+    "accelerate launch --num_processes 2 t.py": ("accelerate", "t"),
+    "accelerate-launch t.py": ("accelerate", "t"),
+    "deepspeed --num_gpus 2 train.py": ("deepspeed", "train"),
+    "horovodrun -np 2 python train.py": ("horovod", "train"),
+    "mpirun --allow-run-as-root -np 2 python train.py": ("mpirun", "train"),
+    "mpirun -np 2 ./train": ("mpirun", "mpirun"),
+    "srun -n 2 python train.py": ("srun", "train"),
+    "./train.py --x": ("python", "train"),
+    "./run.sh": (None, "run"),
+    "/opt/x/a.out 3": (None, "a"),
+    "bash run_all.sh --big": (None, "run_all"),
+    "bash -c 'cd /x && CUDA_LAUNCH_BLOCKING=1 exec python train.py --lr 1'": ("python", "train"),
+    "sh -c 'torchrun t.py; '": ("torchrun", "t"),
+    "sh -c \"sh -c 'torchrun t.py'\"": ("torchrun", "t"),
+    "sh -c 'an \"open quote'": (None, "sh"),
+    "env A=1 PATH=/usr/bin/python nohup torchrun t.py": ("torchrun", "t"),
+    "nice -n 10 numactl --membind=0 ./train": (None, "train"),
+    "uv run train.py --x": ("python", "train"),
+    "uv run --with rich -- accelerate launch t.py": ("accelerate", "t"),
+    "timeout 10 sleep": (None, "timeout"),
+    "": (None, "job"),
+    "...": (None, "job"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_tells_its_launcher_and_its_script(command):
+    argv = shlex.split(command)
+    assert (launcher_name(argv), command_name(argv)) == COMMANDS[command]
+
+
+def test_shells_in_shells_end():
+    words: list[str] = ["torchrun", "t.py"]
+    for _ in range(9):
+        words = ["sh", "-c", shlex.join(words)]
+    assert inner(words)[0] == "sh"

@@ -48,6 +48,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """May be NaN or infinite, as printed; None where the line tells only how far it is."""
     epoch: float | None = None
     kind: ReadingKind = "train"
+    eta_s: float | None = None
+    """Seconds until `total` is reached, as the output itself reckons."""
+    rate_per_s: float | None = None
+    """How much of what `step` counts is done in a second, as the output says."""
+    written_at_s: float | None = None
+    """Unix seconds at which it was written; None where the output does not say."""
 
 
 class _Drawn(NamedTuple):

@@ -1,0 +1,141 @@
+"""What one record of a TensorBoard event file says, read from protobuf's wire format.
+
+Pure; takes any bytes. Only what a scalar needs is read: of Event `wall_time`, `step` and `summary`,
+of a value `tag`, `simple_value` and, as TF2 writes it, `tensor`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# wire types of protobuf
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_DOUBLE = struct.Struct("<d")
+_FLOAT = struct.Struct("<f")
+
+# field numbers: tensorflow/core/util/event.proto, framework/summary.proto, framework/tensor.proto
+_EVENT_WALL_TIME, _EVENT_STEP, _EVENT_SUMMARY = 1, 2, 5
+_SUMMARY_VALUE = 1
+_VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
+_TENSOR_DTYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
+_SHAPE_DIM, _DIM_SIZE = 2, 1
+_TENSOR_VALUES = {5: ("<f", _FIXED32), 6: ("<d", _FIXED64)}  # float_val, double_val
+_CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}  # DT_FLOAT, DOUBLE, INT32, INT64, HALF
+_BFLOAT16 = 14
+MAX_VALUES = 4096
+"""Of one event."""
+
+Value = int | bytes
+
+
+class Event(NamedTuple):
+    """The scalars of one event."""
+
+    written_at_s: float | None
+    """Unix seconds."""
+    step: int
+    scalars: list[tuple[str, float]]
+    """(tag, value) in the order written."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """(value, where the next byte stands); raises IndexError at the end of the data."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 63:
+            return value, at
+        shift += 7
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
+    """(number, wire type, value) of each field, up to the first that is damaged."""
+    at, size = 0, len(data)
+    while at < size:
+        try:
+            key, at = _varint(data, at)
+            wire = key & 7
+            if wire == _VARINT:
+                value, at = _varint(data, at)
+                yield key >> 3, wire, value
+                continue
+            length = 8 if wire == _FIXED64 else 4
+            if wire == _BYTES:
+                length, at = _varint(data, at)
+        except IndexError:
+            return
+        if wire not in (_FIXED64, _BYTES, _FIXED32) or at + length > size:
+            return
+        yield key >> 3, wire, data[at : at + length]
+        at += length
+
+
+def read_event(data: bytes) -> Event | None:
+    """The event that the data of a record holds; None where it holds no scalar."""
+    if b"oss" not in data and b"OSS" not in data and b"epoch" not in data:
+        return None  # nothing that is asked for: most events of a busy file
+    written_at_s, step = None, 0
+    scalars: list[tuple[str, float]] = []
+    for number, wire, value in _fields(data):
+        if isinstance(value, int):
+            if number == _EVENT_STEP:
+                step = value if value < 1 << 63 else value - (1 << 64)
+        elif number == _EVENT_WALL_TIME and wire == _FIXED64:
+            written_at_s = _DOUBLE.unpack(value)[0]
+        elif number == _EVENT_SUMMARY and wire == _BYTES:
+            for inner, inner_wire, content in _fields(value):
+                if inner == _SUMMARY_VALUE and inner_wire == _BYTES and isinstance(content, bytes):
+                    scalar = _scalar(content)
+                    if scalar is not None and len(scalars) < MAX_VALUES:
+                        scalars.append(scalar)
+    return Event(written_at_s, step, scalars) if scalars else None
+
+
+def _scalar(data: bytes) -> tuple[str, float] | None:
+    tag = number = None
+    for field, wire, value in _fields(data):
+        if isinstance(value, int):
+            continue
+        if field == _VALUE_TAG and wire == _BYTES:
+            tag = value.decode("utf-8", "replace")
+        elif field == _VALUE_SIMPLE and wire == _FIXED32:
+            number = _FLOAT.unpack(value)[0]
+        elif field == _VALUE_TENSOR and wire == _BYTES:
+            number = _of_tensor(value)
+    return None if tag is None or number is None else (tag, number)
+
+
+def _of_tensor(data: bytes) -> float | None:
+    """The number that a tensor of one element holds."""
+    dtype, content, number = 0, None, None
+    for field, wire, value in _fields(data):
+        if isinstance(value, int):
+            if field == _TENSOR_DTYPE:
+                dtype = value
+        elif field == _TENSOR_SHAPE and wire == _BYTES and not _is_one_element(value):
+            return None
+        elif field == _TENSOR_CONTENT and wire == _BYTES:
+            content = value
+        elif field in _TENSOR_VALUES:
+            layout, single = _TENSOR_VALUES[field]
+            if wire == single or (wire == _BYTES and len(value) == struct.calcsize(layout)):
+                number = struct.unpack(layout, value)[0]
+    if number is None and content is not None:
+        if dtype == _BFLOAT16 and len(content) == 2:
+            number = _FLOAT.unpack(b"\0\0" + content)[0]
+        elif dtype in _CONTENT and len(content) == struct.calcsize(_CONTENT[dtype]):
+            number = struct.unpack(_CONTENT[dtype], content)[0]
+    return None if number is None else float(number)
+
+
+def _is_one_element(shape: bytes) -> bool:
+    for field, _, dim in _fields(shape):
+        if field == _SHAPE_DIM and isinstance(dim, bytes):
+            sizes = [size for number, _, size in _fields(dim) if number == _DIM_SIZE]
+            if sizes != [1]:
+                return False
+    return True

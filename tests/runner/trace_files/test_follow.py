@@ -1,0 +1,182 @@
+"""Files of a job found below its folder and followed as they grow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, record, scalar
+
+from ddptop_runner.trace_files.find import MAX_DEPTH, find_files, kind_of, maker_of
+from ddptop_runner.trace_files.follow import MAX_LAG_BYTES, READ_BYTES, TraceFiles
+from ddptop_runner.trace_files.watch import TraceWatch
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
+EVENTS = "events.out.tfevents.1795264528.host-3.example.4711.0"
+
+
+def touch(path: Path, at_s: float = 1000.0, data: bytes = b"") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def test_files_of_a_job_and_no_others(tmp_path: Path) -> None:
+    wanted = [
+        touch(tmp_path / EVENTS, 2000),
+        touch(tmp_path / "runs" / "Nov21" / EVENTS, 2001),
+        touch(tmp_path / "my-model" / "runs" / "x" / EVENTS, 2002),
+        touch(tmp_path / "lightning_logs" / "version_3" / "metrics.csv", 2003),
+    ]
+    touch(tmp_path / "runs" / "older" / EVENTS, 900)
+    touch(tmp_path / "runs" / "events.txt", 2000)
+    touch(tmp_path / ".hidden" / EVENTS, 2000)
+    touch(tmp_path / "a" / "b" / "c" / "d" / "e" / EVENTS, 2000)
+    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+    touch(outside / EVENTS, 2000)
+    (tmp_path / "link").symlink_to(outside)
+    (tmp_path / "runs" / f"{EVENTS}1").symlink_to(outside / EVENTS)
+    os.mkfifo(tmp_path / "runs" / f"{EVENTS}2")
+    found = find_files(str(tmp_path), 1000.0)
+    assert [file.path for file in found] == [str(path) for path in reversed(wanted)]
+    assert MAX_DEPTH == 4
+
+
+def test_a_search_is_bounded(tmp_path: Path) -> None:
+    for number in range(20):
+        touch(tmp_path / "runs" / str(number) / EVENTS, 2000.0 + number)
+    found = find_files(str(tmp_path), 1000.0)
+    assert [file.written_at_s for file in found] == [2019.0 - n for n in range(16)]
+    assert find_files(str(tmp_path), 1000.0, search_s=-1.0) == []
+    assert find_files(str(tmp_path / "missing"), 0.0) == []
+
+
+def test_names_of_files() -> None:
+    assert maker_of(EVENTS) == ("host-3.example", 4711)
+    assert maker_of(f"{EVENTS}.v2") == ("host-3.example", 4711)
+    assert maker_of("events.out.tfevents.1795264528.host") == (None, None)
+    assert kind_of("events.out.tfevents.1795264528.host") == "events"
+    assert kind_of("metrics.csv") == "csv"
+    assert kind_of("events.out.tfevents.tmp") is None
+
+
+@pytest.fixture
+def traces():
+    made = TraceFiles()
+    yield made
+    made.close()
+
+
+def test_a_growing_event_file(tmp_path: Path, traces: TraceFiles) -> None:
+    path = touch(tmp_path / "runs" / EVENTS, time.time(), STREAM[0] + STREAM[1][:20])
+    traces.find(str(tmp_path), 0.0)
+    assert [r.step for r in traces.read()] == [0]
+    assert traces.read() == []
+    with path.open("ab") as file:
+        file.write(STREAM[1][20:] + b"".join(STREAM[2:]))
+    traces.find(str(tmp_path), 0.0)
+    assert [r.step for r in traces.read()] == list(range(1, 20))
+    assert [(file.pid, file.host) for file in traces.files] == [(4711, "host-3.example")]
+    path.unlink()
+    assert traces.read() == [] and traces.notes == []
+
+
+def test_events_of_an_earlier_run_are_not_told(tmp_path: Path, traces: TraceFiles) -> None:
+    touch(tmp_path / EVENTS, 2e9, b"".join(STREAM))  # each says that it was written at 1e9
+    traces.find(str(tmp_path), 1.5e9)
+    assert len(traces.files) == 1
+    assert traces.read() == []
+
+
+def test_two_loggers_of_one_training_are_told_once(tmp_path: Path, traces: TraceFiles) -> None:
+    shutil.copytree(SAMPLES / "lightning_logs", tmp_path / "lightning_logs")
+    traces.find(str(tmp_path), 0.0)
+    assert len(traces.files) == 2
+    assert [round(r.loss, 5) for r in traces.read() if r.kind == "train" and r.loss] == list(
+        LIGHTNING
+    )
+
+
+def test_keras_tells_training_and_validation_by_folder(tmp_path: Path, traces: TraceFiles) -> None:
+    shutil.copytree(SAMPLES / "keras", tmp_path / "logs")
+    traces.find(str(tmp_path), 0.0)
+    kinds = {
+        Path(file.path).parent.name: {r.kind for r in found} for file, found in traces.read_files()
+    }
+    assert kinds == {"train": {"train"}, "validation": {"val"}}
+
+
+def test_a_table_that_is_written_anew_tells_only_what_is_new(
+    tmp_path: Path, traces: TraceFiles
+) -> None:
+    path = touch(tmp_path / "lightning_logs/version_0/metrics.csv", 2000.0)
+    traces.find(str(tmp_path), 0.0)
+    assert traces.read() == []
+    path.write_text("step,train_loss\n1,0.5\n2,0.25\n")
+    assert [(r.step, r.loss) for r in traces.read()] == [(1, 0.5), (2, 0.25)]
+    path.write_text("")
+    assert traces.read() == []
+    path.write_text("step,train_loss,val_loss\n1,0.5,\n2,0.25,\n2,,0.125\n3,0.125,\n")
+    assert [(r.step, r.loss, r.kind) for r in traces.read()] == [
+        (2, 0.125, "val"), (3, 0.125, "train"),
+    ]  # fmt: skip
+    fresh = path.with_name("new")  # another run of the same name: another file
+    fresh.write_text("step,train_loss,val_loss\n1,0.75,\n")
+    fresh.rename(path)
+    assert [(r.step, r.loss) for r in traces.read()] == [(1, 0.75)]
+
+
+def test_of_a_long_event_file_the_end_is_read(tmp_path: Path, traces: TraceFiles) -> None:
+    picture = record(bytes(MAX_LAG_BYTES // 4))
+    data = STREAM[0] + picture * 6 + b"".join(STREAM[1:])
+    touch(tmp_path / EVENTS, 2000.0, data)
+    traces.find(str(tmp_path), 0.0)
+    assert [r.step for r in traces.read()] == list(range(1, 20))
+    assert traces.notes == []
+    assert len(data) > MAX_LAG_BYTES > READ_BYTES
+
+
+def test_pictures_between_losses_are_left_out(tmp_path: Path, traces: TraceFiles) -> None:
+    picture = record(bytes(MAX_LAG_BYTES // 3))
+    path = touch(tmp_path / EVENTS, 2000.0, STREAM[0] + picture + STREAM[1])
+    traces.find(str(tmp_path), 0.0)
+    steps = [r.step for _ in range(4) for r in traces.read()]
+    assert steps == [0, 1]
+    with path.open("ab") as file:
+        file.write(picture[:-8])
+    assert traces.read() == traces.read() == []
+    with path.open("ab") as file:
+        file.write(picture[-8:] + STREAM[2])
+    assert [r.step for _ in range(2) for r in traces.read()] == [2]
+
+
+def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
+    watch = TraceWatch(read_every_s=0.02)
+    assert watch.read() == []
+    try:
+        watch.find(str(tmp_path / "missing"), 0.0)
+        touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
+        watch.find(str(tmp_path), 0.0)  # another folder begins anew
+        taken: list[int | None] = []
+
+        def all_read() -> bool:
+            taken.extend(r.step for r in watch.read())
+            return len(taken) == 20
+
+        wait_until(all_read)
+        assert taken == list(range(20))
+        assert [file.pid for file in watch.files] == [4711]
+    finally:
+        watch.close()
+    wait_until(lambda: watch._thread is None or not watch._thread.is_alive())
+
+
+def test_a_step_backwards_is_told(tmp_path: Path, traces: TraceFiles) -> None:
+    data = [record(event(step, scalar("loss", 1.0))) for step in (5, 6, 5)]
+    touch(tmp_path / EVENTS, 2000.0, b"".join(data))
+    traces.find(str(tmp_path), 0.0)
+    assert [r.step for r in traces.read()] == [5, 6, 5]

@@ -1,0 +1,316 @@
+"""Event files and tables of real loggers, and what damage does to them."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddptop_runner import loss_text_names as names
+from ddptop_runner.loss_text import Reading
+from ddptop_runner.trace_files import crc32c, events
+from ddptop_runner.trace_files.records import MAX_RECORD_BYTES, RecordReader
+from ddptop_runner.trace_files.series import MAX_LINE_BYTES, CsvSeries, EventSeries
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
+
+
+def sample(folder: str) -> bytes:
+    (path,) = [path for path in (SAMPLES / folder).iterdir() if path.is_file()]
+    return path.read_bytes()
+
+
+def read(data: bytes, piece: int | None = None, validation: bool = False) -> list[Reading]:
+    series = EventSeries(validation)
+    size = piece or len(data)
+    readings = []
+    for at in range(0, len(data), size):
+        readings += series.feed(data[at : at + size])
+    assert series.note is None
+    return readings
+
+
+def points(readings: list[Reading], kind: str = "train") -> list[tuple]:
+    return [
+        (r.step, r.epoch, round(r.loss, 5), r.written_at_s)
+        for r in readings
+        if r.loss is not None and r.kind == kind
+    ]
+
+
+def losses(readings: list[Reading], kind: str = "train") -> list[tuple]:
+    return [(step, epoch, loss) for step, epoch, loss, _ in points(readings, kind)]
+
+
+@pytest.mark.parametrize("piece", [None, 1, 7, 64])
+def test_the_events_of_every_writer(piece: int | None) -> None:
+    torch = read(sample("torch"), piece)
+    at = 1795000000.25
+    assert points(torch)[:-1] == [
+        (step, None, round(2.5 - step / 100, 5), at + step) for step in range(0, 50, 10)
+    ]
+    assert math.isnan(torch[-1].loss or 0.0) and torch[-1].step == 50
+    assert points(torch, "val") == [(40, None, 2.25, 1795000050.0)]
+
+    new_style = read(sample("torch_new_style"), piece)
+    assert losses(new_style) == [(0, None, 1.5), (1, None, 1.25), (2, None, 1.0)]
+
+    tf2 = read(sample("tf2"), piece)
+    assert losses(tf2) == [(0, None, 2.0), (1, None, 1.875), (2, None, 1.75), (3, None, 1.625)]
+    assert losses(tf2, "val") == [(step, None, 2.25) for step in range(4)]
+    assert all(1795264559 < (r.written_at_s or 0) < 1795264561 for r in tf2)
+
+    keras = [0.99733, 0.82584, 0.42932, 0.3555, 0.18481, 0.15303]
+    assert losses(read(sample("keras/train"), piece)) == [
+        (2 * number, None, loss) for number, loss in enumerate(keras, 1)
+    ]
+    validation = read(sample("keras/validation"), piece, validation=True)
+    assert losses(validation, "val") == [(4, None, 0.47438), (8, None, 0.20421), (12, None, 0.0879)]
+    assert losses(validation) == []
+
+
+LIGHTNING = (0.28961, 0.30054, 0.4885, 0.08433, 0.1808, 0.18184, 0.18361, 0.35294, 0.04656, 0.10955)
+
+
+def test_lightnings_two_loggers_say_the_same() -> None:
+    by_events = read(sample("lightning_logs/version_1"))
+    table = CsvSeries()
+    by_table = table.feed(sample("lightning_logs/version_0"))
+    assert table.note is None
+    steps = range(1, 20, 2)
+    assert losses(by_events) == [(s, None, x) for s, x in zip(steps, LIGHTNING, strict=True)]
+    assert losses(by_table) == [(s, float(s > 9), x) for s, x in zip(steps, LIGHTNING, strict=True)]
+    told = [(r.step, r.epoch) for r in by_events if r.epoch is not None]
+    assert told == [(s, float(s > 9)) for s in steps]
+    for readings in (by_events, by_table):
+        assert [x for _, _, x in losses(readings, "val")] == [0.19076, 0.12695]
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("loss", (0, False)),
+        ("train/loss", (0, False)),
+        ("Loss/train", (0, False)),
+        ("train_loss_step", (0, False)),
+        ("train_loss_epoch", (1, False)),
+        ("Training Loss", (0, False)),
+        ("trainLoss", (0, False)),
+        ("train/total_loss", (0, False)),
+        ("lm-loss-training/lm loss", (0, False)),
+        ("reduced_train_loss", (0, False)),
+        ("train_inner/loss", (0, False)),
+        ("batch_loss", (0, False)),
+        ("epoch_loss", (1, False)),
+        ("eval/loss", (0, True)),
+        ("val_loss", (0, True)),
+        ("Loss/test", (0, True)),
+        ("val_loss/dataloader_idx_0", (0, True)),
+        ("evaluation_loss_vs_iterations", (0, True)),
+        ("lm loss vs samples", None),
+        ("train/box_loss", None),
+        ("loss_scale", None),
+        ("train/nll_loss", None),
+        ("losses", None),
+        ("lossless", None),
+        ("train/grad_norm", None),
+        ("gloss", None),
+        ("loss" * 40, None),
+    ],
+)
+def test_which_series_is_a_loss(tag: str, expected: tuple[int, bool] | None) -> None:
+    name = names.of_tag(tag)
+    assert (name if name is None else (name.weight, name.validation)) == expected
+
+
+def test_a_series_by_epochs_gives_the_epoch_and_no_step() -> None:
+    (reading,) = EventSeries().feed(record(event(3, scalar("epoch_loss", 0.5))))
+    assert (reading.step, reading.epoch, reading.loss) == (None, 3.0, 0.5)
+
+
+# --- made by hand: what the wire allows ------------------------------------------------------
+
+
+def record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    header = length + struct.pack("<I", crc32c.masked(length))
+    return header + data + struct.pack("<I", crc32c.masked(data))
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def scalar(tag: str, value: float) -> bytes:
+    return field(1, field(1, tag.encode()) + b"\x15" + struct.pack("<f", value))
+
+
+def event(step: int, *values: bytes) -> bytes:
+    return b"\x09" + struct.pack("<d", 1e9) + b"\x10" + varint(step) + field(5, b"".join(values))
+
+
+def of_tensor(tensor: bytes) -> list[tuple[str, float]] | None:
+    found = events.read_event(event(1, field(1, field(1, b"loss") + field(8, tensor))))
+    return None if found is None else found.scalars
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        (b"\x08\x01\x12\x00" + field(4, struct.pack("<f", 0.5)), 0.5),
+        (b"\x08\x02" + field(4, struct.pack("<d", 0.25)), 0.25),
+        (b"\x08\x13" + field(4, struct.pack("<e", 0.5)), 0.5),
+        (b"\x08\x0e" + field(4, b"\x00\x3f"), 0.5),
+        (b"\x08\x09" + field(4, struct.pack("<q", 7)), 7.0),
+        (b"\x08\x01" + field(5, struct.pack("<f", 0.5)), 0.5),
+        (b"\x08\x01\x2d" + struct.pack("<f", 0.5), 0.5),
+        (b"\x08\x02\x31" + struct.pack("<d", 0.5), 0.5),
+        (b"\x08\x01" + field(2, field(2, b"\x08\x01")) + field(5, struct.pack("<f", 0.5)), 0.5),
+        (b"\x08\x01" + field(2, field(2, b"\x08\x02")) + field(4, bytes(8)), None),
+        (b"\x08\x07" + field(8, b"text"), None),
+        (b"\x08\x01" + field(4, b"abc"), None),
+        (b"", None),
+    ],
+)
+def test_a_scalar_in_a_tensor(tensor: bytes, value: float | None) -> None:
+    assert of_tensor(tensor) == (None if value is None else [("loss", value)])
+
+
+def test_the_checksum_is_castagnolis() -> None:
+    assert crc32c.crc32c(b"123456789") == 0xE3069283
+    assert crc32c.crc32c(bytes(32)) == 0x8A9136AA
+
+
+STREAM = [record(event(step, scalar("loss", step / 4))) for step in range(20)]
+
+
+def test_a_half_written_record_is_awaited() -> None:
+    whole = b"".join(STREAM)
+    series = EventSeries()
+    cut = len(whole) - 9
+    assert [r.step for r in series.feed(whole[:cut])] == list(range(19))
+    assert series.feed(b"") == [] and series.note is None
+    assert [r.step for r in series.feed(whole[cut:])] == [19]
+
+
+@pytest.mark.parametrize("piece", [1, 13, 10_000])
+@pytest.mark.parametrize("at", [0, 9, 20, -1])
+def test_damage_costs_the_record_that_it_hit(at: int, piece: int) -> None:
+    damaged = bytearray(STREAM[7])
+    damaged[at] ^= 0x55
+    data = b"".join([*STREAM[:7], bytes(damaged), *STREAM[8:]])
+    series = EventSeries()
+    steps = [r.step for i in range(0, len(data), piece) for r in series.feed(data[i : i + piece])]
+    assert steps == [step for step in range(20) if step != 7]
+    assert series.note == "1 damaged records passed over"
+
+
+@pytest.mark.parametrize("hole", [bytes(5000), b"\xff" * 5000, b"garbage", STREAM[3][5:]])
+def test_what_is_no_record_is_passed_over(hole: bytes) -> None:
+    series = EventSeries()
+    data = b"".join([*STREAM[:5], hole, *STREAM[5:]])
+    assert [r.step for r in series.feed(data)] == list(range(20))
+    assert series.note is not None
+
+
+def test_reading_begins_in_the_middle() -> None:
+    series = EventSeries(in_the_middle=True)
+    assert [r.step for r in series.feed(b"".join(STREAM)[30:])] == list(range(1, 20))
+    assert series.note is None
+
+
+def test_a_huge_record_is_not_held() -> None:
+    size = 40 * MAX_RECORD_BYTES
+    length = struct.pack("<Q", size)
+    series = EventSeries()
+    assert series.feed(length + struct.pack("<I", crc32c.masked(length))) == []
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            assert series.feed(bytes(MAX_RECORD_BYTES)) == []
+        assert tracemalloc.get_traced_memory()[0] < MAX_RECORD_BYTES
+    finally:
+        tracemalloc.stop()
+    series.records.skipped(series.records.to_skip)  # as a reader of a file leaves them out
+    assert [r.step for r in series.feed(b"".join(STREAM))] == list(range(20))
+    assert series.note is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=400), st.integers(1, 50))
+def test_any_bytes_are_taken_as_events_and_in_any_pieces_alike(noise: bytes, piece: int) -> None:
+    data = STREAM[0] + noise + STREAM[1]
+    whole, pieces = RecordReader(), RecordReader()
+    found = [
+        item for at in range(0, len(data), piece) for item in pieces.feed(data[at : at + piece])
+    ]
+    assert found == whole.feed(data)
+    events.read_event(noise)
+    events.read_event(b"loss" + noise)
+    events.read_event(event(1, noise, b"loss"))
+
+
+def test_mutated_files_never_raise() -> None:
+    random_ = random.Random(5)
+    originals = [path.read_bytes() for path in SAMPLES.rglob("*") if path.is_file()]
+    for _ in range(300):
+        data = bytearray(random_.choice(originals))
+        for _ in range(random_.randrange(1, 8)):
+            at = random_.randrange(len(data))
+            data[at : at + random_.randrange(3)] = random_.randbytes(random_.randrange(4))
+        EventSeries().feed(bytes(data))
+        CsvSeries().feed(bytes(data))
+        event_data = bytes(data[60:])
+        events.read_event(event_data)
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (b"epoch,step,train_loss\r\n0,9,0.5\r\n", [(9, 0.0, 0.5)]),
+        (b"step,loss,lr\n9,nan,0.1\n", [(9, None, math.nan)]),
+        (b"step,loss\n9,\n", [(9, None, None)]),
+        (b"step,loss\n9,0.5", []),  # not ended yet
+        (b"step,loss\n9\n10,0.5,3\n11,0.25\n", [(11, None, 0.25)]),
+        (b"step,loss\n1e9,0.5\n-1,0.5\n1.5,0.5\n", [(10**9, None, 0.5)] + 2 * [(None, None, 0.5)]),
+        (b"step,loss\nx,y\n", []),
+        (b"step,accuracy\n9,0.5\n", [(9, None, None)]),
+        (b"", []),
+        (b'\0\xff,loss\n,\0\n"\n\n', []),
+    ],
+)
+def test_a_table(table: bytes, expected: list[tuple]) -> None:
+    for piece in (1, 1000):
+        series = CsvSeries()
+        found = [
+            (r.step, r.epoch, r.loss)
+            for at in range(0, len(table), piece)
+            for r in series.feed(table[at : at + piece])
+        ]
+        assert repr(found) == repr(expected)
+
+
+def test_a_table_without_lines_is_let_go() -> None:
+    series = CsvSeries()
+    assert series.feed(b"step,loss\n1,2.5\n") != []
+    for _ in range(3):
+        assert series.feed(b"x" * MAX_LINE_BYTES) == []
+    assert series.note is not None
+    assert series.feed(b"\n2,2.5\n") == []

@@ -4,11 +4,14 @@
 #   make test         everything that must be green: lint, types, import contracts, tests
 #
 #   make check        the same without the slow tests
+#   make test-frameworks  real accelerate, Lightning, transformers, DeepSpeed, TensorFlow, Horovod,
+#                     in environments that it makes (10 GB, 10 minutes, once)
 #   make lint         ruff, mypy, import contracts
 #   make format       let ruff rewrite what it can
 #   make snap         accept the pictures of the TUI as they are now (look at the diff first)
 #   make bench        cost of ddptop beside a training
-#   make faults       the table of docs/resilience.md: every fault five times (RUNS=5), half an hour
+#   make faults       the table of docs/resilience.md: every fault five times (RUNS=5); ddptop's 90
+#                     runs take about 40 minutes, torchrun's 60 about 50
 #   make screenshots  the pictures of the README, from the real program
 #   make clean        remove the virtual environment and all caches
 
@@ -20,11 +23,24 @@ DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 PACKAGE_INPUTS := pyproject.toml constraints.txt runner/ddptop_runner/version.py
 
+# one environment for each that cannot share; an existing one is taken instead where its Python is
+# given: make test-frameworks FRAMEWORKS_TORCH=/path/to/bin/python
+FRAMEWORKS := .frameworks
+FRAMEWORKS_TORCH ?=
+FRAMEWORKS_TENSORFLOW ?=
+FRAMEWORKS_HOROVOD ?=
+FRAMEWORKS_READY := \
+  $(if $(FRAMEWORKS_TORCH),,$(FRAMEWORKS)/torch/.ready) \
+  $(if $(FRAMEWORKS_TENSORFLOW),,$(FRAMEWORKS)/tensorflow/.ready) \
+  $(if $(FRAMEWORKS_HOROVOD),,$(FRAMEWORKS)/horovod/.ready)
+TORCH := $(shell grep '^torch==' constraints.txt)
+HOROVOD := horovod-0.28.1
+
 # most tests wait for real processes: two files at a time, each in order, on any machine
 SPREAD := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format snap bench faults screenshots clean system-tools
+.PHONY: help demo test test-frameworks check lint format snap bench faults screenshots clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -42,6 +58,10 @@ test: system-tools lint
 check: lint
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
+test-frameworks: system-tools $(DEV_READY) $(FRAMEWORKS_READY)
+	FRAMEWORKS_TORCH=$(FRAMEWORKS_TORCH) FRAMEWORKS_TENSORFLOW=$(FRAMEWORKS_TENSORFLOW) \
+	  FRAMEWORKS_HOROVOD=$(FRAMEWORKS_HOROVOD) $(BIN)/python -m pytest tests/frameworks $(TESTS)
+
 lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,7 +75,7 @@ format: $(DEV_READY)
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui
 
-NO_BENCH := %/common.py %/faults.py %/useful_time.py
+NO_BENCH := %/common.py %/faults.py %/fault_results.py %/useful_time.py
 bench: $(DEV_READY)
 	@for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
@@ -70,7 +90,7 @@ screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(FRAMEWORKS) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- set-up ----------------------------------------------------------------------------------
@@ -97,6 +117,39 @@ $(DEMO_READY): $(PACKAGE_INPUTS) | $(BIN)/python
 $(DEV_READY): $(DEMO_READY)
 	@echo "installing the tools of developers into $(VENV) (once)"
 	@$(PIP) install -q -c constraints.txt -e '.[torch]' --group dev
+	@touch $@
+
+# torch stands on every line: another package must not change it
+$(FRAMEWORKS)/torch/.ready: constraints.txt
+	@echo "installing $(TORCH) and its frameworks into $(@D) (once)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q $(TORCH) numpy
+	@$(@D)/bin/python -m pip install -q $(TORCH) accelerate lightning transformers deepspeed rich
+	@touch $@
+
+$(FRAMEWORKS)/tensorflow/.ready:
+	@echo "installing TensorFlow into $(@D) (once)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q tensorflow-cpu
+	@touch $@
+
+# its CMake files ask for C++ 14, and this torch needs 17 or newer
+$(FRAMEWORKS)/horovod/.ready: constraints.txt
+	@for tool in cmake g++; do command -v $$tool >/dev/null || { \
+	  echo "make: building Horovod needs $$tool" >&2; exit 1; }; done
+	@echo "building $(HOROVOD) into $(@D) (once, 5 to 7 minutes; build.log)"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install -q $(TORCH) 'setuptools<81' wheel cloudpickle psutil pyyaml \
+	  packaging numpy
+	@cd $(@D) && bin/python -m pip download -q --no-deps --no-binary :all: --no-build-isolation \
+	  $(subst -,==,$(HOROVOD)) && tar xf $(HOROVOD).tar.gz
+	@cd $(@D)/$(HOROVOD) && sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' \
+	  CMakeLists.txt horovod/torch/CMakeLists.txt && \
+	  HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+	  HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS=-j1 \
+	  ../bin/python -m pip install --no-deps --no-build-isolation . >../build.log 2>&1 || { \
+	  tail -n 20 ../build.log >&2; exit 1; }
+	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 
 # tmux holds the jobs of the tests; the C compiler builds their stand-in for libnvidia-ml

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +29,20 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stand-in driver is the tests'
 
-from ddptop.faults.kinds import BY_NAME, FAULTS, Fault
-from ddptop.faults.record import Record, longest_pause_s, read_record, repeated_steps
+from ddptop.faults.kinds import BY_NAME, Fault
+from ddptop.faults.record import read_record
+from fault_results import (
+    ROOT,
+    STEPS,
+    Result,
+    measure,
+    read_results,
+    table,
+    write_document,
+    write_results,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "ddptop" / "demo" / "train.py"
-DOCUMENT = ROOT / "docs" / "resilience.md"
-STEPS = 250
 SCRIPT = [
     *["--layers", "1", "--width", "64", "--context", "32", "--batch-size", "4"],
     *["--steps", str(STEPS), "--pause", "0.02", "--save-every", "10"],
@@ -59,29 +63,6 @@ ELSEWHERE = (
 """What can be done to any launcher; `agent-killed` is SIGKILL to the launcher itself."""
 NOBODY = ("stop", "nan", "agent-killed", "tmux-killed", "terminal-closed")
 """Faults after which other launchers are not asked for a name."""
-NOT_TRIED = "-"
-LAUNCHERS = ("ddptop", "torchrun", "ft_launcher")
-
-
-@dataclass
-class Result:
-    """One run."""
-
-    launcher: str
-    fault: str
-    run: int
-    complaints: list[str] = field(default_factory=list)
-    """What was not as it should be; under ddptop all that the kit compares."""
-    finished: bool = False
-    """Every rank took the last step, and the loss is a number."""
-    named: bool | None = None
-    """Whether the right rank was named; None where nobody is to be named."""
-    left: int = 0
-    """Processes left running."""
-    pause_s: float | None = None
-    """The longest time without a step, from the fault on."""
-    repeated: int = 0
-    """Steps taken twice."""
 
 
 def world_of(fault: Fault) -> int:
@@ -92,19 +73,6 @@ def world_of(fault: Fault) -> int:
 def victim_of(fault: Fault, run: int) -> int:
     """On which rank: another one in each run."""
     return 1 if fault.name == "gpu-lost" else (run + 1) % world_of(fault)
-
-
-def measure(result: Result, record: Record, world: int, at: float | None) -> None:
-    """Fill in what the script's own record tells."""
-    last = [steps[-1] for steps in record.values() if steps]
-    result.finished = len(last) >= world - (result.fault == "gpu-lost") and all(
-        step.step == STEPS and math.isfinite(step.loss)
-        for step in last
-        if result.fault != "gpu-lost" or step.attempt == max(one.attempt for one in last)
-    )
-    if at is not None:
-        result.pause_s = longest_pause_s(record, at)
-    result.repeated = repeated_steps(record)
 
 
 # --- under ddptop --------------------------------------------------------------------------------
@@ -306,52 +274,6 @@ def _commit_elsewhere(
         subprocess.run(["tmux", "-L", socket, "kill-server"], check=False)
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
-def cell(results: Sequence[Result]) -> str:
-    """How often all was well, and how long training stood still where it went on."""
-    if not results:
-        return NOT_TRIED
-    good = sum(one.finished and one.left == 0 for one in results)
-    if results[0].launcher == "ddptop":
-        good = sum(not one.complaints for one in results)
-    text = f"{good}/{len(results)}"
-    named = [one.named for one in results if one.named is not None]
-    if named:
-        text += f", named {sum(named)}/{len(named)}"
-    pauses = [one.pause_s for one in results if one.pause_s is not None and one.finished]
-    if pauses:
-        text += f", {statistics.median(pauses):.1f} s"
-    if left := max(one.left for one in results):
-        text += f", {left} left"
-    return text
-
-
-def table(results: Sequence[Result]) -> list[str]:
-    """The rows of the document, in Markdown."""
-    launchers = [one for one in LAUNCHERS if any(r.launcher == one for r in results)]
-    rows = [f"| fault | {' | '.join(launchers)} |", f"| --- |{' --- |' * len(launchers)}"]
-    for fault in FAULTS:
-        cells = [
-            cell([r for r in results if (r.launcher, r.fault) == (launcher, fault.name)])
-            for launcher in launchers
-        ]
-        if any(text != NOT_TRIED for text in cells):
-            rows.append(f"| {fault.name}: {fault.what} | {' | '.join(cells)} |")
-    return rows
-
-
-def write_document(rows: Sequence[str]) -> None:
-    """Put the table between its marks."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    begin, end = "<!-- faults -->\n", "<!-- end of faults -->"
-    head, rest = text.split(begin)
-    DOCUMENT.write_text(
-        head + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1], encoding="utf-8"
-    )
-
-
 # --- all of them ---------------------------------------------------------------------------------
 
 
@@ -405,10 +327,7 @@ def main() -> None:
     if options.one:
         one_run(options)
         return
-    results: list[Result] = []
-    if options.results.exists():
-        lines = options.results.read_text(encoding="utf-8").splitlines()
-        results = [Result(**json.loads(line)) for line in lines]
+    results = read_results(options.results)
     names = [name for name in options.faults.split(",") if name]
     for launcher in filter(None, options.launchers.split(",")):
         if launcher == "ft_launcher" and not options.ft_python:
@@ -428,8 +347,7 @@ def main() -> None:
                 pause = "" if result.pause_s is None else f"{result.pause_s:.1f} s"
                 said = "; ".join(result.complaints)[:200] or "as expected"
                 print(f"{launcher:12} {name:18} {run}  {pause:8} {said}", flush=True)
-            lines = [json.dumps(vars(result)) for result in results]
-            options.results.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write_results(options.results, results)
     rows = table(results)
     print("\n".join(rows))
     if options.write:

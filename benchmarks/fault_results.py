@@ -1,0 +1,111 @@
+"""What a run of the fault table gave, the file that keeps it, and the table of the document."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddptop.faults.kinds import FAULTS
+from ddptop.faults.record import Record, longest_pause_s, repeated_steps
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "resilience.md"
+STEPS = 250
+"""Of the training, without faults."""
+NOT_TRIED = "-"
+LAUNCHERS = ("ddptop", "torchrun", "ft_launcher")
+
+
+@dataclass
+class Result:
+    """One run."""
+
+    launcher: str
+    fault: str
+    run: int
+    complaints: list[str] = field(default_factory=list)
+    """What was not as it should be; under ddptop all that the kit compares."""
+    finished: bool = False
+    """Every rank took the last step, and the loss is a number."""
+    named: bool | None = None
+    """Whether the right rank was named; None where nobody is to be named."""
+    left: int = 0
+    """Processes left running."""
+    pause_s: float | None = None
+    """The longest time without a step, from the fault on."""
+    repeated: int = 0
+    """Steps taken twice."""
+
+
+def measure(result: Result, record: Record, world: int, at: float | None) -> None:
+    """Fill in what the script's own record tells."""
+    last = [steps[-1] for steps in record.values() if steps]
+    result.finished = len(last) >= world - (result.fault == "gpu-lost") and all(
+        step.step == STEPS and math.isfinite(step.loss)
+        for step in last
+        if result.fault != "gpu-lost" or step.attempt == max(one.attempt for one in last)
+    )
+    if at is not None:
+        result.pause_s = longest_pause_s(record, at)
+    result.repeated = repeated_steps(record)
+
+
+def read_results(path: Path) -> list[Result]:
+    """Those that were kept before; none where there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [Result(**json.loads(line)) for line in lines]
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    """Keep them, one JSON object a line."""
+    lines = [json.dumps(vars(result)) for result in results]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def cell(results: Sequence[Result]) -> str:
+    """How often all was well, and how long training stood still where it went on."""
+    if not results:
+        return NOT_TRIED
+    good = sum(one.finished and one.left == 0 for one in results)
+    if results[0].launcher == "ddptop":
+        good = sum(not one.complaints for one in results)
+    text = f"{good}/{len(results)}"
+    named = [one.named for one in results if one.named is not None]
+    if named:
+        text += f", named {sum(named)}/{len(named)}"
+    pauses = [one.pause_s for one in results if one.pause_s is not None and one.finished]
+    if pauses:
+        text += f", {statistics.median(pauses):.1f} s"
+    if left := max(one.left for one in results):
+        text += f", {left} left"
+    return text
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """The rows of the document, in Markdown."""
+    launchers = [one for one in LAUNCHERS if any(r.launcher == one for r in results)]
+    rows = [f"| fault | {' | '.join(launchers)} |", f"| --- |{' --- |' * len(launchers)}"]
+    for fault in FAULTS:
+        cells = [
+            cell([r for r in results if (r.launcher, r.fault) == (launcher, fault.name)])
+            for launcher in launchers
+        ]
+        if any(text != NOT_TRIED for text in cells):
+            rows.append(f"| {fault.name}: {fault.what} | {' | '.join(cells)} |")
+    return rows
+
+
+def write_document(rows: Sequence[str]) -> None:
+    """Put the table between its marks."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    begin, end = "<!-- faults -->\n", "<!-- end of faults -->"
+    head, rest = text.split(begin)
+    DOCUMENT.write_text(
+        head + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1], encoding="utf-8"
+    )

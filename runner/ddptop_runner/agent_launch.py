@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ PROBE_DIR = _HERE / "probe" / "inject"
 
 
 def agent_command(spec: JobSpec) -> list[str]:
-    """The argv of the agent, under the job's interpreter. `-u`: its words reach the log at once."""
-    return [spec.python, "-u", str(AGENT_MAIN)]
+    """The argv of the agent. `-u`: its words reach the log at once.
+
+    It runs under the job's interpreter; that of a command under ddptop's, for the command may have
+    no torch, or be no Python at all.
+    """
+    return [sys.executable if spec.is_command else spec.python, "-u", str(AGENT_MAIN)]
 
 
 def agent_plan(
@@ -31,6 +36,7 @@ def agent_plan(
         restarts_left: the budget, which ranks see in TORCHELASTIC_MAX_RESTARTS.
     """
     return {
+        "kind": spec.kind,
         "job_id": spec.job_id,
         "command": spec.command(),
         "nproc": spec.nproc,
@@ -39,6 +45,7 @@ def agent_plan(
         "logs_dir": str(folder.logs_dir),
         "control_socket": str(folder.control_socket),
         "warm_spares": spec.warm_spares,
+        "pty": spec.pty,
         "probe_file": str(PROBE_DIR / "sitecustomize.py") if spec.probe else None,
         "probe_dir": str(PROBE_DIR) if spec.probe else None,
         "probe_socket": str(folder.probe_socket),

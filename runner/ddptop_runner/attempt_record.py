@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ddptop_runner import group_memory, procs
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.command_table import table_of
 from ddptop_runner.deaths import DeathWatch
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.diagnose import RankExit
@@ -15,11 +16,12 @@ from ddptop_runner.errors import ControlError
 from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
 from ddptop_runner.last_resort import LastResort
-from ddptop_runner.model import Cause, NodeSnapshot
+from ddptop_runner.model import LAUNCHER, Cause, NodeSnapshot, ProcessId
 from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
-from ddptop_runner.rank_table import RankRecord, RankTable
+from ddptop_runner.process_watch import ProcessWatch
+from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.saves import request
 from ddptop_runner.saves.book import CheckpointBook
 from ddptop_runner.saves.loss_watch import LossWatch
@@ -77,7 +79,7 @@ class AttemptRecord:
         self.attempt_started_s = boottime_s()
         self.first_step_after_s: float | None = None
         """How long the attempt took to its first step; None before that."""
-        self.table = RankTable(spec.nproc, self.attempt_started_s)
+        self.table = table_of(spec, self.attempt_started_s)
         self.cause: Cause | None = None
         self.previous_cause: Cause | None = None
         """Why the attempt before this one failed; None where it did not."""
@@ -86,6 +88,8 @@ class AttemptRecord:
         self.awaits_agent = False
         """The guardian was asked for an agent and has not answered yet."""
         self._deaths = DeathWatch()
+        self._met_ranks: ProcessWatch | None = None
+        """Of a command: the ranks that were met, whose ends nobody tells."""
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
@@ -121,7 +125,9 @@ class AttemptRecord:
         self.previous_cause = snapshot.previous_cause
         if memory.attempt_started_s is not None:
             self.attempt_started_s = memory.attempt_started_s
-            self.table = RankTable(self._spec.nproc, memory.attempt_started_s)
+            self.table = table_of(self._spec, memory.attempt_started_s)
+        if snapshot.launcher is not None and snapshot.launcher.pid is not None:
+            self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
         self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
         self.hangs.recall(snapshot.memory.get("hangs") or {})
         exited = {known.rank for known in memory.exits}
@@ -130,11 +136,13 @@ class AttemptRecord:
             if rank.pid is not None and (may_live or rank.rank in exited):
                 self.table.restore(rank, rank.pid)
         for rank_number, at_s in memory.last_step_s.items():
-            self.table[rank_number].last_step_boottime_s = at_s
+            if (record := self.table.get(rank_number)) is not None:
+                record.last_step_boottime_s = at_s
         for known in memory.exits:
-            self.table[known.rank].exit = known.as_exit()
-        for record in self.table.alive():
-            if record.process is not None and procs.is_alive(record.process):
+            if (record := self.table.get(known.rank)) is not None:
+                record.exit = known.as_exit()
+        for record in self.table.everyone():
+            if record.process is not None and record.alive and procs.is_alive(record.process):
                 self._deaths.watch(record.process.pid)
         self.was_started = memory.was_started
         self.first_step_after_s = memory.first_step_after_s
@@ -156,7 +164,8 @@ class AttemptRecord:
                     at_boottime_s=exit_.at_boottime_s,
                     ended_by_us=exit_.ended_by_us,
                 )
-                for exit_ in self.table.exits()
+                for exit_ in (record.exit for record in self.table.everyone())
+                if exit_ is not None
             ],
             last_step_s={
                 record.rank: record.last_step_boottime_s
@@ -189,7 +198,7 @@ class AttemptRecord:
         self.attempt = attempt
         self.attempt_started_s = boottime_s()
         self.first_step_after_s = None
-        self.table = RankTable(self._spec.nproc, self.attempt_started_s)
+        self.table = table_of(self._spec, self.attempt_started_s)
         self._ending_ranks_at_s = None
         self._failed_by_themselves = frozenset()
         self._suspected = False
@@ -205,26 +214,33 @@ class AttemptRecord:
             self.state = "starting" if self._spec.probe else "running"
             self.cause = None
         count = len(message["workers"])
+        started = f"{count} rank{'s' if count > 1 else ''} started"
+        if self.table.launcher is not None:
+            started = f"the command is pid {self.table.launcher.pid}"
         self._story.tell(
             "attempt_started",
-            f"attempt {self.attempt}: {count} rank{'s' if count > 1 else ''} started",
+            f"attempt {self.attempt}: {started}",
             once=True,
             attempt=self.attempt,
         )
         for record in self.table:
-            self._story.tell(
-                "rank_started",
-                f"rank {record.rank} is pid {record.pid}",
-                once=True,
-                attempt=self.attempt,
-                rank=record.rank,
-                pid=record.pid,
-            )
+            self._tell_started(record)
         self._around.publish()
+
+    def _tell_started(self, record: RankRecord) -> None:
+        self._story.tell(
+            "rank_started",
+            f"rank {record.rank} is pid {record.pid}",
+            once=True,
+            attempt=self.attempt,
+            rank=record.rank,
+            pid=record.pid,
+        )
 
     def heard(self, message: ProbeMessage) -> None:
         """A probe's message."""
         record = self.table.hear(message, self.attempt)
+        self._take_up_new()
         if record is not None and message.saved is not None:
             self._saved(record, message.saved)
         if record is not None and record.steps and self.state == "starting":
@@ -233,6 +249,29 @@ class AttemptRecord:
             told = f"first step after {took_s:.1f} s"
             self._story.tell("training", told, once=True, attempt=self.attempt)
             self._around.publish()
+
+    def _take_up_new(self) -> None:
+        """Ranks of a command that were met just now: from now on their ends are seen."""
+        new, self.table.new = self.table.new, []
+        for record in new:
+            self._mind_met(record)
+            self.hangs.forget(record.rank)
+            self._tell_started(record)
+        if new:
+            self._around.publish()
+
+    def _mind_met(self, record: RankRecord) -> None:
+        if record.process is None:
+            return
+        self._deaths.watch(record.process.pid)
+        if self._met_ranks is None:
+            self._met_ranks = ProcessWatch(self._met_rank_ended)
+        self._met_ranks.watch(record.process)
+
+    def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
+        record = self.table.of_pid(process.pid)
+        if record is not None and record.process == process:
+            self._record_exited(record, returncode, boottime_s())
 
     def _saved(self, record: RankRecord, file: SavedFile) -> None:
         self.checkpoints.saved(
@@ -256,7 +295,7 @@ class AttemptRecord:
         Raises:
             ControlError: when no rank is at work.
         """
-        alive = self.table.alive()
+        alive = self.table.ranks_alive()
         if self.state != "running" or not alive:
             raise ControlError(f"no rank is at work: the job is {self.state}", "ask while it runs")
         asked = self._save_asked = request.ask(self._folder, alive)
@@ -284,7 +323,7 @@ class AttemptRecord:
         if message["attempt"] != self.attempt:
             return
         record = self.table[message["rank"]]
-        if record.exit is not None:
+        if record.exit is not None and record.exit.returncode is not None:
             return
         died_at_s = self._deaths.died_at_s(message["pid"])
         at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
@@ -302,12 +341,13 @@ class AttemptRecord:
         exit_code, signal = None, None
         if record.exit.returncode is not None:
             exit_code, signal = procs.split_status(record.exit.returncode)
+        of_launcher = record is self.table.launcher
         self._story.tell(
-            "rank_exited",
-            f"rank {record.rank} {record.exit.in_words()}",
+            "launcher_exited" if of_launcher else "rank_exited",
+            f"{'the command' if of_launcher else f'rank {record.rank}'} {record.exit.in_words()}",
             once=True,
             attempt=self.attempt,
-            rank=record.rank,
+            rank=None if of_launcher else record.rank,
             pid=record.pid,
             exit_code=exit_code,
             signal=signal,

@@ -17,7 +17,7 @@ from ddptop_runner import procs
 from ddptop_runner.log_ranges import LogFile
 from ddptop_runner.model import Base
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.rank_table import RankRecord
+from ddptop_runner.rank_record import RankRecord
 
 SETTLE_S = 0.15
 """A dump is complete when its file did not grow for this long."""

@@ -21,7 +21,8 @@ from ddptop_runner.log_end import log_end
 from ddptop_runner.model import Cause, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.rank_table import RankRecord, RankTable
+from ddptop_runner.rank_record import RankRecord
+from ddptop_runner.rank_table import RankTable
 from ddptop_runner.restarts.policy import AttemptOutcome
 
 CRASHES = frozenset(

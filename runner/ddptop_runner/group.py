@@ -19,6 +19,7 @@ from ddptop_runner.clock import boottime_s
 from ddptop_runner.errors import ControlError
 from ddptop_runner.gpus.names import names_of
 from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
+from ddptop_runner.group_failures import BAD_END_GRACE_S
 from ddptop_runner.group_memory import Ending
 from ddptop_runner.model import RankSample
 from ddptop_runner.saves import request
@@ -45,7 +46,8 @@ class Group(GroupAlone):
         self._send_to_agent = send
         self.agent_pid = message["pid"]
         self._agent_end_seen, self._wanted_agent = False, None
-        if message["workers"] and message["attempt"] != self.attempt:
+        is_new = message["attempt"] != self.attempt or not self.table.has_begun
+        if message["workers"] and is_new:
             self._group_started(message)  # while no supervisor was there to be told
         elif message["workers"]:
             self._adopt_workers(message)
@@ -67,6 +69,8 @@ class Group(GroupAlone):
             self._group_started(message)
         elif kind == "rank_exited":
             self.rank_exited(message)
+        elif kind == "ended" and "question" in message:
+            self._answer(message)
         elif self._changing_agent:
             pass  # ranks and agent are being ended, and what it asks is decided
         elif kind == "failing":
@@ -95,10 +99,14 @@ class Group(GroupAlone):
                 self.rank_exited(
                     {**worker, "attempt": question["attempt"], "at_boottime_s": boottime_s()}
                 )
+        if self._spec.is_command:  # whom it started may go on without it
+            await self._processes.end_leftovers(self.attempt)
         restart = await self._decide_after_failure()
         self._answer(question, restart=restart, restarts_left=self.restarts_left)
 
     async def _answer_group_stopped(self, question: Message) -> None:
+        if self._spec.is_command:
+            await sweep.end(self._processes.everything_started(), BAD_END_GRACE_S)
         await self._processes.end_leftovers(self.attempt)
         if not self._new_agent_wanted and self.ending is None:
             await self._wait_for_memory()
@@ -214,6 +222,8 @@ class Group(GroupAlone):
         if self._send_to_agent is not None:
             self._send_to_agent({"type": "stopping"})
         ranks = [record.process for record in self.table.alive() if record.process is not None]
+        if self._spec.is_command:
+            ranks = self._processes.everything_started()
         self._in_grace = True
         await sweep.end(ranks, grace_s)
         self._in_grace = False
@@ -229,6 +239,10 @@ class Group(GroupAlone):
             while self.table.alive() and boottime_s() < deadline_s:
                 await asyncio.sleep(0.02)
             await self.conclude()
+
+    @property
+    def _who_ends(self) -> str:
+        return "the command" if self._spec.is_command else "all ranks"
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -246,7 +260,7 @@ class Group(GroupAlone):
             self.exit_code = 0
             self._story.tell(
                 "finished",
-                f"finished: all ranks exited with 0 in {self.life}",
+                f"finished: {self._who_ends} exited with 0 in {self.life}",
                 once=True,
                 attempt=self.attempt,
             )

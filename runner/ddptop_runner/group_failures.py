@@ -130,7 +130,9 @@ class FailureHandling(AttemptRecord):
     async def _keep_evidence(self, reason: str) -> str:
         report = self._around.device_report()
         scene = Scene(
-            stacks=await evidence.collect_stacks(self._folder, self.attempt, self.table.alive()),
+            stacks=await evidence.collect_stacks(
+                self._folder, self.attempt, self.table.ranks_alive()
+            ),
             snapshot=self._around.snapshot_bytes(),
             ranks=[
                 RankFiles(record.rank, record.pid if record.alive else None, record.flight_record)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.model import ProcessId
+from ddptop_runner.model import LAUNCHER, ProcessId
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -45,6 +45,9 @@ class HostUsage:
     def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
         """Usage by rank; ranks whose process is gone are left out.
 
+        A rank that started others (Lightning's first) is told without them; `model.LAUNCHER` with
+        all that it started.
+
         Args:
             rank_pids: {rank: pid} of the living ranks.
         """
@@ -53,8 +56,10 @@ class HostUsage:
         self._looked_at_s = now_s
         ticks: dict[int, tuple[int, int]] = {}
         usage = {}
+        ranks = {pid for rank, pid in rank_pids.items() if rank != LAUNCHER}
         for rank, pid in rank_pids.items():
-            tree = (pid, *procs.descendants_of(pid))
+            others = frozenset() if rank == LAUNCHER else ranks
+            tree = (pid, *procs.descendants_of(pid, without=others))
             found = self._look_at_tree(tree, ticks, elapsed_s)
             if found is not None:
                 usage[rank] = found

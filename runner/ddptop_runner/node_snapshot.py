@@ -11,9 +11,28 @@ from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
-from ddptop_runner.model import NodeSnapshot, ProcessId
+from ddptop_runner.model import LauncherSample, NodeSnapshot, ProcessId
 from ddptop_runner.model_words import LIVE_STATES
+from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.spec import JobSpec
+
+
+def launcher_sample(
+    record: RankRecord | None, spec: JobSpec, now_s: float
+) -> LauncherSample | None:
+    """The process that a command started; None where the job is none."""
+    if record is None:
+        return None
+    sample = record.sample(now_s, probe=False)
+    return LauncherSample(
+        name=spec.launcher or "python",
+        pid=sample.pid,
+        state=sample.state,
+        exit_code=sample.exit_code,
+        signal=sample.signal,
+        cpu_percent=sample.cpu_percent,
+        rss_bytes=sample.rss_bytes,
+    )
 
 
 def take(
@@ -61,7 +80,7 @@ def take(
         attempt=group.attempt,
         restarts_used=group.restarts_used,
         restarts_left=group.restarts_left,
-        world_size=spec.nproc,
+        world_size=group.table.world_size,
         started_at=clock.started_at,
         attempt_started_at=utc_from_boottime(group.attempt_started_s),
         ended_at=clock.ended_at,
@@ -88,5 +107,6 @@ def take(
         set_aside=[device.index for device in group.planner.set_aside],
         ran_s=clock.lived_s(now_s),
         boottime_s=now_s,
+        launcher=launcher_sample(group.table.launcher, spec, now_s),
         memory={**group.remember(), "alerts": alerts_memory},
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ddptop_runner.model import ProcessId
@@ -123,14 +123,34 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Pids of all living descendants of `pid`, parents before children."""
+def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
+    """Pids of all living descendants of `pid`, parents before children.
+
+    Args:
+        pid: whose.
+        without: processes that are left out with all of theirs.
+    """
     found: list[int] = []
     frontier = [pid]
     while frontier:
-        frontier = [child for parent in frontier for child in children_of(parent)]
+        children = (child for parent in frontier for child in children_of(parent))
+        frontier = [child for child in children if child not in without]
         found.extend(frontier)
     return found
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a living process is a child of another one, or of its children."""
+    seen = set()
+    while pid > 1 and pid not in seen:
+        seen.add(pid)
+        fields = stat_fields(pid)
+        if fields is None:
+            return False
+        pid = int(fields[1])
+        if pid == ancestor:
+            return True
+    return False
 
 
 def environ_value(pid: int, name: str) -> str | None:

@@ -116,9 +116,10 @@ class Supervisor:
         if self._queue is not None:
             self._tick_in_queue(self._queue)
             return
-        pids = {record.rank: record.pid for record in self._group.table.alive()}
-        usage = self._usage.look({rank: pid for rank, pid in pids.items() if pid is not None})
-        for record in self._group.table:
+        table = self._group.table
+        alive = [record for record in table.everyone() if record.alive]
+        usage = self._usage.look({r.rank: r.pid for r in alive if r.pid is not None})
+        for record in table.everyone():
             record.usage = usage.get(record.rank)
         self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
         self._orphans.look(self._group.minded_processes())
@@ -283,9 +284,13 @@ class Supervisor:
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._group.table if rank in (None, record.rank)]
         if not records:
-            raise ControlError(f"there is no rank {rank}", f"ranks are 0 to {self._spec.nproc - 1}")
+            raise ControlError(f"there is no rank {rank}", self._ranks_in_words())
         found = await evidence.collect_stacks(self._folder, self._group.attempt, records)
         return {"stacks": msgspec.to_builtins(found)}
+
+    def _ranks_in_words(self) -> str:
+        ranks = [record.rank for record in self._group.table]
+        return f"ranks are {min(ranks)} to {max(ranks)}" if ranks else "no rank is known yet"
 
     # -- what goes out ---------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ddptop_runner.spec import JobSpec
 def test_a_rank_the_agent_found_dead_failed_by_itself_however_late_its_end_is_reported(
     tmp_path, failed_before, expected
 ):
-    spec = Mock(spec=JobSpec, nproc=2, probe=True, max_restarts=0)
+    spec = Mock(spec=JobSpec, nproc=2, probe=True, is_command=False, max_restarts=0)
     record = AttemptRecord(Mock(spec=RunFolder), spec, Mock(), Mock(), 0)
     record._ending_ranks_at_s = 10.0
     record._failed_by_themselves = failed_before

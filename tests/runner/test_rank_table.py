@@ -12,7 +12,8 @@ from ddptop_runner import clock, rank_table
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.host_usage import RankUsage
 from ddptop_runner.probe_message import ProbeMessage
-from ddptop_runner.rank_table import RankRecord, RankTable
+from ddptop_runner.rank_record import RankRecord
+from ddptop_runner.rank_table import RankTable
 
 PID = os.getpid()
 JOB = "train@1"

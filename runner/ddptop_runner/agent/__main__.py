@@ -1,4 +1,7 @@
-"""Start of the agent, run by path under the job's interpreter: a plan in JSON on standard input."""
+"""Start of the agent, run by path: a plan in JSON on standard input.
+
+The agent of ddptop's own ranks runs under the job's interpreter, that of a command under ddptop's.
+"""
 
 import importlib.util
 import json
@@ -21,17 +24,20 @@ def load_package():
 
 
 def main():
-    """Read the plan, then run the worker group until it ends; the exit status says only that."""
+    """Read the plan, then run ranks or command until they end; the exit status says only that."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by every rank over exec
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # not ignored, which would be inherited as well: some trainers end on SIGINT, not on SIGTERM
+    signal.signal(signal.SIGINT, lambda *_: None)
     plan = json.load(sys.stdin)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     load_package()
-    from ddptop_agent.run import run_plan  # type: ignore[import-not-found]
-
-    return run_plan(plan)
+    if plan["kind"] == "command":
+        from ddptop_agent import command as agent  # type: ignore[import-not-found]
+    else:
+        from ddptop_agent import run as agent
+    return agent.run_plan(plan)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,10 @@ class HangWatch:
         self._acted = False
         self._before: Judgement | None = None
 
+    def forget(self, rank: int) -> None:
+        """Another process is that rank from now on."""
+        self._ranks.pop(rank, None)
+
     def look(self, ranks: Sequence[RankProgress], now_s: float) -> HangLook:
         """What this moment says.
 

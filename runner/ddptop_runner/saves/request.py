@@ -20,7 +20,7 @@ from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import ControlError
 from ddptop_runner.model import Checkpoint
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.rank_table import RankRecord
+from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.spans import name_ranks
 from ddptop_runner.spec import write_atomic
 

@@ -20,7 +20,7 @@ from ddptop_runner.errors import ControlError
 from ddptop_runner.model import Checkpoint, RankSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe import save_request
-from ddptop_runner.rank_table import RankRecord
+from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.registry import JobView
 from ddptop_runner.saves import request, wanted
 from ddptop_runner.saves.request import SaveAsked

@@ -1,0 +1,157 @@
+"""The agent of a job that is a command: starts it, tells how it ends, starts it again when told to.
+
+It runs under ddptop's own interpreter, for the command may be no Python, and speaks to the
+supervisor as the agent of ddptop's own ranks does (see `elastic`). The command is its one worker,
+under the rank `LAUNCHER`. Whatever the command starts is the supervisor's to end.
+"""
+
+import os
+import queue
+import subprocess
+import sys
+import traceback
+
+from .link import ExitWatch, SupervisorLink
+from .run import clock
+
+LAUNCHER = -1
+"""As in ddptop_runner.model, which is not to be imported here."""
+LOG_NAME = "launcher.log"
+
+
+class CommandAgent:
+    """One run of the agent: from the plan to the end of the command.
+
+    Args:
+        plan: the agent's plan.
+    """
+
+    def __init__(self, plan):
+        self._plan = plan
+        self._attempt = plan["attempt"]
+        self._process = None
+        self._exits = []
+        self._stopping = False
+        self._restart_asked = False
+        self._news = queue.Queue()  # type: queue.Queue
+        self._exit_watch = ExitWatch(self._on_exit)
+        self._link = SupervisorLink(plan["control_socket"], self._hello, self._on_command)
+        self._link.start()
+
+    def run(self):
+        """Run the command until it has ended for good; False where it cannot be started."""
+        while not self._stopping:
+            try:
+                process = self._start()
+            except OSError as error:
+                command = self._plan["command"][0]
+                sys.stderr.write("ddptop: %s cannot be started: %s\n" % (command, error.strerror))
+                return False
+            if not self._ends_and_goes_on(process):
+                break
+            self._attempt += 1
+        # a supervisor that is not there yet, or not any more, must learn how the command ended
+        self._link.ask({"type": "ended"})
+        return True
+
+    def _ends_and_goes_on(self, process):
+        """Wait for the attempt's end; whether another one follows."""
+        while process.returncode is None and not self._restart_asked:
+            self._news.get()
+        if self._stopping:
+            return False
+        if not self._restart_asked:
+            if process.returncode == 0:
+                return False
+            self._link.ask({"type": "failing", "attempt": self._attempt, "ranks": [LAUNCHER]})
+            answer = self._link.ask(dict(self._describe(), type="torn_down"))
+            if not answer["restart"]:
+                return False
+        self._link.ask({"type": "group_stopped", "attempt": self._attempt})
+        return not self._stopping
+
+    def _start(self):
+        self._restart_asked = False
+        plan = self._plan
+        folder = os.path.join(plan["logs_dir"], "attempt-%d" % self._attempt)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        log = os.open(os.path.join(folder, LOG_NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            process = self._process = subprocess.Popen(
+                plan["command"],
+                env=command_environment(os.environ, plan, self._attempt),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        self._exit_watch.add(process, {"attempt": self._attempt, "rank": LAUNCHER})
+        self._link.tell(dict(self._describe(), type="group_started"))
+        return process
+
+    def _describe(self):
+        process = self._process
+        worker = {"rank": LAUNCHER, "local_rank": 0}
+        if process is not None:
+            worker.update(pid=process.pid, returncode=process.returncode)
+        return {
+            "attempt": self._attempt,
+            "keeper_pid": None,
+            "workers": [] if process is None else [worker],
+        }
+
+    def _hello(self):
+        exits = [exit_ for exit_ in self._exits if exit_["attempt"] == self._attempt]
+        return dict(self._describe(), op="agent", pid=os.getpid(), exits=exits)
+
+    def _on_exit(self, process, about):
+        message = dict(
+            about,
+            type="rank_exited",
+            pid=process.pid,
+            returncode=process.returncode,
+            at_boottime_s=clock(),
+        )
+        self._exits = [*self._exits[-7:], message]
+        self._link.tell(message)
+        self._news.put(None)
+
+    def _on_command(self, message):
+        kind = message.get("type")
+        if kind == "stopping":
+            self._stopping = True
+            if self._process is None:
+                os._exit(0)  # nothing was started yet
+        elif kind == "restart_group":
+            self._restart_asked = True
+        self._news.put(None)
+
+
+def command_environment(inherited, plan, attempt):
+    """All variables of the command: what it inherits, whose it is, and its processes' probe."""
+    env = dict(inherited)
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env["DDPTOP_JOB_ID"] = plan["job_id"]
+    env["DDPTOP_ATTEMPT"] = str(attempt)
+    env["DDPTOP_CHECKPOINT_FILE"] = plan["save_flag"]
+    if plan["probe_dir"]:
+        env["DDPTOP_PROBE_SOCK"] = plan["probe_socket"]
+        env["DDPTOP_STACKS_DIR"] = plan["stacks_dir"]
+        env["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [plan["probe_dir"], inherited.get("PYTHONPATH")])
+        )
+    return env
+
+
+def run_plan(plan):
+    """Run the command; the exit status says only whether it could be run."""
+    try:
+        good = CommandAgent(plan).run()
+    except BaseException:
+        sys.stderr.write("ddptop: the agent failed\n" + traceback.format_exc())
+        good = False
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if good else 1)  # no thread of the link or the watch holds the exit up

@@ -30,10 +30,10 @@ class Optimizer:
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in list(os.environ):
-        if name.startswith(("DDPTOP_", "OMPI_", "HOROVOD_")) or "RANK" in name:
+        if name.startswith(("DDPTOP_", "OMPI_", "HOROVOD_", "PMI_", "SLURM_")) or "RANK" in name:
             monkeypatch.delenv(name)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.setattr(identity, "_place", (None, None, None))
+    monkeypatch.setattr(identity, "_place", (None,) * 4)
     monkeypatch.setenv("DDPTOP_JOB_ID", "cats@1f2e")
     monkeypatch.setenv("DDPTOP_ATTEMPT", "1")
     return monkeypatch
@@ -233,13 +233,82 @@ def test_a_job_started_by_a_rank_of_another_job_has_its_own_ranks(env: pytest.Mo
     assert identity.claim_rank()
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"])
-def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, name: str) -> None:
-    env.setenv(name, "5")
-    env.setenv(name.replace("RANK", "SIZE"), "16")
-    env.setenv(name.replace("_RANK", "_LOCAL_RANK"), "1")
-    assert not identity.claim_rank()
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
+        ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
+    ],
+)
+def test_other_launchers_ranks_are_known(env: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    for name, value in zip(names, ("5", "1", "16"), strict=True):
+        env.setenv(name, value)
+    env.setenv("SLURM_STEP_ID", "0")
+    assert identity.claim_rank() and os.environ[identity.OWNER].endswith(":cats@1f2e")
     assert (identity.rank(), identity.local_rank(), identity.world_size()) == (5, 1, 16)
+
+
+def test_a_batch_script_is_no_rank_of_its_slurm_job(env: pytest.MonkeyPatch) -> None:
+    env.setenv("SLURM_PROCID", "0")
+    env.setenv("SLURM_NTASKS", "4")
+    assert not identity.claim_rank()
+    assert (identity.rank(), identity.world_size()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["python", "/venv/bin/torchrun", "train.py"],
+        ["python", "-m", "torch.distributed.run", "train.py"],
+        ["python", "-u", "-m", "accelerate.commands.launch", "train.py"],
+        ["python", "/venv/bin/accelerate", "launch", "train.py"],
+    ],
+)
+def test_a_launcher_is_no_rank_of_the_task_that_it_is(
+    env: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    env.setenv("OMPI_COMM_WORLD_RANK", "0")
+    env.setattr(identity.sys, "orig_argv", argv, raising=False)  # type: ignore[attr-defined]
+    env.setattr(identity.sys, "argv", ["-m"])  # type: ignore[attr-defined]
+    assert not identity.claim_rank()
+
+
+@pytest.mark.parametrize("node_rank", ["0", "1"])
+def test_lightnings_further_ranks_are_known(env: pytest.MonkeyPatch, node_rank: str) -> None:
+    for name, value in {"NODE_RANK": node_rank, "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        env.setenv(name, value)
+    assert identity.rank() == (1 if node_rank == "0" else None)
+    assert (identity.local_rank(), identity.world_size()) == (1, 4)
+
+
+class Horovod:
+    """horovod.torch, initialised."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
+
+    @staticmethod
+    def rank() -> int:
+        return 2
+
+    @staticmethod
+    def size() -> int:
+        return 3
+
+    @staticmethod
+    def local_rank() -> int:
+        return 0
+
+
+def test_horovods_own_rank_is_known_where_no_variable_tells(env: pytest.MonkeyPatch) -> None:
+    env.setitem(identity.sys.modules, "horovod.torch", Horovod)  # type: ignore[attr-defined]
+    assert identity.has_joined()
+    assert (identity.rank(), identity.local_rank(), identity.world_size()) == (2, 0, 3)
+    env.setattr(Horovod, "is_initialized", lambda: False)
+    assert identity.rank() == 2
 
 
 def test_the_stack_signal_is_withdrawn_when_the_script_takes_it(env: pytest.MonkeyPatch) -> None:

@@ -197,29 +197,32 @@ def test_phases_of_a_real_training(rank: Rank, wait_until: Callable[..., object]
     assert process.stdin is not None and process.stdout is not None
 
     def heard(said: str, is_there: Callable[[ProbeMessage], bool]) -> ProbeMessage:
-        wait_until(lambda: any(map(is_there, rank.receiver.messages)), 20, said)
+        wait_until(lambda: any(map(is_there, rank.receiver.messages)), what=said)
         return next(message for message in rank.receiver.messages if is_there(message))
+
+    def stands(phase: str, place: str) -> ProbeMessage:
+        # its first message may be older than the place at which it then stays
+        return heard(
+            f"{phase} {place}", lambda m: m.phase == phase and f"in {place}" in (m.stands_at or "")
+        )
 
     def go_on() -> None:
         rank.receiver.raw.clear()
         process.stdin.write("\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
 
-    start = heard("start", lambda m: m.phase == "start" and "in prepare" in (m.stands_at or ""))
+    start = stands("start", "prepare")
     assert start.phase_t is not None and start.phase_t <= start.t and start.batches is None
     go_on()
     heard("steps", lambda m: m.phase == "steps" and m.steps == 4 and m.batches == 4)
     go_on()
     assert heard("evaluation", lambda m: m.phase == "evaluation" and m.batches == 6).steps == 4
     go_on()
-    inline = heard("evaluation by its batches", lambda m: m.phase == "evaluation")
-    assert inline.stands_at is not None and "in loop" in inline.stands_at
+    stands("evaluation", "loop")  # recognised by its batches
     go_on()
-    starved = heard("data", lambda m: m.phase == "data")
-    assert starved.stands_at is not None and "in __getitem__" in starved.stands_at
+    stands("data", "__getitem__")
     go_on()
-    saving = heard("checkpoint", lambda m: m.phase == "checkpoint" and m.stands_at is not None)
-    assert saving.stands_at is not None and "in __reduce__" in saving.stands_at
+    saving = stands("checkpoint", "__reduce__")
     go_on()
     saved = heard("saved", lambda m: m.saved is not None and m.phase == "steps").saved
     assert saved is not None and saved.began_t == saving.phase_t
@@ -228,8 +231,7 @@ def test_phases_of_a_real_training(rank: Rank, wait_until: Callable[..., object]
     assert saved.inode == (rank.folder / "a.pt").stat().st_ino
     assert heard("handlers", lambda m: bool(m.save_signals)).save_signals == [12]
     go_on()
-    compiling = heard("compile", lambda m: m.phase == "compile")
-    assert compiling.stands_at is not None and "in backend" in compiling.stands_at
+    compiling = stands("compile", "backend")
     process.communicate("\n")
     assert process.returncode == 0
     assert (rank.receiver.last(process.pid).phase, compiling.steps) == ("steps", 7)

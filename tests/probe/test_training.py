@@ -142,9 +142,14 @@ def test_ranks_of_torchrun_each_say_their_own_loss(rank: Rank) -> None:
 def test_ranks_of_mp_spawn_know_their_rank_from_inside(rank: Rank) -> None:
     # as in a job of one process: the parent is rank 0, its children have only inherited that
     rank.env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    status, out, err = rank.run(str(SCRIPTS / "ddp.py"), "spawn")
-    assert status == 0, err
+    status, out, err = rank.run(str(SCRIPTS / "ddp.py"), "spawn", "raise")
+    assert status == 1 and "rank 1 fails" in err
     check_ranks(rank, out)
+    raised = {
+        m.rank: (m.raised, m.raised_at) for m in rank.receiver.messages if m.final and m.steps
+    }
+    line = (SCRIPTS / "ddp.py").read_text().split("raise ValueError")[0].count("\n") + 1
+    assert raised == {0: (None, None), 1: ("ValueError: rank 1 fails", f"ddp.py:{line} in train")}
 
 
 def check_ranks(rank: Rank, out: str) -> None:

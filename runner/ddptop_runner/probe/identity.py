@@ -1,7 +1,8 @@
 """Which rank of which job this process is.
 
-A rank's children inherit its environment, so RANK alone does not make a rank: the first process of
-a job that imports torch with RANK set claims it in a variable that its children see.
+A rank's children inherit its environment, so a launcher's variables alone do not make a rank: the
+first process of a job that imports torch with a rank in its environment claims it in a variable
+that its children see. The process group knows best, in every process that has joined one.
 """
 
 from __future__ import annotations
@@ -13,23 +14,34 @@ from typing import Any
 OWNER = "DDPTOP_PROBE_OWNER"
 """`<pid>:<job id>` of the process that is the rank."""
 
-RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
-LOCAL_RANK_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
-WORLD_SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE")
+RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+LOCAL_RANK_NAMES = (
+    *("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    "MV2_COMM_WORLD_LOCAL_RANK",
+)
+WORLD_SIZE_NAMES = (
+    *("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
 
-_place: tuple = (None, None, None)
-"""(pid, rank, world size) that torch.distributed last told."""
+SLURM_STEP_NAMES = ("SLURM_STEP_ID", "SLURM_STEPID")
+"""Set in what srun has started; a batch script has SLURM_PROCID too, and is no rank."""
+
+HOROVOD_MODULES = ("horovod.torch", "horovod.tensorflow.keras", "horovod.tensorflow")
+
+LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "lightning", "fabric"))
+LAUNCHER_MODULES = ("torch.distributed.", "accelerate.commands.", "deepspeed.launcher.")
+
+_place: tuple = (None, None, None, None)
+"""(pid, rank, world size, local rank) that a process group last told."""
 
 
 def claim_rank():
     """Whether this process is a rank itself and not a child of one; claims the rank if so."""
-    if env_int("RANK") is None:
+    if env_int("RANK") is None and (_launchers_rank() is None or _is_launcher()):
         return False
-    job_id = os.environ.get("DDPTOP_JOB_ID", "")
-    owner_pid, _, owner_job = os.environ.get(OWNER, "").partition(":")
-    if owner_job == job_id and owner_pid not in ("", str(os.getpid())):
+    if _is_child_of_owner():
         return False
-    os.environ[OWNER] = "{}:{}".format(os.getpid(), job_id)
+    os.environ[OWNER] = "{}:{}".format(os.getpid(), os.environ.get("DDPTOP_JOB_ID", ""))
     return True
 
 
@@ -38,29 +50,40 @@ def is_owner():
     return os.environ.get(OWNER, "").partition(":")[0] == str(os.getpid())
 
 
+def has_joined():
+    """Whether this process is, or was, a member of a process group."""
+    return _group_place()[0] is not None
+
+
 def rank():
     """This process's global rank, None when unknown."""
-    group_rank, _ = _group_place()
+    group_rank = _group_place()[0]
     # a rank's child that trains (mp.spawn) has inherited RANK, and knows better once it joined
     if group_rank is not None and not is_owner():
         return group_rank
     number = env_int("RANK")
     if number is None:
         number = group_rank
-    return _first(RANK_NAMES) if number is None else number
+    return _launchers_rank() if number is None else number
 
 
 def local_rank():
     """This process's rank on its host, None when unknown."""
-    return _first(LOCAL_RANK_NAMES)
+    number = _first(LOCAL_RANK_NAMES)
+    if number is None and _is_slurm_task():
+        number = env_int("SLURM_LOCALID")
+    return _group_place()[2] if number is None else number
 
 
 def world_size():
     """The number of ranks, None when unknown."""
-    _, group_size = _group_place()
+    group_size = _group_place()[1]
     if group_size is not None and not (is_owner() and env_int("WORLD_SIZE") is not None):
         return group_size
-    return _first(WORLD_SIZE_NAMES)
+    number = _first(WORLD_SIZE_NAMES)
+    if number is None and _is_slurm_task():
+        number = _first(("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    return number
 
 
 def env_int(name):
@@ -77,17 +100,68 @@ def is_data_worker():
     return getattr(workers, "_worker_info", None) is not None
 
 
+def _is_child_of_owner():
+    owner_pid, _, owner_job = os.environ.get(OWNER, "").partition(":")
+    return owner_job == os.environ.get("DDPTOP_JOB_ID", "") and owner_pid not in (
+        "",
+        str(os.getpid()),
+    )
+
+
+def _launchers_rank():
+    """The rank that another launcher than torch's gave, None without."""
+    number = _first(RANK_NAMES)
+    if number is None and _is_slurm_task():
+        number = env_int("SLURM_PROCID")
+    if number is None and env_int("NODE_RANK") == 0 and env_int("WORLD_SIZE") is not None:
+        number = env_int("LOCAL_RANK")  # Lightning starts its ranks but the first like this
+    return number
+
+
+def _is_slurm_task():
+    return any(name in os.environ for name in SLURM_STEP_NAMES)
+
+
+def _is_launcher():
+    """Whether this process starts the ranks: what it has is its own task's, as under srun."""
+    words = [*getattr(sys, "orig_argv", ())[1:5], *getattr(sys, "argv", ())[:1]]
+    return any(
+        os.path.basename(word) in LAUNCHERS or word.startswith(LAUNCHER_MODULES) for word in words
+    )
+
+
 def _first(names):
     return next((env_int(name) for name in names if env_int(name) is not None), None)
 
 
 def _group_place():
-    """(rank, world size) in torch.distributed's default group, also after the group's end."""
+    """(rank, world size, local rank) in the default process group, also after the group's end.
+
+    The local rank is None where the group does not know it.
+    """
     global _place
+    try:
+        place = _torch_place() or _horovod_place()
+        if place is not None:
+            _place = (os.getpid(), *place)
+    except (AttributeError, OSError, RuntimeError, ValueError):  # not imported, or being destroyed
+        pass
+    return _place[1:] if _place[0] == os.getpid() else (None, None, None)
+
+
+def _torch_place():
     distributed: Any = sys.modules.get("torch.distributed")
     try:
         if distributed.is_available() and distributed.is_initialized():
-            _place = (os.getpid(), distributed.get_rank(), distributed.get_world_size())
-    except (AttributeError, RuntimeError, ValueError):  # not imported, or being destroyed
+            return distributed.get_rank(), distributed.get_world_size(), None
+    except AttributeError:  # not imported
         pass
-    return _place[1:] if _place[0] == os.getpid() else (None, None)
+    return None
+
+
+def _horovod_place():
+    for name in HOROVOD_MODULES:
+        horovod: Any = sys.modules.get(name)
+        if horovod is not None and horovod.is_initialized():
+            return horovod.rank(), horovod.size(), horovod.local_rank()
+    return None

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 
-from . import identity, stacks
+from . import identity, raised, stacks
 from .flight import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s
@@ -22,6 +22,11 @@ INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
 STOP_LIMIT_S = 0.2
 MAX_BYTES = 2048
+EXPENDABLE = (
+    *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
+    *("raised_at", "raised"),
+)
+"""Fields that a datagram that is too long goes without, the first first."""
 
 
 class Sender:
@@ -41,6 +46,8 @@ class Sender:
         self._sent_at_s = None
         self._signal = None
         self._has_asked_for_stacks = False
+        self._raised: tuple = (None, None)
+        """What ends the process, and where it was raised."""
         self._means_from = None
         self._step_time_s = None
         self._data_wait_s = None
@@ -84,6 +91,7 @@ class Sender:
     def send_last(self, limit_s):
         """The process ends: say the last that is known."""
         self.stop()
+        self._look(self._look_at_end)
         deadline_s = time.monotonic() + limit_s
         for scalar in self.device_scalars:
             try:
@@ -96,6 +104,12 @@ class Sender:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
         self.send(is_final=True)
+
+    def send_failure(self):
+        """A rank that had nothing to say yet ends: say so if an exception ends it."""
+        self._look(self._look_at_end)
+        if self._raised[0] is not None:
+            self.send(is_final=True)
 
     def tick(self):
         """Collect what has arrived and send it if there is news, or nothing was sent for long."""
@@ -131,6 +145,9 @@ class Sender:
     def _look_at_standstill(self):
         progress = self.record.progress
         return self.flight.watch(progress and progress[0], boottime_s())
+
+    def _look_at_end(self):
+        self._raised = raised.ending_exception()
 
     def _look_at_counters(self):
         before = self._counters
@@ -205,8 +222,8 @@ class Sender:
             "total_source": None,
             "epoch": None,
             "epochs": None,
-            "raised": None,
-            "raised_at": None,
+            "raised": self._raised[0],
+            "raised_at": self._raised[1],
         }
 
     def _update_means(self, progress):
@@ -252,7 +269,7 @@ def encode(message):
 
     Where it is too long, metrics are left out from the end, and then what costs least to miss.
     """
-    optional: list[tuple] = [("collectives", {}), ("stands_at", None), ("flight_record", None)]
+    optional = iter(EXPENDABLE)
     while True:
         known = {name: value for name, value in message.items() if value not in (None, [], {})}
         data = json.dumps(known, allow_nan=False, separators=(",", ":")).encode("ascii")
@@ -260,8 +277,8 @@ def encode(message):
             return data
         if message["metrics"]:
             message["metrics"].popitem()
-        elif optional:
-            name, nothing = optional.pop()
-            message[name] = nothing
         else:
-            return data
+            name = next(optional, None)
+            if name is None:
+                return data
+            message[name] = None

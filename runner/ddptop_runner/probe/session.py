@@ -32,12 +32,16 @@ class Session:
         self.record = Recorder(on_first_news=self._speak)
         self._torch = None
         self._was_running = False
+        self._is_fork = False
+        """Whether this process was forked from one that had the probe: it joined no group."""
         self._begin()
 
     def _begin(self):
         self._pid = os.getpid()
         self._scalars = {}
         self._has_exit_hook = False
+        self._has_finalizer = False
+        self._has_spoken = False
         self._has_ended = False
         self.sender = Sender(self.record)
 
@@ -56,6 +60,8 @@ class Session:
         ):  # a torch without the names the probe knows: the rank is heard all the same
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss
+        self._add_exit_hook()
+        self._await_bootstrap()
         if identity.claim_rank():
             self.sender.register_stacks()
             self._speak()
@@ -90,6 +96,7 @@ class Session:
     def after_fork_in_child(self):
         """A new process, which is not the rank and has done nothing yet."""
         self._was_running = False
+        self._is_fork = True
         self.record.begin(self._speak)
         self.record.offer_device_loss = self._offer_loss
         self._begin()
@@ -97,20 +104,32 @@ class Session:
     def _speak(self):
         if identity.is_data_worker():
             return
+        self._has_spoken = True
         self._add_exit_hook()
         self.sender.start()
 
     def _add_exit_hook(self):
-        if self._has_exit_hook:
-            return
-        self._has_exit_hook = True
-        atexit.register(self._end, self._pid)
-        # a child of multiprocessing leaves without atexit
+        if not self._has_exit_hook:
+            self._has_exit_hook = True
+            atexit.register(self._end, self._pid)
+        # a child of multiprocessing leaves without atexit, or too late to know what it raised
         processes = sys.modules.get("multiprocessing.process")
         if processes is not None and processes.parent_process() is not None:
+            self.add_finalizer()
+
+    def add_finalizer(self):
+        """Be called before a child of multiprocessing leaves."""
+        if not self._has_finalizer:
+            self._has_finalizer = True
             from multiprocessing import util
 
             util.Finalize(None, self._end, (self._pid,), exitpriority=0)
+
+    def _await_bootstrap(self):
+        """A child whose preparation imports torch becomes one of multiprocessing later."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(self, Session.add_finalizer)
 
     def _end(self, pid):
         try:
@@ -118,8 +137,11 @@ class Session:
                 self._has_ended = True
                 if self.hooks is not None:
                     self.hooks.find_unseen_steps()
-                self.sender.send_last(EXIT_LIMIT_S)
-                let_gloo_finish()
+                if self._has_spoken:
+                    self.sender.send_last(EXIT_LIMIT_S)
+                    let_gloo_finish()
+                elif not self._is_fork and identity.has_joined():
+                    self.sender.send_failure()
         except Exception:  # a process must end as it would have without the probe
             pass
 

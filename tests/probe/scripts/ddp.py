@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,14 @@ def train(rank, world_size, init_method):
     # one write, as both ranks share the pipe
     said = json.dumps({"rank": rank, "pid": os.getpid(), "losses": losses})
     os.write(1, (said + "\n").encode())
+    first = torch.tensor([os.getpid()])
+    dist.broadcast(first, 0)
     dist.destroy_process_group()
+    if "raise" in sys.argv and rank == 1:
+        end_s = time.monotonic() + 30
+        while os.access(f"/proc/{first.item()}", os.F_OK) and time.monotonic() < end_s:
+            time.sleep(0.01)  # the parent ends the others when one fails
+        raise ValueError("rank 1 fails")
 
 
 if __name__ == "__main__":

@@ -167,22 +167,22 @@ def status(job: str | None, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("job", required=False)
-@click.option("-r", "--rank", default="0", show_default=True, metavar="RANK|all")
+@click.option("-r", "--rank", metavar="RANK|all", help="default: 0; of a command all it wrote")
 @click.option("-f", "--follow", is_flag=True, help="go on as lines come, across attempts")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True)
 @click.option("--attempt", type=click.IntRange(min=0), help="default: the last one")
-def logs(job: str | None, rank: str, follow: bool, lines: int, attempt: int | None) -> int:
-    """Print what a rank wrote to stdout and stderr."""
+def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
+    """Print what a rank, or a command, wrote to stdout and stderr."""
     from ddptop.commands.logs import run
     from ddptop.unguarded import taken_up
     from ddptop_runner.registry import read_job, resolve
 
-    if rank != "all" and not rank.isdigit():
+    if rank is not None and rank != "all" and not rank.isdigit():
         raise UsageError(f"-r {rank}: not a rank", "give a number, or all")
     view = taken_up(resolve(job))
     return run(
         view.folder,
-        "all" if rank == "all" else int(rank),
+        None if rank is None else "all" if rank == "all" else int(rank),
         follow,
         lines,
         attempt,

@@ -17,10 +17,13 @@ from typing import Literal
 from ddptop.output import say
 from ddptop_runner import logs
 from ddptop_runner.errors import DamagedFileError, DdptopError, UsageError
+from ddptop_runner.log_follow import ByteFollower, LogChunk, LogFollower
 from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.logs import ByteFollower, LogChunk, LogFollower, LogLine
+from ddptop_runner.log_tags import are_tagged
+from ddptop_runner.logs import LogLine
+from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import read_spec
+from ddptop_runner.spec import JobSpec, read_spec
 
 MAX_RAW_LINE_BYTES = 1 << 20
 """A longer line of one rank is cut where other ranks' lines stand between."""
@@ -28,7 +31,7 @@ MAX_RAW_LINE_BYTES = 1 << 20
 
 def run(
     folder: RunFolder,
-    rank: int | Literal["all"],
+    rank: int | Literal["all"] | None,
     follow: bool,
     lines: int,
     attempt: int | None,
@@ -36,9 +39,13 @@ def run(
 ) -> int:
     """Print the last lines of a rank's log, or of every rank's, and go on with what follows.
 
+    What a command wrote is in one log, which is shown for any rank: only this rank's lines, where
+    its launcher puts the rank before each.
+
     Args:
         folder: the job's.
-        rank: one rank, or all, each line then with its rank before it.
+        rank: one rank, or all, each line then with its rank before it; None is rank 0, and of a
+            command all that it wrote. `model.LAUNCHER` is that too.
         follow: go on until the job is over, through its later attempts unless one was chosen.
         lines: so many last lines of each rank.
         attempt: the attempt; None is the latest.
@@ -48,26 +55,47 @@ def run(
         UsageError: there is no such rank or attempt.
         DdptopError: there is no log yet, and no waiting for it.
     """
-    _check(folder, rank, attempt, wait=follow and not is_over())
+    spec = _spec(folder)
+    speaker: int | None = None
+    if _is_command(folder, spec):
+        speaker = rank if isinstance(rank, int) and rank != LAUNCHER else None
+        rank = LAUNCHER
+    elif rank == LAUNCHER:
+        raise UsageError(f"{folder.job} has no launcher's log", "-r all shows those of its ranks")
+    elif rank is None:
+        rank = 0
+    _check(folder, spec, rank, attempt, wait=follow and not is_over())
+    existing = logs.attempts(folder)
+    chosen = attempt if attempt is not None else existing[-1] if existing else 0
+    if speaker is not None:
+        _tell_of_speaker(folder, chosen, speaker)
     only = None if rank == "all" else [rank]
     on_terminal = sys.stdout.isatty()
-    if follow and on_terminal:
-        _follow_lines(LogFollower(folder, only, attempt, is_over, lines), rank == "all")
-    elif follow:
-        _follow_bytes(ByteFollower(folder, only, attempt, is_over, lines), rank == "all")
-    else:
-        existing = logs.attempts(folder)
-        chosen = existing[-1] if attempt is None else attempt
+    if not follow and speaker is None:
         if on_terminal:
             _put_lines(logs.stream_tails(folder, chosen, lines, only), rank == "all")
         else:
             _copy_tails(folder, chosen, only, lines)
-        if attempt is None and chosen > existing[0]:
-            say(f"ddptop: this is attempt {chosen}; --attempt N shows {_listed(existing[:-1])}")
+    else:
+        stay = attempt if follow else chosen
+        over = is_over if follow else lambda: True
+        arguments = (folder, only, stay, over, lines)
+        if on_terminal:
+            _follow_lines(LogFollower(*arguments, speaker=speaker), rank == "all")
+        else:
+            _follow_bytes(ByteFollower(*arguments, speaker=speaker), rank == "all")
+    if not follow and attempt is None and chosen > existing[0]:
+        say(f"ddptop: this is attempt {chosen}; --attempt N shows {_listed(existing[:-1])}")
     return 0
 
 
-def _check(folder: RunFolder, rank: int | Literal["all"], attempt: int | None, wait: bool) -> None:
+def _check(
+    folder: RunFolder,
+    spec: JobSpec | None,
+    rank: int | Literal["all"],
+    attempt: int | None,
+    wait: bool,
+) -> None:
     """Refuse what there is no log of; with `wait`, accept what may still come."""
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
@@ -75,8 +103,8 @@ def _check(folder: RunFolder, rank: int | Literal["all"], attempt: int | None, w
             f"{folder.job} has no log of attempt {attempt}", f"there are {_listed(existing)}"
         )
     everywhere = sorted({number for a in existing for number in logs.ranks(folder, a)})
-    if rank != "all" and rank not in everywhere:
-        expected = _expected_ranks(folder) or everywhere
+    if rank not in ("all", LAUNCHER) and rank not in everywhere:
+        expected = everywhere if spec is None else list(range(spec.nproc))
         if expected and rank not in expected:
             raise UsageError(
                 f"{folder.job} has no rank {rank}", f"its ranks are {_listed(expected)}"
@@ -88,15 +116,44 @@ def _check(folder: RunFolder, rank: int | Literal["all"], attempt: int | None, w
     shown = existing[-1] if attempt is None else attempt
     there = logs.ranks(folder, shown)
     if rank != "all" and rank not in there:
+        if rank == LAUNCHER:
+            raise DdptopError(f"{folder.job} has no log in attempt {shown}", "-f waits for it")
         remedy = f"those with one are {_listed(there)}" if there else "-f waits for it"
         raise DdptopError(f"rank {rank} of {folder.job} has no log in attempt {shown}", remedy)
 
 
-def _expected_ranks(folder: RunFolder) -> list[int]:
+def _spec(folder: RunFolder) -> JobSpec | None:
     try:
-        return list(range(read_spec(folder).nproc))
+        return read_spec(folder)
     except DamagedFileError:
-        return []
+        return None
+
+
+def _is_command(folder: RunFolder, spec: JobSpec | None) -> bool:
+    if spec is not None:
+        return spec.is_command
+    return any(LAUNCHER in logs.ranks(folder, attempt) for attempt in logs.attempts(folder))
+
+
+def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
+    """Say whose lines are shown for a rank that has no log of its own.
+
+    Raises:
+        UsageError: the job is known to have no such rank.
+    """
+    from ddptop_runner.registry import read_job
+
+    snapshot = read_job(folder).snapshot
+    size = None if snapshot is None else snapshot.world_size
+    known = set() if snapshot is None else {sample.rank for sample in snapshot.ranks}
+    if size is not None and rank >= size and rank not in known:
+        raise UsageError(
+            f"{folder.job} has no rank {rank}", f"its ranks are {_listed(list(range(size)))}"
+        )
+    what = "this is what the whole command wrote"
+    if are_tagged(folder.log_file(attempt, LAUNCHER)):
+        what = "these are its lines of the launcher's log"
+    say(f"ddptop: rank {rank} has no log of its own: {what}")
 
 
 def _listed(numbers: list[int]) -> str:
@@ -146,7 +203,8 @@ class _RawLines:
             ended.append(rest)
         elif rest:
             self._open[rank] = rest
-        return b"".join(b"[rank %d] %b\n" % (rank, line) for line in ended)
+        before = logs.prefix(rank).encode()
+        return b"".join(b"%b%b\n" % (before, line) for line in ended)
 
     def rest(self) -> bytes:
         """The lines that nothing ended."""

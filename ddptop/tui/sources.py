@@ -26,7 +26,8 @@ from ddptop_runner.device_report import (
 )
 from ddptop_runner.errors import DamagedFileError
 from ddptop_runner.history import HistoryReader
-from ddptop_runner.logs import LogFollower, LogLine
+from ddptop_runner.log_follow import LogFollower
+from ddptop_runner.logs import LogLine
 from ddptop_runner.model import Event, GpuSample
 from ddptop_runner.paths import RunFolder, runs_dir
 from ddptop_runner.registry import JobView, read_job

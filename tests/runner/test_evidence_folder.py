@@ -16,7 +16,7 @@ from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.evidence_folder import RankFiles, Scene
 from ddptop_runner.kernel_log import KernelLine
-from ddptop_runner.model import Cause
+from ddptop_runner.model import LAUNCHER, Cause
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -80,6 +80,17 @@ async def test_all_that_is_known_and_how_to_read_it(folder, tmp_path):
     for path in kept.iterdir():
         pattern = path.name.replace("rank-0", "rank-*").replace("rank-1", "rank-*")
         assert pattern in summary or path.name == "summary.txt"
+
+
+async def test_of_a_command_the_end_of_all_that_it_wrote_is_kept(tmp_path):
+    made = put_job("horo", kind="command", nproc=0)
+    log = made.log_file(0, LAUNCHER)
+    log.parent.mkdir(parents=True)
+    log.write_text("[1]<stderr>:ValueError: no\n")
+    seen = Scene(ranks=[RankFiles(0), RankFiles(1)])
+    kept = await evidence_folder.keep(made, 0, "failure", seen)
+    assert (kept / "tail-launcher.txt").read_text() == "[1]<stderr>:ValueError: no\n"
+    assert not list(kept.glob("tail-rank-*"))
 
 
 async def test_a_second_failure_of_an_attempt_leaves_the_first_as_it_is(folder):

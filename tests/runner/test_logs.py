@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import logs
+from ddptop_runner import log_follow, logs
 from ddptop_runner.log_clean import MAX_LINE_CHARS
+from ddptop_runner.log_follow import ByteFollower, LogFollower
 from ddptop_runner.logs import (
-    ByteFollower,
     LineCleaner,
-    LogFollower,
     LogLine,
     last_lines,
     merged_tail,
@@ -314,7 +313,7 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
 
 
 def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 10)
     write(folder, 0, 0, "a\n")
     follower = ByteFollower(folder)
     follower.poll()
@@ -395,7 +394,7 @@ def test_bytes_are_followed_as_written(folder):
 
 
 def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatch):
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 1000)
     write(folder, 0, 0, "".join(f"\r{i:6} steps" for i in range(2000)))
     follower = LogFollower(folder, [0], tail=100)
     assert follower.poll() == []
@@ -404,10 +403,10 @@ def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatc
 
 
 def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):
-    monkeypatch.setattr(logs, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 100)
     rests = []
     monkeypatch.setattr(time, "sleep", rests.append)
     write(folder, 0, 0, "x" * 350 + "\n")
     left = iter([False] * 8 + [True] * 9)
     list(LogFollower(folder, is_over=lambda: next(left)))
-    assert rests == [logs.POLL_S] * 5  # 8 looks, of which 3 brought a whole block
+    assert rests == [log_follow.POLL_S] * 5  # 8 looks, of which 3 brought a whole block

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import itertools
 import os
 import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from tests.runner.builders import make_spec
 
 from ddptop_runner import history as history_module
+from ddptop_runner import log_index
 from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import LAUNCHER, RankSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
@@ -110,6 +113,37 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
     assert "the disk has space again; it was full from " in told
     assert "no line of a log is gone" in told
     assert f"history has no figures from {begin:%H:%M:%S} to " in told
+
+
+def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
+    history, folder, wait_until
+):
+    spec = make_spec(kind="command", nproc=0, log_limit_bytes=64 * 1024)
+    log = folder.log_file(0, LAUNCHER)
+    log.write_bytes(b"[1,0]<stdout>:step\n" * 20_000)
+    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    now_s = itertools.count(1.0)
+
+    def told() -> str:
+        keeper.look(0, next(now_s))
+        return " ".join(event.message for event in HistoryReader(folder.history_db).events())
+
+    wait_until(lambda: told() or log_index.archives(log), what="an archive")
+    os.truncate(log, 0)
+    wait_until(lambda: "the launcher's log was cut short" in told(), what="word of what is lost")
+    keeper.close()
+    assert not log_index.archives(folder.log_file(0, 0))
+    assert not (folder.logs_dir / ".next").exists()
+
+
+def test_the_next_attempt_of_a_command_gets_room_for_its_one_log(history, folder):
+    spec = make_spec(kind="command", nproc=0)
+    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    try:
+        keeper.look(0, 1.0)
+        assert os.listdir(folder.logs_dir / ".next") == ["launcher.log"]
+    finally:
+        keeper.close()
 
 
 def raise_(error: Exception) -> None:

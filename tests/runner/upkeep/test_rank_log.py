@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import log_index, logs
+from ddptop_runner import log_follow, log_index
 from ddptop_runner.log_index import LogIndex, LogPiece, read_index
 from ddptop_runner.log_ranges import LogFile
 from ddptop_runner.logs import last_lines, tail_lines
@@ -136,7 +136,7 @@ for start in range(0, int(sys.argv[2]), 200):
 def test_no_line_is_lost_or_doubled_under_a_writer_at_full_speed(log, worker):
     count = 200_000  # 10 MB
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), str(count)])
-    follower = logs.ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
+    follower = log_follow.ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
     followed = bytearray()
     rank_log = RankLog(log, 0, 1 << 20, worker)
     now_s = 0.0

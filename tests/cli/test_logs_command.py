@@ -1,0 +1,85 @@
+"""`ddptop logs` of a job that is a command: one log for all its ranks."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from ddptop.commands import logs
+from tests.runner.builders import put_job
+
+from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.model import LAUNCHER
+from ddptop_runner.paths import RunFolder
+
+TAGGED = b"starting\n[0]<stdout>:a\n[1]<stdout>:b\n[0]<stdout>:c\n"
+
+
+@pytest.fixture
+def folder(ddptop_home) -> RunFolder:
+    snapshot = {"world_size": 2, "state": "finished"}
+    return put_job("horo", snapshot, kind="command", target="horovodrun", nproc=0)
+
+
+def write(folder: RunFolder, attempt: int, data: bytes) -> None:
+    path = folder.log_file(attempt, LAUNCHER)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("rank", [None, "all", LAUNCHER])
+@pytest.mark.parametrize("follow", [False, True])
+def test_all_that_a_command_wrote_is_shown_as_it_is(folder, capfdbinary, rank, follow):
+    write(folder, 0, TAGGED)
+    assert logs.run(folder, rank, follow, 3, None, lambda: True) == 0
+    assert capfdbinary.readouterr() == (TAGGED.removeprefix(b"starting\n"), b"")
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
+    write(folder, 0, b"older\n")
+    write(folder, 1, TAGGED)
+    assert logs.run(folder, 0, follow, 1, None, lambda: True) == 0
+    out, told = capfdbinary.readouterr()
+    assert out == b"[0]<stdout>:c\n"
+    lines = told.splitlines()
+    assert lines[0] == (
+        b"ddptop: rank 0 has no log of its own: these are its lines of the launcher's log"
+    )
+    notes = [] if follow else [b"ddptop: this is attempt 1; --attempt N shows 0"]
+    assert lines[1:] == notes
+
+
+def test_where_lines_do_not_say_whose_they_are_all_are_shown(folder, capfdbinary):
+    write(folder, 0, b"step 1\nstep 2\n")
+    assert logs.run(folder, 1, False, 100, None, lambda: True) == 0
+    assert capfdbinary.readouterr() == (
+        b"step 1\nstep 2\n",
+        b"ddptop: rank 1 has no log of its own: this is what the whole command wrote\n",
+    )
+
+
+def test_what_a_command_does_not_have_is_refused(folder):
+    with pytest.raises(DdptopError, match="horo has no log yet"):
+        logs.run(folder, None, False, 100, None, lambda: True)
+    write(folder, 0, TAGGED)
+    with pytest.raises(UsageError, match="horo has no rank 2") as refused:
+        logs.run(folder, 2, False, 100, None, lambda: True)
+    assert "its ranks are 0-1" in str(refused.value)
+    with pytest.raises(UsageError, match="no log of attempt 3"):
+        logs.run(folder, None, False, 100, 3, lambda: True)
+
+
+def test_the_log_is_found_where_the_spec_is_damaged(folder, capfdbinary):
+    write(folder, 0, TAGGED)
+    folder.spec_file.write_text("{")
+    assert logs.run(folder, None, False, 100, None, lambda: True) == 0
+    assert capfdbinary.readouterr().out == TAGGED
+
+
+def test_the_command_line_shows_a_commands_log_without_a_rank(folder, ddptop_cli):
+    write(folder, 0, TAGGED)
+    shown: subprocess.CompletedProcess[str] = ddptop_cli("logs", "horo")
+    assert (shown.returncode, shown.stdout) == (0, TAGGED.decode())
+    shown = ddptop_cli("logs", "horo", "-r", "1")
+    assert (shown.returncode, shown.stdout) == (0, "[1]<stdout>:b\n")

@@ -111,7 +111,9 @@ class RankLog:
         if passed_s > 0:
             rate = max(0, size - self._size) / passed_s
             self._growth = max(rate, self._growth * 0.8 + rate * 0.2)
-        self._size, self._looked_s = size, now_s
+        self._looked_s = now_s
+        if self._job is None or size > self._size:  # a cut is noted once no job reads the file
+            self._size = size
         is_due = self._live() > self._limit and now_s >= self._archive_after_s
         if self._job is None and is_due and self._may_punch():
             self._job = self._worker.submit(self._shorten)

@@ -79,6 +79,11 @@ class LaunchCommand(click.Command):
 )
 @click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
 @click.option("--force", is_flag=True, help="take GPUs that are busy")
+@click.option(
+    "--launcher",
+    type=click.Choice(["accelerate", "deepspeed", "horovod", "mpi", "none", "torchrun"]),
+    help="have this one start the ranks; none: one process (default: ddptop itself)",
+)
 @click.option("--nproc", type=int, metavar="N", help="ranks (default: one per GPU)")
 @click.option("--name", metavar="NAME", help="the job's name (default: the script's)")
 @click.option("--max-restarts", type=int, default=3, show_default=True, metavar="N")
@@ -119,7 +124,8 @@ def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT with one rank per GPU, detached and guarded; then watch it.
 
     Everything after SCRIPT or MODULE is the script's own. After -- comes any other command, such
-    as another launcher, which is run as it is and starts its ranks itself.
+    as another launcher, which is run as it is and starts its ranks itself; --launcher writes such a
+    command for you.
     """
     from ddptop.commands.launch import run
 

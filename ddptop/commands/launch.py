@@ -147,6 +147,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         cwd=options["cwd"],
         python=options["python"],
         probe=not options["no_probe"],
+        launcher=options["launcher"],
         pty=options["pty"],
     )
 

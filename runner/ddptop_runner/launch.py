@@ -22,23 +22,20 @@ from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.gpus import claims as gpu_claims
 from ddptop_runner.gpus import for_launch as launch_devices
-from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.launch_checks import (
     executable_of,
     folder_of,
     overrides_of,
-    program_of,
-    require_command,
     require_probe,
     require_script,
     require_text,
 )
+from ddptop_runner.launch_program import name_for, program_for
 from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
-from ddptop_runner.launchers.words import command_name, launcher_name
 from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
 from ddptop_runner.registry import JobView, read_job
-from ddptop_runner.spec import JobSpec, check_name, derive_name, write_spec
+from ddptop_runner.spec import JobSpec, check_name, write_spec
 from ddptop_runner.upkeep import retention
 from ddptop_runner.upkeep.space import is_no_room
 
@@ -77,18 +74,6 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     if request.kind == "script":
         require_script(cwd, request.target)
     overrides = overrides_of(request.env)
-    is_command = request.kind == "command"
-    words = (request.target, *request.args)
-    launcher = launcher_name(words) if is_command else None
-    if is_command:
-        require_command(request, launcher)
-        beside = interpreters.choose(None, env)
-        python = program_of(request, cwd, {**env, **overrides}, beside)
-    else:
-        if request.pty:
-            raise UsageError("--pty is for commands", "leave it out, or write -- COMMAND ARGS")
-        python = interpreters.choose(request.python, env)
-        interpreters.require_torch(interpreters.inspect(python))
     notes: list[str] = []
     choice = launch_devices.choose(
         request.gpus,
@@ -98,12 +83,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         wait=request.wait_gpus,
     )
     notes += choice.notes
-    if is_command:
-        nproc = 0
-        if choice.why_none is not None:
-            notes.append(f"this job has no GPU: {choice.why_none}")
-    else:
-        nproc = _nproc(request.nproc, choice, notes)
+    program = program_for(request, cwd, {**env, **overrides}, choice)
+    notes += program.notes
     name = _name(request)
     survival_plan = survival.plan(survival.gather(env))
     backing, why = ("tmux", tmux.why_unusable())
@@ -114,7 +95,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         notes.append(survival_plan.warning)
     job_env = dict(overrides)
     job_env |= choice.environment
-    if nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
+    if program.nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
         job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
     job_id = f"{name}@{secrets.token_hex(4)}"
     job_env["DDPTOP_JOB_ID"] = job_id
@@ -123,12 +104,12 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         job_id=job_id,
         host=procs.host_name(),
         created_at=utc_now(),
-        kind=request.kind,
-        target=request.target,
-        args=list(request.args),
-        python=python,
+        kind=program.kind,
+        target=program.target,
+        args=list(program.args),
+        python=program.python,
         cwd=str(cwd),
-        nproc=nproc,
+        nproc=program.nproc,
         devices=choice.devices,
         queue=choice.queue,
         max_restarts=request.max_restarts,
@@ -143,8 +124,8 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         env_overrides=sorted(overrides),
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,
-        launcher=launcher,
-        pty=is_command and request.pty,
+        launcher=program.launcher,
+        pty=program.pty,
     )
     return LaunchPlan(
         spec,
@@ -293,30 +274,9 @@ def _bring_history_back(folder: RunFolder) -> None:
         stored.unlink()
 
 
-def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
-    device_count = choice.count
-    if asked is not None:
-        if choice.why_none is not None:
-            notes.append(f"this job has no GPU: {choice.why_none}")
-        if device_count and asked > device_count:
-            notes.append(
-                f"{asked} ranks share {device_count} GPU{'s' if device_count > 1 else ''};"
-                " NCCL refuses two ranks on one device"
-            )
-        return asked
-    if not device_count:
-        why = "" if choice.why_none is None else f" ({choice.why_none})"
-        raise UsageError(
-            f"this job has no GPU{why}, so the number of ranks is unknown", "give --nproc N"
-        )
-    return device_count
-
-
 def _name(request: LaunchRequest) -> str:
     if request.name is None:
-        if request.base_name is None and request.kind == "command":
-            return command_name((request.target, *request.args))
-        return derive_name(request.base_name or request.target)
+        return name_for(request)
     name = check_name(request.name)
     folder = run_folder(name)
     if folder.path.exists():

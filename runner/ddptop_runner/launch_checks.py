@@ -112,11 +112,30 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
             f"--python {request.python}: a command is run as it is",
             f"leave it out, or write -- {request.python} SCRIPT",
         )
-    own = "needs ranks that ddptop starts itself, and a command starts its own"
-    if request.warm_spares:
-        raise UsageError(f"--warm-spares {own}", "leave it out, or launch the script: SCRIPT ARGS")
-    if request.allow_shrink:
-        raise UsageError(f"--allow-shrink {own}", "leave it out, or launch the script: SCRIPT ARGS")
+    if request.launcher is not None:
+        raise UsageError(
+            f"--launcher {request.launcher}: a command after -- names its launcher itself",
+            "leave one of them out",
+        )
+    require_own_ranks(request, "a command")
+
+
+def require_own_ranks(request: LaunchRequest, who: str) -> None:
+    """Refuse what only ranks that ddptop starts itself can have.
+
+    Args:
+        request: what was asked.
+        who: starts them instead.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    options = {"--warm-spares": request.warm_spares, "--allow-shrink": request.allow_shrink}
+    for option in (option for option, given in options.items() if given):
+        raise UsageError(
+            f"{option} needs ranks that ddptop starts itself, and {who} starts its own",
+            "leave it out, or launch the script alone: SCRIPT ARGS",
+        )
 
 
 def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:

@@ -43,6 +43,8 @@ class LaunchRequest:
     """Give the job a working folder inside its run folder."""
     python: str | None = None
     probe: bool = True
+    launcher: str | None = None
+    """Who starts the ranks of a script or module; one of `shortcuts.LAUNCHERS`, None: ddptop."""
     pty: bool = False
     """Give a command a terminal of its own to write to."""
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.__main__ import main
 from ddptop.cli import cli
 from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes, split_arguments
 
 from ddptop_runner import launch
-from ddptop_runner.device_report import empty_report
-from ddptop_runner.devices.words import LIBRARY_MISSING
 from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus import for_launch as launch_devices
 
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
 
@@ -142,6 +137,7 @@ OPTIONS = {
     "allow_shrink": True,
     "log_limit": "2M",
     "warm_spares": True,
+    "launcher": None,
     "pty": False,
 }
 
@@ -162,30 +158,6 @@ def test_every_option_arrives_in_the_request():
 
 
 # --- bad input ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
-    """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
-    (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
-    (tmp_path / "folder.py").mkdir()
-    monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
-    monkeypatch.delenv("CONDA_PREFIX", raising=False)
-
-    def run(status: int, *arguments: str) -> str:
-        before = sorted(ddptop_home.rglob("*"))
-        monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
-        assert main() == status
-        shown = capfd.readouterr()
-        assert shown.out == ""
-        (line,) = shown.err.splitlines()
-        assert line.startswith("ddptop: ")
-        assert sorted(ddptop_home.rglob("*")) == before, "a refused command left something behind"
-        return line
-
-    return run
 
 
 LAUNCH = ["launch", "-d", "--nproc", "1"]
@@ -243,47 +215,6 @@ BAD = {
         [*LAUNCH, "--hang-timeout", "9", "--no-probe", "train.py"],
         ["needs the probe", "drop one"],
     ),
-    "ranks of a command": (
-        2,
-        [*LAUNCH, "--", "torchrun", "x"],
-        ["--nproc 1: a command starts its ranks itself", "torchrun its own --nproc-per-node N"],
-    ),
-    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its ranks itself; leave it out"]),
-    "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
-    "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
-    "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
-    "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a folder"]),
-    "a script as a program": (
-        2,
-        ["launch", "--", "./train.py"],
-        ["./train.py cannot be executed", "-- python ./train.py"],
-    ),
-    "a script as a program's name": (
-        2,
-        ["launch", "--", "train.py"],
-        ["no program train.py on PATH", "-- python train.py"],
-    ),
-    "a Python that misses its script": (
-        2,
-        ["launch", "--", sys.executable, "none.py"],
-        ["there is no script none.py in /"],
-    ),
-    "an interpreter for a command": (
-        2,
-        ["launch", "--python", "/p", "--", "true"],
-        ["--python /p: a command is run as it is", "-- /p SCRIPT"],
-    ),
-    "spares for a command": (
-        2,
-        ["launch", "--warm-spares", "--", "true"],
-        ["--warm-spares needs ranks that ddptop starts itself", "SCRIPT"],
-    ),
-    "a smaller command": (
-        2,
-        ["launch", "--allow-shrink", "--", "true"],
-        ["--allow-shrink needs ranks that ddptop starts itself", "SCRIPT"],
-    ),
-    "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty is for commands"]),
     "a name for no session": (2, [*LAUNCH, "--name", "a.b", "train.py"], ["'a.b'", "letters"]),
     "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job's name is empty"]),
     "a variable without =": (2, [*LAUNCH, "--env", "KEY", "train.py"], ["KEY", "NAME=VALUE"]),

@@ -1,0 +1,37 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from ddptop.__main__ import main
+
+from ddptop_runner.device_report import empty_report
+from ddptop_runner.devices.words import LIBRARY_MISSING
+from ddptop_runner.gpus import for_launch as launch_devices
+
+
+@pytest.fixture
+def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
+    """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
+    (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
+    (tmp_path / "folder.py").mkdir()
+    monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # this test's own Python starts no process
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+
+    def run(status: int, *arguments: str) -> str:
+        before = sorted(ddptop_home.rglob("*"))
+        monkeypatch.setattr(sys, "argv", ["ddptop", *arguments])
+        assert main() == status
+        shown = capfd.readouterr()
+        assert shown.out == ""
+        (line,) = shown.err.splitlines()
+        assert line.startswith("ddptop: ")
+        assert sorted(ddptop_home.rglob("*")) == before, "a refused command left something behind"
+        return line
+
+    return run

@@ -1,0 +1,112 @@
+"""`ddptop launch -- COMMAND` and `--launcher`: what is refused, and what would be run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from ddptop.__main__ import main
+
+LAUNCH = ["launch", "-d", "--nproc", "1"]
+BAD = {
+    # (exit status, arguments, words of the line: the thing and the remedy)
+    "ranks of a command": (
+        2,
+        [*LAUNCH, "--", "torchrun", "x"],
+        ["--nproc 1: a command starts its ranks itself", "torchrun its own --nproc-per-node N"],
+    ),
+    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its ranks itself; leave it out"]),
+    "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
+    "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
+    "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
+    "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a folder"]),
+    "a script as a program": (
+        2,
+        ["launch", "--", "./train.py"],
+        ["./train.py cannot be executed", "-- python ./train.py"],
+    ),
+    "a script as a program's name": (
+        2,
+        ["launch", "--", "train.py"],
+        ["no program train.py on PATH", "-- python train.py"],
+    ),
+    "a Python that misses its script": (
+        2,
+        ["launch", "--", sys.executable, "none.py"],
+        ["there is no script none.py in /"],
+    ),
+    "an interpreter for a command": (
+        2,
+        ["launch", "--python", "/p", "--", "true"],
+        ["--python /p: a command is run as it is", "-- /p SCRIPT"],
+    ),
+    "spares for a command": (
+        2,
+        ["launch", "--warm-spares", "--", "true"],
+        ["--warm-spares needs ranks that ddptop starts itself", "SCRIPT"],
+    ),
+    "a smaller command": (
+        2,
+        ["launch", "--allow-shrink", "--", "true"],
+        ["--allow-shrink needs ranks that ddptop starts itself", "SCRIPT"],
+    ),
+    "a launcher for a command": (
+        2,
+        ["launch", "--launcher", "mpi", "--", "true"],
+        ["--launcher mpi: a command after -- names its launcher", "leave one"],
+    ),
+    "an unknown launcher": (2, ["launch", "--launcher", "x", "train.py"], ["'x'", "accelerate"]),
+    "a launcher that is not installed": (
+        2,
+        [*LAUNCH, "--python", sys.executable, "--launcher", "horovod", "train.py"],
+        ["there is no horovodrun beside ", "pip install horovod there"],
+    ),
+    "a launcher of nobody knows how many": (
+        2,
+        ["launch", "--launcher", "torchrun", "train.py"],
+        ["the number of ranks is unknown", "--nproc N"],
+    ),
+    "several of one process": (
+        2,
+        ["launch", "--nproc", "2", "--launcher", "none", "train.py"],
+        ["--launcher none starts one process", "--nproc out"],
+    ),
+    "spares for a launcher": (
+        2,
+        [*LAUNCH, "--warm-spares", "--launcher", "none", "train.py"],
+        ["--launcher none starts its own", "SCRIPT"],
+    ),
+    "no script for a launcher": (
+        2,
+        [*LAUNCH, "--launcher", "torchrun", "none.py"],
+        ["there is no script none.py"],
+    ),
+    "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty is for commands"]),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
+def test_what_a_command_cannot_have(bad_input, case):
+    status, arguments, words = case
+    line = bad_input(status, *arguments)
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argv"),
+    [
+        (["--", sys.executable, "train.py", "--x", "a b"], f"{sys.executable} train.py --x 'a b'"),
+        (["--launcher", "none", "train.py", "--x"], f"{sys.executable} -u train.py --x"),
+        (["--launcher", "none", "-m", "train"], f"{sys.executable} -u -m train"),
+    ],
+)
+def test_a_dry_run_of_a_command(bad_input, tmp_path, monkeypatch, capfd, arguments, argv):
+    monkeypatch.setattr(sys, "argv", ["ddptop", "launch", "--dry-run", *arguments])
+    assert main() == 0
+    shown = dict(line.split(":", 1) for line in capfd.readouterr().out.splitlines())
+    said = {name: value.strip() for name, value in shown.items()}
+    assert (said["argv"], said["program"], said["job"]) == (argv, sys.executable, "train")
+    assert said["ranks"] == "the command's own affair" and said["output"] == "its log"
+    assert "RANK" not in said["its processes"] and said["sets"] == "DDPTOP_JOB_ID"

@@ -113,6 +113,27 @@ class LogFile:
             left -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_new(self, max_bytes: int) -> tuple[bytes, bool]:
+        """What the file holds from the position on; its last `max_bytes` where that is more.
+
+        Archives and gaps are passed over and never read, so that it costs no more to be far behind.
+
+        Returns:
+            The bytes; whether some before them were passed over.
+        """
+        before = self.position
+        for _ in range(_TRIES):
+            self._reload_if_changed()
+            start = max(self.position, self._index.live_from, self.end - max_bytes)
+            self.position = start
+            data = self._read_live(max_bytes)
+            if data is None:
+                continue
+            if self.position - start != len(data):  # a hole, and words that stand for it
+                return b"", True
+            return data, start != before
+        return b"", self.position != before
+
     def tail_offset(self, count: int, max_bytes: int | None = None) -> int:
         """The byte at which the last `count` lines start, an unfinished last line counted.
 

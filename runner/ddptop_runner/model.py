@@ -60,7 +60,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     """UUIDs of every device the rank's process holds."""
     state: RankState = "unknown"
     step: int | None = None
-    """Optimizer steps in this attempt."""
+    """Optimizer steps in this attempt; as printed where `step_source` is "log"."""
+    step_source: LossSource | None = None
+    """Who counted `step`: the rank's probe, or its output."""
     global_step: int | None = None
     """Step of the whole training, only where something said it (report, log, checkpoint)."""
     loss: float | None = None

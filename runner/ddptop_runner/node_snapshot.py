@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddptop_runner import procs, rank_table
+import msgspec
+
+from ddptop_runner import procs
 from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.device_feed import DeviceFeed
@@ -13,6 +15,8 @@ from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import LauncherSample, NodeSnapshot, ProcessId
 from ddptop_runner.model_words import LIVE_STATES
+from ddptop_runner.progress.combine import total_steps
+from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.spec import JobSpec
 
@@ -42,6 +46,7 @@ def take(
     *,
     seq: int,
     clock: JobClock,
+    progress: JobProgress,
     alerts_memory: dict[str, Any],
     guardian: ProcessId | None,
     supervisor: ProcessId,
@@ -54,6 +59,7 @@ def take(
         feed: samples its devices; None without any.
         seq: the snapshot's number.
         clock: when it started and for how long it has lived.
+        progress: what its output tells.
         alerts_memory: what the job's watch has to remember.
         guardian: its guardian's process.
         supervisor: this one.
@@ -61,13 +67,17 @@ def take(
     now_s = boottime_s()
     started = group.was_started
     samples = [record.sample(now_s, spec.probe) for record in group.table if started]
+    samples = progress.fill(samples)
+    done = progress.of_job(group.table, group.attempt) if started else None
     report = None if feed is None else feed.latest
     gpus = [] if report is None else list(report.gpus)
     trees = {
         record.rank: record.usage.tree_pids for record in group.table if record.usage is not None
     }
     samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
-    alive = group.state in LIVE_STATES
+    if done is not None and group.state not in LIVE_STATES:
+        done = msgspec.structs.replace(done, eta_s=None)
+    steps = [sample.step for sample in samples if sample.step is not None]
     return NodeSnapshot(
         job=spec.job,
         job_id=spec.job_id,
@@ -87,9 +97,9 @@ def take(
         exit_code=group.exit_code,
         cause=group.cause,
         previous_cause=group.previous_cause,
-        step=group.table.fewest_steps(),
-        total_steps=rank_table.total_steps(group.table),
-        eta_s=rank_table.eta_s(group.table, now_s) if alive else None,
+        step=min(steps, default=None),
+        total_steps=total_steps(done),
+        eta_s=None if done is None else done.eta_s,
         guardian=guardian,
         supervisor=supervisor,
         agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
@@ -108,5 +118,6 @@ def take(
         ran_s=clock.lived_s(now_s),
         boottime_s=now_s,
         launcher=launcher_sample(group.table.launcher, spec, now_s),
+        progress=done,
         memory={**group.remember(), "alerts": alerts_memory},
     )

@@ -40,6 +40,7 @@ from ddptop_runner.past import look_back
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import decode_message
 from ddptop_runner.process_watch import OrphanWatch
+from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.story import Story
 from ddptop_runner.supervisor_server import ControlServer
@@ -80,6 +81,7 @@ class Supervisor:
         self._keeper = RunFolderKeeper(
             folder, spec, self._story, self._history, self._snapshot_file
         )
+        self._progress = JobProgress(folder, spec.cwd)
         self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)
@@ -122,6 +124,7 @@ class Supervisor:
         for record in table.everyone():
             record.usage = usage.get(record.rank)
         self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
+        self.defects.call(self._look_at_output, None)
         self._orphans.look(self._group.minded_processes())
         self._group.tell_checkpoint()
         snapshot = self._snapshot()
@@ -130,6 +133,10 @@ class Supervisor:
         self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
         self._group.table.forget_loss_range()
+
+    def _look_at_output(self) -> None:
+        group = self._group
+        self._progress.look(group.table, group.attempt, group.attempt_started_s)
 
     # -- waiting for devices ---------------------------------------------------------------------
 
@@ -170,6 +177,8 @@ class Supervisor:
             return
         self._clock.end()
         self._keeper.close()
+        self.defects.call(self._look_at_output, None)
+        self._progress.close()
         snapshot = self._snapshot()
         self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
         await write_end(self._folder, snapshot, self._history, self._snapshot_file)
@@ -354,6 +363,7 @@ class Supervisor:
             self._feed,
             seq=self._seq,
             clock=self._clock,
+            progress=self._progress,
             alerts_memory=self._alerts.remember(),
             guardian=self._guardian,
             supervisor=self._self,

@@ -33,13 +33,13 @@ from tests.foreign.toys import (
 from ddptop_runner.clock import utc_now
 from ddptop_runner.foreign import job_record, loss_history
 from ddptop_runner.foreign.loss_history import LossHistory
-from ddptop_runner.foreign.progress import RankProgress
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.progress.from_text import TextProgress
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 FAR = 4e9
@@ -200,7 +200,7 @@ def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
 
 
 def test_a_bar_beside_lines_does_not_mix_with_their_steps() -> None:
-    progress = RankProgress()
+    progress = TextProgress()
     at = utc_now()
     for number in range(30):
         at += dt.timedelta(seconds=1)
@@ -568,7 +568,7 @@ def test_jobs_that_come_and_go_leave_nothing(
 
 def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
     start = utc_now()
-    progress = RankProgress()
+    progress = TextProgress()
 
     def hear(step: int, after_s: float) -> None:
         at = start + dt.timedelta(seconds=after_s)
@@ -588,7 +588,7 @@ def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
 
 def test_any_readings_add_up_to_something() -> None:
     random_ = random.Random(5)
-    progress = RankProgress()
+    progress = TextProgress()
     at = utc_now()
     for _ in range(3000):
         at += dt.timedelta(seconds=random_.choice((-3.0, 0.0, 0.1, 500.0)))

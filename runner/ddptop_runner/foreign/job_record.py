@@ -15,12 +15,13 @@ from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.device_report import without_figures
 from ddptop_runner.foreign.job_output import Heard, JobOutput
 from ddptop_runner.foreign.loss_history import LossHistory
-from ddptop_runner.foreign.progress import RankProgress, eta_of
 from ddptop_runner.foreign.states import Seen, state_of
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.progress import combine
+from ddptop_runner.progress.from_text import TextProgress
 
 KEPT_EVENTS = 300
 
@@ -36,7 +37,7 @@ class JobRecord:
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
         self.ended_at: dt.datetime | None = None
-        self._progress: dict[int, RankProgress] = {}
+        self._progress: dict[int, TextProgress] = {}
         self._watch = JobWatch()
         self._grew_s: float | None = None
         self._seq = 0
@@ -104,7 +105,7 @@ class JobRecord:
             reading = one.reading
             progress = self._progress.get(rank)
             if progress is None:
-                progress = self._progress[rank] = RankProgress()
+                progress = self._progress[rank] = TextProgress()
             progress.hear(reading, now if one.fresh else None, one.source)
             if reading.loss is None or reading.kind == "val":
                 continue
@@ -286,7 +287,7 @@ class JobRecord:
     ) -> NodeSnapshot:
         told = list(self._progress.values())
         steps = [one.step for one in told if one.step is not None]
-        totals = [one.total_steps for one in told if one.total_steps is not None]
+        progress = combine.of_job(one.progress(now) for one in told)
         return NodeSnapshot(
             job=self.name,
             job_id=f"{self.name}@{self.foreign.root_start_ticks}",
@@ -301,8 +302,9 @@ class JobRecord:
             world_size=self.foreign.world_size,
             started_at=self.foreign.started_at,
             step=min(steps, default=None),
-            total_steps=max(totals, default=None),
-            eta_s=eta_of(told, now),
+            total_steps=combine.total_steps(progress),
+            eta_s=None if progress is None else progress.eta_s,
+            progress=progress,
             ranks=ranks,
             gpus=gpus,
             imbalance=imbalance.of_job(ranks, gpus),
@@ -313,6 +315,9 @@ class JobRecord:
         """The last look with nobody alive in it."""
         last = self._last if self._last is not None else self._snapshot([], [], now)
         reason = "gone; how it ended was not seen"
+        progress = last.progress
+        if progress is not None:
+            progress = msgspec.structs.replace(progress, eta_s=None)
         ranks = [
             msgspec.structs.replace(
                 self._with_log(rank, now),
@@ -337,6 +342,7 @@ class JobRecord:
             imbalance=Imbalance(),
             alerts=[],
             eta_s=None,
+            progress=progress,
         )
 
 

@@ -1,0 +1,92 @@
+"""How far a job is, from what its ranks tell: pure.
+
+The best source that knows the share done is taken: the total that the script reported, then that of
+a framework's trainer, then that of a line of output. Of several ranks the slowest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ddptop_runner.model import Progress
+from ddptop_runner.model_words import ProgressSource
+
+_ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
+
+
+class RankTold(NamedTuple):
+    """What one rank's probe and its output tell of how far it is."""
+
+    steps: int | None = None
+    """Of this attempt."""
+    global_step: int | None = None
+    steps_per_s: float | None = None
+    total: int | None = None
+    """Steps of the whole run, by `report` or a trainer."""
+    source: ProgressSource | None = None
+    """Who said `total`; None is `report`, as in messages of older probes."""
+    epoch: float | None = None
+    epochs: int | None = None
+    text: Progress | None = None
+
+
+def of_rank(told: RankTold, resumed: bool) -> Progress | None:
+    """How far one rank is; None where nothing said a total.
+
+    Args:
+        told: by its probe and its output.
+        resumed: whether this is not the job's first attempt, so that its steps may not be all.
+    """
+    text = told.text
+    if not told.total:
+        return text
+    done = told.global_step
+    if done is None and text is not None and text.counts == "run" and text.total == told.total:
+        done = text.step
+    if done is None and not resumed:
+        done = told.steps
+    fraction = eta_s = None
+    if done is not None and 0 <= done <= told.total:
+        fraction = done / told.total
+        if told.steps_per_s:
+            eta_s = (told.total - done) / told.steps_per_s
+        elif told.steps_per_s is None and text is not None:
+            eta_s = text.eta_s
+    said = Progress(
+        step=done,
+        total=told.total,
+        epoch=told.epoch,
+        epochs=told.epochs,
+        fraction=fraction,
+        eta_s=eta_s,
+        source=told.source or "api",
+    )
+    return text if fraction is None and text is not None and text.fraction is not None else said
+
+
+def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
+    """How far the job is; None where no rank knows a total."""
+    known = [one for one in ranks if one is not None]
+    if not known:
+        return None
+    clear = [one for one in known if one.fraction is not None] or known
+    best = min(_ORDER.index(one.source) for one in clear)
+    equal = [one for one in clear if _ORDER.index(one.source) == best]
+    slowest = min(equal, key=lambda one: (one.fraction or 0.0, one.step or 0))
+    etas = [one.eta_s for one in equal if one.eta_s is not None]
+    return Progress(
+        step=slowest.step,
+        total=slowest.total,
+        counts=slowest.counts,
+        epoch=slowest.epoch,
+        epochs=slowest.epochs,
+        fraction=slowest.fraction,
+        eta_s=max(etas, default=None),
+        source=slowest.source,
+    )
+
+
+def total_steps(progress: Progress | None) -> int | None:
+    """Steps of the whole run; None where only those of an epoch are known."""
+    return progress.total if progress is not None and progress.counts == "run" else None

@@ -1,0 +1,131 @@
+"""What the present attempt's output and files tell, beside what its probes do."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_from_unix, utc_now
+from ddptop_runner.loss_text import Reading
+from ddptop_runner.model import Progress, RankSample
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.progress import combine
+from ddptop_runner.progress.fill import fill
+from ddptop_runner.progress.from_text import TextProgress
+from ddptop_runner.progress.text_watch import TextWatch
+from ddptop_runner.rank_table import RankTable
+from ddptop_runner.trace_files.find import TraceFile
+from ddptop_runner.trace_files.watch import TraceWatch
+
+TRACES_AFTER_S = 15.0
+"""Files are looked for once nothing else has told a loss for so long."""
+TRACES_EVERY_S = 5.0
+
+
+class JobProgress:
+    """Looks once a second. Close it.
+
+    Args:
+        folder: the job's.
+        cwd: where it works, below which its files are looked for.
+    """
+
+    def __init__(self, folder: RunFolder, cwd: str) -> None:
+        self._cwd = cwd
+        self._text = TextWatch(folder)
+        self._traces: TraceWatch | None = None
+        self._traced: dict[int, TextProgress] = {}
+        self._attempt: int | None = None
+
+    def look(self, table: RankTable, attempt: int, started_s: float) -> None:
+        """Read on.
+
+        Args:
+            table: the ranks of the present attempt.
+            attempt: its number.
+            started_s: CLOCK_BOOTTIME at which it began.
+        """
+        age_s, now = boottime_s() - started_s, utc_now()
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._traced.clear()
+        ranks = [record.rank for record in table]
+        self._text.look(attempt, age_s, ranks, now)
+        for known in self._traced.values():
+            known.begin_look()
+        if self._traces is None and age_s > TRACES_AFTER_S and self._lacks_a_loss(table):
+            self._traces = TraceWatch(TRACES_EVERY_S)
+        if self._traces is not None:
+            self._traces.find(self._cwd, utc_from_boottime(started_s).timestamp())
+            for file, reading in self._traces.read_files():
+                self._hear(file, reading, table, now)
+
+    def _lacks_a_loss(self, table: RankTable) -> bool:
+        told = self._text.ranks
+        return any(
+            record.alive
+            and record.loss_state is None
+            and (record.rank not in told or told[record.rank].loss_state is None)
+            for record in table
+        )
+
+    def _hear(self, file: TraceFile, reading: Reading, table: RankTable, now: dt.datetime) -> None:
+        rank = _writer(file, table)
+        if rank is None:
+            return
+        written_s, at = reading.written_at_s, now
+        if written_s is not None and 0 < written_s < now.timestamp():
+            at = utc_from_unix(written_s)
+        self._traced.setdefault(rank, TextProgress()).hear(reading, at)
+
+    def fill(self, samples: list[RankSample]) -> list[RankSample]:
+        """The ranks with what their probes do not tell."""
+        now = utc_now()
+        return [
+            fill(one, self._text.of_rank(one.rank), self._traced.get(one.rank), now)
+            for one in samples
+        ]
+
+    def of_job(self, table: RankTable, attempt: int | None) -> Progress | None:
+        """How far the job is; None where nothing said a total."""
+        now, now_s = utc_now(), boottime_s()
+        texts = {rank: known.progress(now) for rank, known in self._text.ranks.items()}
+        told = []
+        for record in table:
+            figures = combine.RankTold(
+                steps=record.steps,
+                global_step=record.global_step,
+                steps_per_s=record.steps_per_s(now_s),
+                total=record.total_steps,
+                source=record.total_source,
+                epoch=record.epoch,
+                epochs=record.epochs,
+                text=texts.pop(record.rank, None),
+            )
+            told.append(combine.of_rank(figures, resumed=bool(attempt)))
+        return combine.of_job([*told, *texts.values()])
+
+    def close(self) -> None:
+        """Let go of all files; what they told stays."""
+        self._text.close()
+        if self._traces is not None:
+            self._traces.close()
+
+
+def _writer(file: TraceFile, table: RankTable) -> int | None:
+    """Whose file it is: of a process of the job, or of one that its name does not tell.
+
+    Two trainings may log below one folder.
+    """
+    first = min((record.rank for record in table), default=None)
+    if file.pid is None or file.host is None:
+        return first
+    if file.host.split(".")[0] != procs.host_name():
+        return None
+    for record in table:
+        if file.pid == record.pid or (record.usage and file.pid in record.usage.tree_pids):
+            return record.rank
+    launcher = table.launcher
+    if launcher is not None and launcher.usage and file.pid in launcher.usage.tree_pids:
+        return first
+    return None

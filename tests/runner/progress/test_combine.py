@@ -1,0 +1,81 @@
+"""Whose word on the total counts, and which rank's."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.model import Progress
+from ddptop_runner.progress.combine import RankTold, of_job, of_rank, total_steps
+
+
+def log(step: int, total: int, **more) -> Progress:
+    return Progress(step=step, total=total, fraction=step / total, source="log", **more)
+
+
+def test_a_total_that_the_script_reported() -> None:
+    done = of_rank(RankTold(steps=100, steps_per_s=5.0, total=1000, source="api"), resumed=False)
+    assert (done.step, done.total, done.source) == (100, 1000, "api")
+    assert (done.fraction, done.eta_s) == (0.1, 180)
+    assert total_steps(done) == 1000
+
+
+@pytest.mark.parametrize(
+    ("told", "resumed", "step"),
+    [
+        (RankTold(steps=10, total=100), False, 10),
+        (RankTold(steps=10, total=100), True, None),
+        (RankTold(steps=10, global_step=60, total=100), True, 60),
+        (RankTold(steps=10, global_step=60, total=100), False, 60),
+        (RankTold(steps=10, total=100, text=log(60, 100)), True, 60),
+        (RankTold(steps=10, total=100, text=log(60, 100)), False, 60),
+        (RankTold(steps=10, total=100, text=log(240, 400)), False, 10),  # micro-batches
+        (RankTold(total=100), False, None),
+    ],
+)
+def test_what_is_done_of_a_run_that_was_resumed(told, resumed, step) -> None:
+    done = of_rank(told, resumed)
+    if step is None:
+        assert (done.step, done.fraction, done.eta_s) == (None, None, None)
+    else:
+        assert (done.step, done.fraction) == (step, step / 100)
+    assert done.total == 100
+
+
+def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
+    told = RankTold(steps=10, total=100, source="trainer", text=log(240, 400))
+    assert of_rank(told, resumed=True) == log(240, 400)
+    api = of_rank(RankTold(total=100), resumed=True)
+    assert of_job([api, log(1, 4)]) == log(1, 4)
+    assert of_job([api, None]) == api
+
+
+def test_more_steps_than_the_total_tell_no_share() -> None:
+    done = of_rank(RankTold(steps=130, steps_per_s=1.0, total=100), resumed=False)
+    assert (done.step, done.fraction, done.eta_s) == (130, None, None)
+
+
+def test_a_rank_that_stands_still_has_no_eta_and_borrows_none() -> None:
+    text = log(10, 100, eta_s=50.0)
+    still = RankTold(steps=10, steps_per_s=0.0, total=100, text=text)
+    assert of_rank(still, resumed=False).eta_s is None
+    unknown = RankTold(steps=10, steps_per_s=None, total=100, text=text)
+    assert of_rank(unknown, resumed=False).eta_s == 50
+
+
+def test_the_best_source_and_the_slowest_rank() -> None:
+    ranks = [
+        log(90, 100),
+        of_rank(RankTold(steps=50, steps_per_s=1.0, total=100, source="trainer"), resumed=False),
+        of_rank(RankTold(steps=40, steps_per_s=2.0, total=100, source="trainer"), resumed=False),
+    ]
+    done = of_job(ranks)
+    assert (done.step, done.fraction, done.eta_s, done.source) == (40, 0.4, 50, "trainer")
+    api = of_rank(RankTold(steps=10, total=1000, source="api"), resumed=False)
+    assert of_job([*ranks, api]) == api
+
+
+def test_nobody_knows() -> None:
+    assert of_job([]) is None
+    assert of_job([None, of_rank(RankTold(steps=5), resumed=False)]) is None
+    assert total_steps(None) is None
+    assert total_steps(Progress(step=3, total=10, counts="epoch", source="log")) is None

@@ -1,0 +1,106 @@
+"""What a rank's output fills in, and what it must leave as its probe told."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.loss_text import Reading
+from ddptop_runner.model import RankSample
+from ddptop_runner.progress.fill import PATIENCE_S, fill
+from ddptop_runner.progress.from_text import TextProgress
+from ddptop_runner.rank_record import RankRecord
+
+NOW = utc_now()
+LATER = NOW + dt.timedelta(seconds=PATIENCE_S + 1)
+
+
+def sample(**changes) -> RankSample:
+    return RankSample(rank=0, local_rank=0, host="h", pid=7, state="running", **changes)
+
+
+def text(*losses: float, step: int | None = 5, first: int = 0, **more) -> TextProgress:
+    progress = TextProgress()
+    for place, loss in enumerate(losses):
+        at = NOW + dt.timedelta(seconds=place)
+        number = None if step is None else step + place
+        progress.hear(Reading(step=number, loss=loss, **more), at, first)
+    return progress
+
+
+def test_a_rank_without_a_probe_has_what_it_printed() -> None:
+    filled = fill(sample(), text(2.5, 2.0, epoch=1.5), None, NOW)
+    assert (filled.loss, filled.loss_state, filled.loss_source) == (2.0, "ok", "log")
+    assert (filled.loss_min, filled.loss_max, filled.loss_step) == (2.0, 2.5, 6)
+    assert (filled.step, filled.global_step, filled.step_source) == (6, 6, "log")
+    assert filled.steps_per_s == pytest.approx(1)
+    assert filled.metrics == {"epoch": 1.5}
+    assert filled.last_progress_at is not None
+
+
+@pytest.mark.parametrize("source", ["probe", "api"])
+def test_what_a_probe_told_stays(source) -> None:
+    probed = sample(
+        step=3, step_source="probe", loss=9.0, loss_state="ok", loss_source=source, has_probe=True
+    )
+    assert fill(probed, text(2.5, 2.0), text(1.5), LATER) == probed
+
+
+def test_a_nan_of_the_probe_is_not_talked_away() -> None:
+    bad = sample(step=3, loss_state="nan", loss_source="probe", has_probe=True)
+    assert fill(bad, text(2.5), None, LATER).loss_state == "nan"
+
+
+def test_a_probe_that_counts_steps_and_sees_no_loss() -> None:
+    probed = sample(step=3, step_source="probe", has_probe=True)
+    filled = fill(probed, text(2.5), None, LATER)
+    assert (filled.step, filled.step_source) == (3, "probe")
+    assert (filled.loss, filled.loss_source) == (2.5, "log")
+    assert filled.loss_step is None  # printed numbers may count otherwise
+
+
+@pytest.mark.parametrize(("has_probe", "at_once"), [(True, False), (False, False), (None, True)])
+def test_a_probe_is_waited_for(has_probe, at_once) -> None:
+    told = text(2.5)
+    waits = sample(has_probe=has_probe)
+    now = NOW + dt.timedelta(seconds=1)
+    assert (fill(waits, told, None, now).loss == 2.5) is at_once
+    assert (fill(waits, told, None, now).step == 5) is at_once
+    assert fill(waits, told, None, LATER).loss == 2.5
+
+
+def test_files_come_after_the_output() -> None:
+    assert fill(sample(), text(2.5), text(1.5), NOW).loss == 2.5
+    assert fill(sample(), None, text(1.5), NOW).loss == 1.5
+    only_steps = TextProgress()
+    only_steps.hear(Reading(step=9, total=10), NOW)
+    filled = fill(sample(), only_steps, text(1.5), NOW)
+    assert (filled.step, filled.loss, filled.loss_source) == (9, 1.5, "log")
+
+
+def test_a_rank_whose_output_steps_is_not_starting() -> None:
+    waits = RankSample(rank=0, local_rank=0, host="h", pid=7, state="starting", has_probe=False)
+    assert fill(waits, text(2.5), None, LATER).state == "running"
+    ended = RankSample(rank=0, local_rank=0, host="h", pid=7, state="failed")
+    assert fill(ended, text(2.5, 2.0), None, NOW).state == "failed"
+    assert fill(ended, text(2.5, 2.0), None, NOW).steps_per_s is None
+
+
+def test_a_loss_that_is_not_finite() -> None:
+    filled = fill(sample(), text(2.5, float("nan")), None, NOW)
+    assert (filled.loss, filled.loss_state, filled.loss_last_good) == (None, "nan", 2.5)
+
+
+def test_a_supervisor_that_starts_again_takes_no_printed_step_for_the_probes() -> None:
+    filled = fill(sample(has_probe=True), text(2.5, 2.0), None, LATER)
+    record = RankRecord(0, 0, 0.0)
+    record.restore(filled, 7)
+    assert (record.steps, record.last_step_boottime_s, record.global_step) == (None, None, None)
+    record.restore(sample(step=4, step_source="probe", last_progress_at=NOW), 7)
+    assert record.steps == 4
+    assert record.last_step_boottime_s is not None
+    old = sample(step=4, last_progress_at=NOW)  # of a version that did not say it
+    record.restore(old, 7)
+    assert record.steps == 4

@@ -1,0 +1,196 @@
+"""How far a rank is, by its output: bars, lines, epochs, and what must not count."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.loss_text import LossParser, Reading
+from ddptop_runner.progress.from_text import HOLD_S, TextProgress
+
+START = utc_now()
+
+
+def after(seconds: float) -> dt.datetime:
+    return START + dt.timedelta(seconds=seconds)
+
+
+class Output:
+    """A rank's output, written in pieces at given times."""
+
+    def __init__(self) -> None:
+        self.parser = LossParser()
+        self.progress = TextProgress()
+        self.at_s = 0.0
+
+    def write(self, text: str, at_s: float | None = None) -> Output:
+        self.at_s = self.at_s if at_s is None else at_s
+        for reading in self.parser.feed(text.encode()):
+            self.progress.hear(reading, after(self.at_s))
+        return self
+
+    def now(self):
+        return self.progress.progress(after(self.at_s))
+
+
+def heard(*readings: Reading, every_s: float = 1.0) -> TextProgress:
+    progress = TextProgress()
+    for place, reading in enumerate(readings):
+        progress.hear(reading, after(place * every_s))
+    return progress
+
+
+def tqdm(step: int, total: int, what: str = "", rate: str = "4.00it/s", rest: str = "") -> str:
+    share = 100 * step // total
+    return f"\r{what}{share:3d}%|██  | {step}/{total} [00:10<01:20,  {rate}{rest}]"
+
+
+def test_a_bar_of_the_run() -> None:
+    output = Output()
+    for step in range(0, 100, 10):
+        output.write(tqdm(step, 1000) + "\r", at_s=step / 5)
+    done = output.now()
+    assert (done.step, done.total, done.counts, done.source) == (90, 1000, "run", "log")
+    assert done.fraction == pytest.approx(0.09)
+    assert done.eta_s == pytest.approx(910 / 5)  # 5 steps a second were seen; the bar says 4
+    assert output.progress.total_steps == 1000
+
+
+def test_before_a_speed_was_seen_the_bar_is_believed() -> None:
+    progress = heard(Reading(step=10, total=1000, eta_s=80.0))
+    assert progress.progress(after(0)).eta_s == pytest.approx(80)
+    assert progress.progress(after(30)).eta_s == pytest.approx(50)
+    assert heard(Reading(step=10, total=1000)).progress(after(0)).eta_s is None
+    assert heard(Reading(step=10, total=1000, rate_per_s=9.9)).progress(
+        after(0)
+    ).eta_s == pytest.approx(100)
+
+
+def test_lines_that_name_step_and_total() -> None:
+    output = Output()
+    output.write("step 10/2000 loss 5.1\n", 0).write("step 20/2000 loss 5.0\n", 10)
+    done = output.now()
+    assert (done.step, done.total, done.fraction, done.eta_s) == (20, 2000, 0.01, 1980)
+    assert output.progress.progress(after(15)).eta_s == pytest.approx(1975)
+
+
+def test_epochs_are_combined() -> None:
+    bar = Reading(step=30, total=100, counts="epoch", epoch=2, epochs=5)
+    done = heard(bar).progress(after(0))
+    assert done.fraction == pytest.approx((1 + 0.3) / 5)
+    assert (done.epoch, done.epochs, done.step, done.total, done.counts) == (2, 5, 30, 100, "epoch")
+
+
+def test_speed_goes_on_from_epoch_to_epoch() -> None:
+    readings = [
+        Reading(step=step, total=10, counts="epoch", epoch=epoch, epochs=4)
+        for epoch in (1, 2)
+        for step in range(1, 11)
+    ]
+    progress = heard(*readings, every_s=2.0)
+    done = progress.progress(after(38))
+    assert done.fraction == pytest.approx(0.5)
+    assert done.eta_s == pytest.approx(40)
+    assert progress.steps_per_s(after(38)) == pytest.approx(0.5)
+    assert progress.total_steps is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "epochs", "zero_seen", "fraction"),
+    [
+        (1, 4, False, 0.5 / 4),
+        (4, 4, False, 3.5 / 4),
+        (5, 4, False, None),  # it counts otherwise
+        (0, 4, False, None),  # of four or of five?
+        (3, 4, True, None),
+        (4, 4, True, 4.5 / 5),  # of five
+        (2, None, False, None),
+    ],
+)
+def test_where_an_epoch_stands(epoch, epochs, zero_seen, fraction) -> None:
+    progress = TextProgress()
+    if zero_seen:
+        progress.hear(Reading(step=1, total=10, counts="epoch", epoch=0, epochs=epochs), after(0))
+    bar = Reading(step=5, total=10, counts="epoch", epoch=epoch, epochs=epochs)
+    progress.hear(bar, after(1))
+    done = progress.progress(after(1))
+    assert done.fraction == (None if fraction is None else pytest.approx(fraction))
+    assert (done.step, done.total) == (5, 10)
+
+
+def test_samples_of_an_epoch() -> None:
+    output = Output().write("Train Epoch: 1 [640/6400 (10%)]\tLoss: 2.212658\n")
+    done = output.now()
+    assert (done.step, done.total, done.counts) == (640, 6400, "samples")
+    assert (done.fraction, done.eta_s) == (None, None)
+    assert output.progress.step is None
+
+
+def test_a_line_at_the_end_of_each_epoch() -> None:
+    progress = heard(*(Reading(epoch=n, epochs=8, loss=1.0) for n in (1, 2)), every_s=30.0)
+    done = progress.progress(after(30))
+    assert done.fraction == pytest.approx(0.25)
+    assert done.eta_s == pytest.approx(180)
+    assert (done.step, done.total) == (None, None)
+
+
+def test_a_bar_for_each_epoch_is_of_no_run() -> None:
+    output = Output()
+    for place, step in enumerate([10, 50, 100, 1, 20]):
+        output.write(tqdm(step, 100) + "\r", at_s=place)
+    done = output.now()
+    assert (done.counts, done.fraction, done.eta_s) == ("epoch", None, None)
+    assert output.progress.total_steps is None
+
+
+def test_more_done_than_there_is_tells_no_share() -> None:
+    done = heard(Reading(step=30, total=20, loss=1.0)).progress(after(0))
+    assert (done.fraction, done.eta_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        tqdm(340, 1000, "Map: ", "512.22 examples/s"),
+        tqdm(34, 100, "Downloading: ", "3.1MB/s"),
+        tqdm(1, 2, "Loading checkpoint shards: ", "1.20s/it"),
+        tqdm(34, 100, "Tokenizing: "),
+        tqdm(9, 63, "Evaluating: "),
+        tqdm(9, 63, "Validation DataLoader 0: "),
+    ],
+)
+def test_other_bars_are_no_training(bar: str) -> None:
+    assert Output().write(bar + "\r").now() is None
+
+
+def test_the_bare_bar_of_an_evaluation_is_not_the_training() -> None:
+    output = Output().write(tqdm(500, 1500) + "\r", 0).write(tqdm(510, 1500) + "\r", 10)
+    for place, step in enumerate(range(63)):
+        output.write(tqdm(step, 63) + "\r", at_s=11 + place / 10)
+    output.write(tqdm(520, 1500) + "\r", 20)
+    done = output.now()
+    assert (done.step, done.total, done.counts) == (520, 1500, "run")
+    assert done.eta_s == pytest.approx(980)
+
+
+def test_another_training_takes_over_in_the_end() -> None:
+    abandoned = Output().write(tqdm(600, 1000) + "\r", 0)
+    for step in range(15):
+        abandoned.write(tqdm(step, 500) + "\r", at_s=HOLD_S + step)
+    assert abandoned.now().total == 500
+    ended = Output().write(tqdm(1000, 1000) + "\r", 0)
+    for step in range(15):
+        ended.write(tqdm(step, 500) + "\r", at_s=step)
+    assert ended.now().total == 500
+    with_loss = Output().write(tqdm(600, 1000) + "\r", 0)
+    for step in range(15):
+        with_loss.write(tqdm(step, 500, rest=f", loss=2.{step}") + "\r", at_s=step)
+    assert with_loss.now().total == 500
+
+
+def test_nothing_said_is_nothing_known() -> None:
+    assert TextProgress().progress(START) is None
+    assert Output().write("iter 5: loss 3.1, time 3ms\n").now() is None
+    assert Output().write("Epoch 3 loss 3.1\n").now() is None

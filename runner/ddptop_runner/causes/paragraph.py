@@ -92,24 +92,37 @@ def cause_of(
 
 def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int) -> _Told:
     end = culprit.end
-    others = sum(other.exit.failed for other in ends if other.rank != end.rank)
+    alone = len(ends) == 1
     if culprit.how == "left":
         told = _left(culprit)
     elif culprit.how == "missing":
         told = _missing(culprit, quoted)
     elif culprit.how == "victim":
-        told = _victim(culprit, quoted)
+        told = _victim(culprit, quoted, alone=alone)
     elif end.raised is not None:
         told = _raised(culprit, end.raised, ends, around, quoted)
     else:
-        told = _ended(culprit, around, quoted)
+        told = _ended(culprit, around, quoted, alone=alone)
     _tell_devices(told, end, around)
-    if culprit.victim is not None:
-        others -= 1
-    if others > 0:
-        more = " more" if culprit.victim is not None else ""
-        told.say(f"{others}{more or ' other'} rank{'s' if others > 1 else ''} ended after it.")
+    told.say(_others(culprit, ends))
     return told
+
+
+def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
+    """What became of the ranks that were not told of."""
+    told = {culprit.end.rank} | ({culprit.victim.rank} if culprit.victim is not None else set())
+    ranks = [one for one in ends if one.rank >= 0 and one.rank not in told]
+    rest = [one.exit for one in ranks if one.exit.failed]
+    ended = sum(exit_.ended_by_us for exit_ in rest)
+    failed = len(rest) - ended
+    more = "other" if culprit.victim is None else "more"
+    words_: list[str] = []
+    if failed:
+        words_.append(f"{failed} {more} rank{'s' if failed > 1 else ''} failed after it")
+    if ended:
+        who = f"{ended}" if failed else f"{ended} {more} rank{'s' if ended > 1 else ''}"
+        words_.append(f"{who} {'were' if ended > 1 else 'was'} ended because of it")
+    return f"{', and '.join(words_)}." if words_ else None
 
 
 def _who(end: RankEnd) -> str:
@@ -123,15 +136,16 @@ def _at_step(end: RankEnd) -> str:
     return f" {'at' if end.leaving or not end.failed else 'after'} step {end.step}"
 
 
-def _opening(culprit: Culprit) -> str:
+def _opening(culprit: Culprit, *, alone: bool) -> str:
     """The first sentence: which rank, its pid, and how it ended."""
-    end = culprit.end
-    when = f"{_first(culprit)}{_at_step(end)}"
+    end, at = culprit.end, _at_step(culprit.end).strip()
     if culprit.how == "raised":
-        return f"{_who(end)} raised an exception{when}."
+        return f"{' '.join(filter(None, [_who(end), 'raised an exception', at]))}."
+    how = f"{_who(end)} {'ended' if alone else f'was {_first(end)}'}"
     if end.exit.returncode is None:
-        return f"{_who(end)} ended{when}; its exit status is unknown."
-    return f"{_who(end)} {end.exit.in_words()}{when}."
+        return f"{' '.join(filter(None, [how, at]))}; its exit status is unknown."
+    status = end.signal or f"exit status {end.exit_code}"
+    return f"{how}: {', '.join(filter(None, [status, at]))}."
 
 
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
@@ -141,11 +155,9 @@ def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
     return culprit.end.stands_at if culprit.how == "missing" else culprit.end.crashed_at
 
 
-def _first(culprit: Culprit) -> str:
-    if culprit.how == "raised":
-        return ""
+def _first(end: RankEnd) -> str:
     near = " (approximate: seen by looking 20 times a second)"
-    return f" first{near if culprit.end.exit.approximate else ''}"
+    return f"the first to end{near if end.exit.approximate else ''}"
 
 
 def _raised(
@@ -159,14 +171,15 @@ def _raised(
     text = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
     if gpu_memory.is_gpu_oom(exception.type, text):
-        opening = f"{_who(end)} ran out of GPU memory{_first(culprit)}{_at_step(end)}{place}."
+        first = f", and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
+        opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
         told = _Told("cuda_oom", opening)
         others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
         peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
         sentences = gpu_memory.in_words(gpu_memory.read(text), end.gpu, peaks, others)
         told.sentences += sentences or [f"{exception.in_words(quoted)}."]
         return told
-    told = _Told("exception", _opening(culprit))
+    told = _Told("exception", _opening(culprit, alone=len(ends) == 1))
     told.say(f"{exception.in_words(quoted)}.")
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
         told.kind = "host_oom"
@@ -183,10 +196,10 @@ def _raised(
     return told
 
 
-def _ended(culprit: Culprit, around: Surroundings, quoted: int) -> _Told:
+def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) -> _Told:
     end = culprit.end
     kind = "exit_code" if end.signal is None else "signal"
-    told = _Told(kind, _opening(culprit))
+    told = _Told(kind, _opening(culprit, alone=alone))
     if words.killed_by(end.exit_code, end.signal):
         if end.exit_code is not None:
             told.say(_sentence(words.exit_code_in_words(end.exit_code)))
@@ -271,11 +284,11 @@ def _missing(culprit: Culprit, quoted: int) -> _Told:
     return told
 
 
-def _victim(culprit: Culprit, quoted: int) -> _Told:
+def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
     end = culprit.end
     told = _Told(
         "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
-        _opening(culprit),
+        _opening(culprit, alone=alone),
     )
     if end.raised is not None:
         told.say(f"{end.raised.in_words(quoted)}.")

@@ -79,6 +79,10 @@ class WorkLost:
         took = "" if self.seconds is None else seconds_in_words(self.seconds)
         if self.since is not None:
             step = "" if self.since.step is None else f" at step {self.since.step}"
+            if self.steps == 0:
+                waited = f"in the {took} " if took else ""
+                since = f"since {_name(self.since)}{step}"
+                return f"Work lost: none, as no step was taken {waited}{since}."
             what = took if self.steps is None else _steps(self.steps)
             aside = f" ({took})" if took and self.steps is not None else ""
             what = f"{what}{aside}" if what else "what was done"

@@ -220,6 +220,9 @@ def test_since_a_checkpoint_of_this_attempt(book):
     lost = book.work_lost(0, 157, 60.0, now_s=112.0)
     assert (lost.steps, lost.seconds, lost.since) == (37, 12.0, book.last)
     assert lost.in_words() == "Work lost: 37 steps (12 s) since epoch-3.pt at step 120."
+    assert book.work_lost(0, 120, 60.0, now_s=113.0).in_words() == (
+        "Work lost: none, as no step was taken in the 13 s since epoch-3.pt at step 120."
+    )
 
 
 def test_without_any_checkpoint_all_of_the_attempt(book):

@@ -120,27 +120,7 @@ class RankTable:
         """Of any rank; None when no rank's probe was heard."""
         return max((record.steps or 0 for record in self if record.heard), default=None)
 
-    def fewest_steps(self) -> int | None:
-        """Of the slowest rank; None when no rank has told its steps."""
-        return min((record.steps for record in self if record.steps is not None), default=None)
-
     def forget_loss_range(self) -> None:
         """Begin a new second: smallest and largest loss are since the previous snapshot."""
         for record in self:
             record.loss_min = record.loss_max = None
-
-
-def total_steps(records: Iterable[RankRecord]) -> int | None:
-    """The total that any rank reported."""
-    return max((r.total_steps for r in records if r.total_steps is not None), default=None)
-
-
-def eta_s(records: Iterable[RankRecord], now_s: float) -> float | None:
-    """Seconds to the last step at the slowest rank's speed; None where that is unknown."""
-    estimates = []
-    for record in records:
-        rate = record.steps_per_s(now_s)
-        done = record.global_step if record.global_step is not None else record.steps
-        if record.total_steps is not None and done is not None and rate:
-            estimates.append(max(0, record.total_steps - done) / rate)
-    return max(estimates, default=None)

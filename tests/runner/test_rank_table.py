@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import clock, rank_table
+from ddptop_runner import clock
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.host_usage import RankUsage
 from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.progress.combine import total_steps
+from ddptop_runner.progress.job_progress import of_table
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
 
@@ -41,7 +43,7 @@ def test_a_new_table_knows_its_ranks_and_nothing_of_them():
     table = RankTable(3, 100.0)
     assert [record.rank for record in table] == [0, 1, 2]
     assert table.alive() == [] and table.exits() == []
-    assert table.most_steps() is None and table.fewest_steps() is None
+    assert table.most_steps() is None
     sample = table[1].sample(101.0, probe=True)
     assert (sample.state, sample.pid, sample.step, sample.loss) == ("starting", None, None, None)
     assert sample.has_probe is False
@@ -147,15 +149,20 @@ def test_progress_without_a_step_proves_life(table):
     assert table[0].steps == 5
 
 
+def eta_s(table, now_s):
+    progress = of_table(table, {}, now_s)
+    return None if progress is None else progress.eta_s
+
+
 def test_a_quiet_rank_has_no_speed_and_no_end_in_sight(table):
     for step in (1, 101):
         table.hear(stepped(step, 100.0 + step / 100, step_time_s=0.01, total_steps=1000), 0)
     assert table[0].steps_per_s(102.0) == pytest.approx(100.0)
-    assert rank_table.eta_s(table, 102.0) == pytest.approx(9.0, abs=0.02)
+    assert eta_s(table, 102.0) == pytest.approx(9.0, abs=0.02)
     table[0].quiet = True
     assert table[0].state(120.0, probe=True) == "quiet"
     assert table[0].sample(120.0, probe=True).steps_per_s == 0.0
-    assert rank_table.eta_s(table, 120.0) is None
+    assert eta_s(table, 120.0) is None
 
 
 def test_the_slowest_rank_decides_when_it_ends(table):
@@ -164,23 +171,23 @@ def test_the_slowest_rank_decides_when_it_ends(table):
         for second in (1, 2):
             fields = {"rank": rank, "pid": pid, "total_steps": 100}
             table.hear(stepped(second * speed, 100.0 + second, **fields), 0)
-    assert rank_table.eta_s(table, 102.0) == pytest.approx((100 - 10) / 5)
-    assert rank_table.total_steps(table) == 100
-    assert (table.most_steps(), table.fewest_steps()) == (20, 10)
+    assert eta_s(table, 102.0) == pytest.approx((100 - 10) / 5)
+    assert total_steps(of_table(table, {}, 102.0)) == 100
+    assert table.most_steps() == 20
 
 
 def test_a_reported_global_step_counts_for_the_end(table):
     for second in (1, 2):
         fields = {"global_step": 900 + second, "total_steps": 1000}
         table.hear(stepped(second, 100.0 + second, **fields), 0)
-    assert rank_table.eta_s(table, 102.0) == pytest.approx(98.0)
+    assert eta_s(table, 102.0) == pytest.approx(98.0)
 
 
 def test_no_total_no_end(table):
     for second in (1, 2):
         table.hear(stepped(second, 100.0 + second), 0)
-    assert rank_table.eta_s(table, 102.0) is None
-    assert rank_table.total_steps(table) is None
+    assert eta_s(table, 102.0) is None
+    assert total_steps(of_table(table, {}, 102.0)) is None
 
 
 def usage(letter: str) -> RankUsage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_from_unix, utc_now
@@ -88,28 +89,38 @@ class JobProgress:
 
     def of_job(self, table: RankTable, attempt: int | None) -> Progress | None:
         """How far the job is; None where nothing said a total."""
-        now, now_s = utc_now(), boottime_s()
+        now = utc_now()
         texts = {rank: known.progress(now) for rank, known in self._text.ranks.items()}
-        told = []
-        for record in table:
-            figures = combine.RankTold(
-                steps=record.steps,
-                global_step=record.global_step,
-                steps_per_s=record.steps_per_s(now_s),
-                total=record.total_steps,
-                source=record.total_source,
-                epoch=record.epoch,
-                epochs=record.epochs,
-                text=texts.pop(record.rank, None),
-            )
-            told.append(combine.of_rank(figures, resumed=bool(attempt)))
-        return combine.of_job([*told, *texts.values()])
+        return of_table(table, texts, boottime_s(), resumed=bool(attempt))
 
     def close(self) -> None:
         """Let go of all files; what they told stays."""
         self._text.close()
         if self._traces is not None:
             self._traces.close()
+
+
+def of_table(
+    table: RankTable,
+    texts: Mapping[int, Progress | None],
+    now_s: float,
+    resumed: bool = False,
+) -> Progress | None:
+    """How far a job is, by its ranks and by what is told by rank in `texts`; see `combine`."""
+    told, others = [], dict(texts)
+    for record in table:
+        figures = combine.RankTold(
+            steps=record.steps,
+            global_step=record.global_step,
+            steps_per_s=record.steps_per_s(now_s),
+            total=record.total_steps,
+            source=record.total_source,
+            epoch=record.epoch,
+            epochs=record.epochs,
+            text=others.pop(record.rank, None),
+        )
+        told.append(combine.of_rank(figures, resumed))
+    return combine.of_job([*told, *others.values()])
 
 
 def _writer(file: TraceFile, table: RankTable) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddptop.output import count, duration, local_time, put_clipped, put_json, say, table
+from ddptop.progress_words import share, step_and_total
 from ddptop.unguarded import guard
 from ddptop_runner.contract import JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
@@ -18,8 +19,8 @@ def run(show_all: bool, as_json: bool) -> int:
     if as_json:
         put_json(JobList(jobs=rows))
     elif rows:
-        headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "ETA", "STARTED", "COMMAND"]
-        put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5)))
+        headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
+        put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))
     else:
         say("no jobs yet: ddptop launch train.py --gpus all")
     guard(views)
@@ -27,15 +28,14 @@ def run(show_all: bool, as_json: bool) -> int:
 
 
 def _cells(row: JobRow) -> list[str]:
-    step = count(row.step)
-    if row.total_steps is not None:
-        step = f"{step}/{row.total_steps}"
+    step, total = step_and_total(row.progress, row.step)
     return [
         row.job,
         row.state,
         count(row.world_size),
         count(row.attempt),
-        step,
+        step if total is None else f"{step}/{total}",
+        share(row.progress),
         duration(row.eta_s),
         local_time(row.started_at),
         row.command,

@@ -15,11 +15,12 @@ from ddptop.output import (
     size,
     table,
 )
+from ddptop.progress_words import in_words
 from ddptop.unguarded import taken_up
 from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.logs import last_lines
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import LauncherSample, RankSample
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
 
@@ -66,6 +67,10 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  the attempt before: {status.previous_cause.summary}")
         if status.previous_cause.evidence:
             lines.append(f"  evidence: {status.previous_cause.evidence}")
+    if (how_far := in_words(status.progress)) is not None:
+        lines.append(f"  progress: {how_far}")
+    if status.launcher is not None:
+        lines.append(f"  launcher: {_launcher(status.launcher)}")
     lines += _next(view, status)
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")
@@ -80,6 +85,13 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
     lines += _failing_lines(view, status)
     return "\n".join(lines)
+
+
+def _launcher(launcher: LauncherSample) -> str:
+    """`accelerate, pid 4711, running`."""
+    end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
+    end = end if launcher.signal is None else f" ({launcher.signal})"
+    return f"{launcher.name}, pid {count(launcher.pid)}, {launcher.state}{end}"
 
 
 def _device_note(view: JobView, status: JobStatus) -> str | None:

@@ -15,9 +15,12 @@ from ddptop_runner.model import (
     Checkpoint,
     GpuSample,
     Imbalance,
+    LauncherSample,
+    Progress,
     RankSample,
 )
 from ddptop_runner.model_words import JobState
+from ddptop_runner.progress.combine import of_snapshot
 from ddptop_runner.registry import JobView
 
 
@@ -50,6 +53,8 @@ class JobRow(Base, frozen=True, kw_only=True):
     """When the next attempt begins; null when none is waited for."""
     set_aside: list[int] = []
     """The job's devices that it goes on without."""
+    progress: Progress | None = None
+    """How far it is; null where nothing said a total."""
 
 
 class JobList(Base, frozen=True, kw_only=True):
@@ -125,6 +130,10 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """The job's devices that it goes on without."""
     previous_cause: Cause | None
     """Why the attempt before this one failed; null where it did not."""
+    launcher: LauncherSample | None
+    """The process that a command started; null of a job whose ranks ddptop starts itself."""
+    progress: Progress | None
+    """How far it is; null where nothing said a total."""
 
 
 def job_row(view: JobView) -> JobRow:
@@ -135,8 +144,8 @@ def job_row(view: JobView) -> JobRow:
         state=view.state,
         host=view.spec.host,
         command=view.command,
-        launcher="ddptop",
-        world_size=view.spec.nproc if snapshot is None else snapshot.world_size,
+        launcher=view.launcher,
+        world_size=view.world_size if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
         step=None if snapshot is None else snapshot.step,
         total_steps=None if snapshot is None else snapshot.total_steps,
@@ -148,6 +157,7 @@ def job_row(view: JobView) -> JobRow:
         policy=None if snapshot is None else snapshot.policy,
         restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
         set_aside=[] if snapshot is None else snapshot.set_aside,
+        progress=None if snapshot is None else of_snapshot(snapshot, view.is_live),
     )
 
 
@@ -229,7 +239,7 @@ def job_status(view: JobView) -> JobStatus:
             attempt=None,
             restarts_used=0,
             restarts_left=spec.max_restarts,
-            world_size=spec.nproc,
+            world_size=view.world_size,
             started_at=spec.created_at,
             ended_at=view.ended_at,
             exit_code=None,
@@ -249,6 +259,8 @@ def job_status(view: JobView) -> JobStatus:
             restarts_refilled=None,
             set_aside=[],
             previous_cause=None,
+            launcher=None,
+            progress=None,
         )
     return JobStatus(
         job=view.job,
@@ -278,4 +290,6 @@ def job_status(view: JobView) -> JobStatus:
         restarts_refilled=snapshot.restarts_refilled,
         set_aside=snapshot.set_aside,
         previous_cause=snapshot.previous_cause,
+        launcher=snapshot.launcher,
+        progress=of_snapshot(snapshot, view.is_live),
     )

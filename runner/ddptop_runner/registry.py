@@ -121,8 +121,8 @@ class JobView:
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks asked for."""
-        return self.spec.nproc
+        """The number of ranks asked for; None of a command, whose ranks are its own affair."""
+        return None if self.spec.is_command else self.spec.nproc
 
     @property
     def command(self) -> str:
@@ -131,8 +131,11 @@ class JobView:
 
     @property
     def launcher(self) -> str:
-        """Always `ddptop`."""
-        return "ddptop"
+        """`ddptop`; of a command who starts its ranks."""
+        if not self.spec.is_command:
+            return "ddptop"
+        seen = None if self.snapshot is None else self.snapshot.launcher
+        return self.spec.launcher or ("python" if seen is None else seen.name)
 
     @functools.cached_property
     def guarded(self) -> bool | None:

@@ -105,11 +105,21 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
     answer = ddptop_cli("ls")
     assert answer.stderr == ""
     rows = [line.split() for line in answer.stdout.splitlines()]
-    assert rows[0] == ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "ETA", "STARTED", "COMMAND"]
+    assert rows[0] == [
+        "JOB",
+        "STATE",
+        "RANKS",
+        "ATTEMPT",
+        "STEP",
+        "DONE",
+        "ETA",
+        "STARTED",
+        "COMMAND",
+    ]
     assert [row[0] for row in rows[1:]] == ["live", "failed", "lost"]
-    assert rows[1][:6] == ["live", "running", "2", "0", "5/90", "2m05s"]
+    assert rows[1][:8] == ["live", "running", "2", "0", "5/90", "5.6", "%", "2m05s"]
     assert answer.stdout.splitlines()[1].endswith("live.py --lr '1 2'")
-    assert rows[3][:6] == ["lost", "lost", "2", "0", "n/a", "n/a"]
+    assert rows[3][:7] == ["lost", "lost", "2", "0", "n/a", "n/a", "n/a"]
     everything = json.loads(ddptop_cli("ls", "--all", "--json").stdout)
     assert {row["job"] for row in everything["jobs"]} == {"old", "failed", "lost", "live"}
     assert everything["jobs"][0]["job"] == "live"

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ddptop_runner.model import Progress
+import msgspec
+
+from ddptop_runner.model import NodeSnapshot, Progress
 from ddptop_runner.model_words import ProgressSource
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
@@ -85,6 +87,22 @@ def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
         eta_s=max(etas, default=None),
         source=slowest.source,
     )
+
+
+def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
+    """How far a job is, as a snapshot has it; one of an older ddptop knows step and total only.
+
+    What has ended has no end ahead of it.
+    """
+    progress, eta_s = snapshot.progress, snapshot.eta_s if is_live else None
+    if progress is not None:
+        return progress if is_live else msgspec.structs.replace(progress, eta_s=None)
+    step, total = snapshot.step, snapshot.total_steps
+    if not total:
+        return None
+    known = step is not None and step <= total
+    fraction = step / total if step is not None and known else None
+    return Progress(step=step, total=total, fraction=fraction, eta_s=eta_s, source="api")
 
 
 def total_steps(progress: Progress | None) -> int | None:

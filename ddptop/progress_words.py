@@ -1,0 +1,64 @@
+"""How far a job is, in words and as a bar of plain text."""
+
+from __future__ import annotations
+
+from ddptop.output import NOT_AVAILABLE, duration
+from ddptop_runner.model import Progress
+
+BAR_CELLS = 20
+_SOURCES = {"api": "ddptop.report", "trainer": "its trainer", "log": "its output"}
+
+
+def share(progress: Progress | None) -> str:
+    """`24.7 %`; n/a where the share is not known."""
+    if progress is None or progress.fraction is None:
+        return NOT_AVAILABLE
+    return f"{shown_percent(progress.fraction):.1f} %"
+
+
+def shown_percent(fraction: float) -> float:
+    """Never 100 before the last step, however near."""
+    return 100.0 if fraction >= 1.0 else min(99.9, 100 * fraction)
+
+
+def step_and_total(progress: Progress | None, step: int | None) -> tuple[str, str | None]:
+    """The step, and the total of the run where that is known.
+
+    `step` is the slowest rank's, of this attempt; a run that was resumed is farther.
+    """
+    total = None
+    if progress is not None and progress.counts == "run" and progress.total is not None:
+        total = str(progress.total)
+        step = progress.step
+    return NOT_AVAILABLE if step is None else str(step), total
+
+
+def place(progress: Progress) -> str:
+    """`step 12,340 of 50,000`, `epoch 2 of 5, step 30 of 100`; empty where neither is known."""
+    parts = []
+    if progress.epoch is not None and (progress.counts != "run" or progress.total is None):
+        number = f"{progress.epoch:g}"
+        parts.append(f"epoch {number}" + (f" of {progress.epochs}" if progress.epochs else ""))
+    if progress.total is not None:
+        unit = "sample" if progress.counts == "samples" else "step"
+        done = NOT_AVAILABLE if progress.step is None else f"{progress.step:,}"
+        parts.append(f"{unit} {done} of {progress.total:,}")
+    return ", ".join(parts)
+
+
+def in_words(progress: Progress | None) -> str | None:
+    """`[#####...............] 24.7 %, step 12,340 of 50,000, 3h27m left, by its output`.
+
+    None where nothing said a total; without a bar where the share is not known.
+    """
+    if progress is None:
+        return None
+    parts = []
+    if progress.fraction is not None:
+        full = int(progress.fraction * BAR_CELLS)
+        parts.append(f"[{'#' * full}{'.' * (BAR_CELLS - full)}] {share(progress)}")
+    parts.append(place(progress))
+    if progress.eta_s is not None:
+        parts.append(f"{duration(progress.eta_s)} left")
+    parts.append(f"by {_SOURCES.get(progress.source, progress.source)}")
+    return ", ".join(part for part in parts if part)

@@ -14,6 +14,7 @@ from ddptop_runner.causes import culprit, paragraph
 from ddptop_runner.causes.culprit import RankEnd
 from ddptop_runner.causes.gpu_memory import gib
 from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
+from ddptop_runner.causes.words import unopened_script
 from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.diagnose import PythonException, RankExit
 from ddptop_runner.hangs import places
@@ -84,6 +85,7 @@ def judge(
         raised,
         hung=cause.kind == "hang",
         kind=cause.kind,
+        unopened=unopened_script(blamed.end.tail),
     )
     return outcome, cause
 

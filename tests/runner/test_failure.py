@@ -14,6 +14,7 @@ from ddptop_runner.kernel_log import KernelLog
 from ddptop_runner.model import Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.rank_table import RankTable
+from ddptop_runner.restarts import policy
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
@@ -186,3 +187,28 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
 def test_a_hang_of_all_ranks_keeps_its_cause():
     cause = Cause(kind="hang", rank=None, summary="The job hung.")
     assert failure.after_hang(cause, RankTable(2, 0.0)) is cause
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n",
+            "the script is gone: there is no /w/train.py",
+        ),
+        (
+            "python: can't open file \"/w/ann's.py\": [Errno 13] Permission denied\n",
+            "the script cannot be read: /w/ann's.py: Permission denied",
+        ),
+        (
+            "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lr\n",
+            "the script refused its arguments (exit status 2)",
+        ),
+    ],
+)
+def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
+    folder = put_job()
+    put_log(folder, 0, said)
+    outcome, _ = failure.judge(folder, 0, table_of(RankExit(0, 7, 2, 1.0)), 1.0, oom=quiet)
+    decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
+    assert (decision.reason, decision.restart, decision.requeue) == (reason, False, False)

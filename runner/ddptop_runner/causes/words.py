@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 
@@ -185,6 +186,22 @@ def victim_of(exception: PythonException | None, tail: str) -> int:
         return victim_of_text(f"{exception.type}: {exception.whole_message}")
     weight = victim_of_text(tail)
     return NOT_A_VICTIM if weight == MAYBE_LOST else weight
+
+
+_UNOPENED = re.compile(
+    r"""can't open file (?P<quote>['"])(?P<path>.+)(?P=quote): """
+    r"\[Errno (?P<number>\d+)\] (?P<why>.+)"
+)
+
+
+def unopened_script(tail: str) -> str | None:
+    """What Python says of a script that it cannot read; None where it read it."""
+    found = _UNOPENED.search(tail)
+    if found is None:
+        return None
+    if int(found["number"]) == errno.ENOENT:
+        return f"the script is gone: there is no {found['path']}"
+    return f"the script cannot be read: {found['path']}: {found['why'].strip()}"
 
 
 def missing_at_barrier(exception: PythonException | None) -> int | None:

@@ -89,6 +89,8 @@ class AttemptOutcome:
     """The step of the whole training that its last checkpoint holds."""
     startup_s: float | None = None
     """From its start to its first step."""
+    unopened: str | None = None
+    """Why Python could not read the script, which ends as bad arguments do."""
 
     @property
     def never_came_up(self) -> bool:
@@ -277,7 +279,7 @@ def _will_fail_again(history: History) -> Decision | None:
             reason = f"{last.exception.type} will be raised again"
             return Decision(restart=False, reason=reason, requeue=False)
         if last.exception is None and last.exit_code == USAGE_EXIT_CODE:
-            reason = "the script refused its arguments (exit status 2)"
+            reason = last.unopened or "the script refused its arguments (exit status 2)"
             return Decision(restart=False, reason=reason, requeue=False)
     rule = RULES[last.failure_class]
     if rule.tries is None or _may_be_transient(last):

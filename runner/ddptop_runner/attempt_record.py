@@ -30,6 +30,9 @@ from ddptop_runner.story import Story
 
 Message = dict[str, Any]
 
+EXITS_TOLD_S = 1.5
+"""How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
+
 
 class Surroundings(Protocol):
     """What the group needs of the supervisor."""
@@ -267,6 +270,14 @@ class AttemptRecord:
         if self._met_ranks is None:
             self._met_ranks = ProcessWatch(self._met_rank_ended)
         self._met_ranks.watch(record.process)
+
+    async def _met_ranks_told(self) -> None:
+        """Wait a moment for how the ranks of a command that have ended did so."""
+        deadline_s = boottime_s() + EXITS_TOLD_S
+        while self.table.launcher is not None and boottime_s() < deadline_s:
+            if all(procs.is_alive(record.process) for record in self.table.ranks_alive()):
+                return
+            await asyncio.sleep(0.02)
 
     def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
         record = self.table.of_pid(process.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,15 +12,21 @@ import msgspec
 
 from ddptop_runner import diagnose, evidence, evidence_folder, procs
 from ddptop_runner.causes import culprit, paragraph
-from ddptop_runner.causes.culprit import RankEnd
+from ddptop_runner.causes.culprit import RAISED_CODES, RankEnd
 from ddptop_runner.causes.gpu_memory import gib
 from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
 from ddptop_runner.causes.words import unopened_script
 from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.diagnose import PythonException, RankExit
 from ddptop_runner.hangs import places
+from ddptop_runner.launched.ends import (
+    by_themselves,
+    ended_well,
+    exception_in_log,
+    exception_in_words,
+)
 from ddptop_runner.log_end import log_end
-from ddptop_runner.model import Cause, GpuSample, NodeSnapshot, decode_snapshot
+from ddptop_runner.model import LAUNCHER, Cause, GpuSample, NodeSnapshot, decode_snapshot
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.rank_record import RankRecord
@@ -61,6 +68,8 @@ def judge(
         if record.exit is not None
     ]
     steps = table.most_steps()
+    if table.launcher is not None:
+        ends = _ends_in_command(folder, attempt, table.launcher, ends)
     blamed = culprit.find(ends)
     if blamed is None:
         summary = "The worker group ended; nobody saw why."
@@ -90,6 +99,22 @@ def judge(
     return outcome, cause
 
 
+def _ends_in_command(
+    folder: RunFolder, attempt: int, launcher: RankRecord, ranks: Sequence[RankEnd]
+) -> list[RankEnd]:
+    """The ends to blame one of: those of ranks, or the command's where none failed by itself."""
+    tail = log_end(folder.log_file(attempt, LAUNCHER))
+    over_s = None if launcher.exit is None else launcher.exit.at_boottime_s
+    ends = by_themselves([end for end in ranks if not ended_well(end)], over_s)
+    if launcher.exit is not None and not any(end.failed for end in ends):
+        return [RankEnd(launcher.exit, exception=exception_in_log(tail), tail=tail)]
+    untold = [end for end in ends if end.failed and end.exception is None]
+    if untold and untold[0].exit_code in RAISED_CODES:  # its probe did not say why
+        told = dataclasses.replace(untold[0], exception=exception_in_log(tail))
+        return [told if end is untold[0] else end for end in ends]
+    return ends
+
+
 def _snapshot(kept: Path | None) -> NodeSnapshot | None:
     """The snapshot of the moment when the evidence was taken."""
     if kept is None:
@@ -110,6 +135,7 @@ def _end(
 ) -> RankEnd:
     """All that is known of one rank's end; of one that we ended, what was so before any signal."""
     log = folder.log_file(attempt, record.rank)
+    is_shared = record.rank_source is not None  # of a command: all ranks write to one log
     error_file = log.with_name(f"rank-{record.rank}.error.json")
     if exit_.ended_by_us:
         tail = _text(kept, f"tail-rank-{record.rank}.txt")
@@ -121,12 +147,14 @@ def _end(
     exception = None
     if exit_.failed or exit_.ended_by_us:
         exception = _of_error_file(error_file) or last_exception(tail)
+        exception = exception or exception_in_words(record.raised, record.raised_at)
     samples = [] if snapshot is None else snapshot.ranks
     gpu = next((sample.gpu for sample in samples if sample.rank == record.rank), None)
     return RankEnd(
         exit=exit_,
         exception=exception,
         tail=tail,
+        has_log=not is_shared,
         step=record.steps,
         stands_at=record.stands_at,
         crashed_at=_crashed_at(folder, attempt, exit_),

@@ -14,13 +14,14 @@ from typing import Any
 
 from ddptop_runner import procs, sweep
 from ddptop_runner.alerts import Finding
-from ddptop_runner.attempt_record import Message
+from ddptop_runner.attempt_record import EXITS_TOLD_S, Message
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.errors import ControlError
 from ddptop_runner.gpus.names import names_of
 from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.group_failures import BAD_END_GRACE_S
 from ddptop_runner.group_memory import Ending
+from ddptop_runner.launched import tree
 from ddptop_runner.model import RankSample
 from ddptop_runner.saves import request
 from ddptop_runner.spec import Device
@@ -28,8 +29,6 @@ from ddptop_runner.sweep import LEFTOVER_GRACE_S
 
 AGENT_EXIT_S = 5.0
 """How long the agent may take to end once its ranks have."""
-EXITS_TOLD_S = 1.0
-"""How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
 STARTED_AFTER_S = 30.0
 """A group that lives this long counts as running even if its script takes no optimizer steps."""
 
@@ -101,12 +100,13 @@ class Group(GroupAlone):
                 )
         if self._spec.is_command:  # whom it started may go on without it
             await self._processes.end_leftovers(self.attempt)
+            await self._met_ranks_told()
         restart = await self._decide_after_failure()
         self._answer(question, restart=restart, restarts_left=self.restarts_left)
 
     async def _answer_group_stopped(self, question: Message) -> None:
         if self._spec.is_command:
-            await sweep.end(self._processes.everything_started(), BAD_END_GRACE_S)
+            await self._end_tree(BAD_END_GRACE_S)
         await self._processes.end_leftovers(self.attempt)
         if not self._new_agent_wanted and self.ending is None:
             await self._wait_for_memory()
@@ -215,6 +215,15 @@ class Group(GroupAlone):
         else:
             self._around.spawn(self._restart_without_agent())
 
+    async def _end_tree(self, grace_s: float) -> None:
+        """End a command and all that it started."""
+        ranks = {
+            record.pid: record.frameworks
+            for record in self.table.ranks_alive()
+            if record.pid is not None
+        }
+        await tree.end(self._processes.everything_started, ranks, grace_s)
+
     async def _end_ranks(self, grace_s: float) -> None:
         """Ranks first, by themselves, so that one which saves its work still has its children."""
         self._ending_ranks_at_s = boottime_s()
@@ -222,10 +231,11 @@ class Group(GroupAlone):
         if self._send_to_agent is not None:
             self._send_to_agent({"type": "stopping"})
         ranks = [record.process for record in self.table.alive() if record.process is not None]
-        if self._spec.is_command:
-            ranks = self._processes.everything_started()
         self._in_grace = True
-        await sweep.end(ranks, grace_s)
+        if self._spec.is_command:
+            await self._end_tree(grace_s)
+        else:
+            await sweep.end(ranks, grace_s)
         self._in_grace = False
         await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
         if self.agent_pid is not None:
@@ -252,6 +262,7 @@ class Group(GroupAlone):
             return
         self._concluding = True
         await self._processes.end_leftovers(self.attempt, with_agent=True)
+        await self._met_ranks_told()
         self.tell_checkpoint(at_once=True)
         request.withdraw(self._folder)
         ending = self.ending or Ending("finished")

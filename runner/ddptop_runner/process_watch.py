@@ -50,13 +50,15 @@ def status_by_pidfd(pidfd: int) -> int | None:
 def status_of_zombie(pid: int) -> int | None:
     """The return code of a dead process that nobody has reaped yet; None where not told.
 
-    A 0 is not believed: /proc shows it as well to those who may not know.
+    /proc shows a 0 as well to those who may not know; they may not read `io` either.
     """
     fields = procs.stat_fields(pid)
     if fields is None or fields[0] != "Z" or len(fields) < 50:
         return None
     wait_status = int(fields[49])
-    return returncode_of(wait_status) if wait_status else None
+    if not wait_status and procs.written_bytes(pid) is None:
+        return None
+    return returncode_of(wait_status)
 
 
 class ProcessWatch:

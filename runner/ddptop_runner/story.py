@@ -49,5 +49,6 @@ class Story:
 def _key(event: Event) -> tuple[object, ...]:
     """What makes two events the same: an attempt fails once, a rank of it exits once."""
     rank = event.rank if event.type.startswith("rank_") else None
-    pid = event.pid if event.type == "alert" else None
+    # a launcher may start its ranks anew within an attempt
+    pid = event.pid if rank is not None or event.type == "alert" else None
     return (event.type, event.attempt, rank, pid)

@@ -57,12 +57,13 @@ async def end(processes: Iterable[ProcessId], grace_s: float) -> list[ProcessId]
     if grace_s > 0:
         procs.signal_all(left, signal.SIGTERM)
         procs.signal_all(left, signal.SIGCONT)
-        left = await _wait(left, grace_s)
+        left = await wait_for(left, grace_s)
     procs.signal_all(left, signal.SIGKILL)
-    return await _wait(left, KILL_WAIT_S)
+    return await wait_for(left, KILL_WAIT_S)
 
 
-async def _wait(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:
+async def wait_for(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
+    """Wait until they have ended; those that live after `timeout_s`."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
     left = alive(processes)

@@ -46,6 +46,8 @@ class RankEnd:
     """Machine index of its own device."""
     peak_bytes: int | None = None
     """The most device memory that it was seen with."""
+    has_log: bool = True
+    """Whether it had a log of its own: the ranks of a command write to one."""
 
     @property
     def rank(self) -> int:

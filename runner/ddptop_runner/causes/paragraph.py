@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddptop_runner.causes import gpu_memory, words
 from ddptop_runner.causes.culprit import Culprit, RankEnd, last_lines
 from ddptop_runner.diagnose import PythonException, clipped
-from ddptop_runner.model import Cause
+from ddptop_runner.model import LAUNCHER, Cause
 from ddptop_runner.oom import OomFinding
 
 LONGEST = 600
@@ -80,7 +80,7 @@ def cause_of(
     left = culprit.how == "left"
     return Cause(
         kind=kind,
-        rank=end.rank,
+        rank=None if end.rank == LAUNCHER else end.rank,
         signal=None if left else status.signal,
         exit_code=0 if left else status.exit_code,
         summary=clipped(summary, LONGEST * 2),
@@ -126,7 +126,8 @@ def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
 
 
 def _who(end: RankEnd) -> str:
-    return f"Rank {end.rank} (pid {end.exit.pid})"
+    who = "The command" if end.rank == LAUNCHER else f"Rank {end.rank}"
+    return f"{who} (pid {end.exit.pid})"
 
 
 def _at_step(end: RankEnd) -> str:
@@ -216,7 +217,10 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
         told.say(_sentence(words.exit_code_in_words(end.exit_code)))
     known = words.known_error(last_lines(end.tail))
     last = words.last_words(end.tail)
-    told.say("Its log is empty." if last is None else f"Its last words: {clipped(last, quoted)!r}.")
+    if last is not None:
+        told.say(f"Its last words: {clipped(last, quoted)!r}.")
+    elif end.has_log:
+        told.say("Its log is empty.")
     if known is not None and (end.signal is not None or end.exit_code == 1):
         told.kind = known.kind or told.kind
         told.say(known.words)

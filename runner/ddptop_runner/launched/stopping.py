@@ -1,0 +1,67 @@
+"""How a job's processes are asked to end, and in which order: pure.
+
+Ranks first, by themselves, so that one which saves its work still has its data loaders, and no
+launcher that kills it, interrupts it or starts it anew meanwhile: launchers are paused. They are
+woken when half of the grace is over, because a rank may write to a pipe that only they empty. Once
+the ranks are gone everything else is asked to end, and at last all that is left is killed.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+LEFTOVER_GRACE_S = 2.0
+"""For what has nothing to save: launchers, data loaders, shells."""
+TRAP_SIGTERM = frozenset({"lightning"})
+"""Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Signals, and the wait for their effect. Left out where nobody is left to be waited for."""
+
+    signals: tuple[signal.Signals, ...]
+    pids: tuple[int, ...] | None
+    """Whom they are sent to; None: every process of the job that is left."""
+    wait_s: float = 0.0
+    """At most, until `until` have ended."""
+    until: tuple[int, ...] | None = None
+    """None: every process of the job."""
+
+
+def ask_to_end(frameworks: Collection[str]) -> signal.Signals:
+    """The signal that makes a rank end well.
+
+    Args:
+        frameworks: those that it has imported.
+    """
+    return signal.SIGTERM if TRAP_SIGTERM.isdisjoint(frameworks) else signal.SIGINT
+
+
+def plan(
+    ranks: Mapping[int, Collection[str]], launchers: Sequence[int], grace_s: float
+) -> list[Step]:
+    """What to send, to whom, and for how long to wait.
+
+    Args:
+        ranks: by pid, the frameworks of each living rank.
+        launchers: the processes above them that are no ranks.
+        grace_s: how long ranks may take; 0 kills at once.
+    """
+    if grace_s <= 0:
+        return []
+    if not ranks:
+        return [Step((signal.SIGTERM, signal.SIGCONT), None, grace_s)]
+    pids = tuple(ranks)
+    steps = [Step((signal.SIGSTOP,), tuple(launchers))] if launchers else []
+    for number in dict.fromkeys(map(ask_to_end, ranks.values())):
+        theirs = tuple(pid for pid, frameworks in ranks.items() if ask_to_end(frameworks) == number)
+        steps.append(Step((number, signal.SIGCONT), theirs))
+    woken_s = grace_s / 2 if launchers else 0.0
+    steps.append(Step((), (), grace_s - woken_s, until=pids))
+    if launchers:
+        steps.append(Step((signal.SIGCONT,), tuple(launchers), woken_s, until=pids))
+    steps.append(Step((signal.SIGTERM, signal.SIGCONT), None, min(grace_s, LEFTOVER_GRACE_S)))
+    return steps

@@ -1,0 +1,41 @@
+"""Who is asked to end, by which signal, and in which order."""
+
+from __future__ import annotations
+
+from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM
+
+from ddptop_runner.launched.stopping import Step, plan
+
+
+def test_ranks_have_their_grace_while_their_launcher_is_paused():
+    steps = plan({11: [], 12: []}, [10], 30.0)
+    assert steps == [
+        Step((SIGSTOP,), (10,)),
+        Step((SIGTERM, SIGCONT), (11, 12)),
+        Step((), (), 15.0, until=(11, 12)),
+        Step((SIGCONT,), (10,), 15.0, until=(11, 12)),
+        Step((SIGTERM, SIGCONT), None, 2.0),
+    ]
+
+
+def test_one_process_that_is_rank_and_launcher_is_asked_once():
+    steps = plan({10: []}, [], 30.0)
+    assert steps[0] == Step((SIGTERM, SIGCONT), (10,))
+    assert [step.wait_s for step in steps] == [0.0, 30.0, 2.0]
+
+
+def test_lightning_traps_sigterm_and_ends_on_sigint():
+    steps = plan({10: ["lightning"], 11: ["torch", "lightning"], 12: []}, [], 30.0)
+    assert steps[:2] == [Step((SIGINT, SIGCONT), (10, 11)), Step((SIGTERM, SIGCONT), (12,))]
+
+
+def test_while_no_rank_is_known_everyone_has_the_grace():
+    assert plan({}, [], 30.0) == [Step((SIGTERM, SIGCONT), None, 30.0)]
+
+
+def test_a_kill_asks_nobody():
+    assert plan({11: []}, [10], 0.0) == []
+
+
+def test_a_short_grace_is_not_made_longer():
+    assert sum(step.wait_s for step in plan({11: []}, [10], 1.0)) == 2.0

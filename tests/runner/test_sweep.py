@@ -229,6 +229,6 @@ async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monke
         return list(processes)
 
     monkeypatch.setattr(procs, "signal_process", lambda process, number: False)
-    monkeypatch.setattr(sweep, "_wait", in_vain)
+    monkeypatch.setattr(sweep, "wait_for", in_vain)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
     assert story.told == [("alert", f"pid {rank.pid} cannot be ended: stuck in the kernel")]

@@ -8,6 +8,7 @@ from ddptop.output import put, say
 from ddptop.unguarded import taken_up
 from ddptop_runner import commands
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.paths import owner_in_words, owner_name
 from ddptop_runner.registry import JobView, resolve
 
 
@@ -17,7 +18,7 @@ def run(job: str | None, rank: int | None) -> int:
     if not view.is_live:
         return _print_stored(view, rank)
     for entry in commands.stacks(view, rank)["stacks"]:
-        put(f"--- rank {entry['rank']} (pid {entry['pid']}) ---")
+        put(f"--- {owner_in_words(entry['rank'])} (pid {entry['pid']}) ---")
         put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
     return 0
 
@@ -28,7 +29,7 @@ def stored_files(view: JobView, rank: int | None) -> list[Path]:
     if not folders:
         return []
     last = max(folders, key=lambda path: path.stat().st_mtime)
-    return sorted(last.glob(f"stacks-rank-{'*' if rank is None else rank}.txt"))
+    return sorted(last.glob(f"stacks-{'*' if rank is None else owner_name(rank)}.txt"))
 
 
 def _print_stored(view: JobView, rank: int | None) -> int:

@@ -35,8 +35,8 @@ from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.logs import last_lines
-from ddptop_runner.model import Event
+from ddptop_runner.log_follow import last_words
+from ddptop_runner.model import LAUNCHER, Event
 from ddptop_runner.registry import AnyJob, JobView
 
 JOIN_S = 2.0
@@ -132,7 +132,7 @@ class Collector:
         read: LogRead | None = None
         if isinstance(view, ForeignView) and wish.follow:
             read = self._foreign.log(view, wish.log_rank, wish.viewer)
-        elif isinstance(view, JobView) and wish.log_rank is not None:
+        elif isinstance(view, JobView) and _has_log(view, wish):
             read = self._log.read(view, wish.log_rank, wish.viewer)
         else:
             self._log.close()
@@ -210,14 +210,21 @@ class Collector:
         )
 
     def _cause_tail(self, view: JobView) -> tuple[str, ...]:
-        """Last lines of the rank that failed first; read once per failure."""
+        """Last lines of the rank that failed first, or of a command; read once per failure."""
         snapshot = view.snapshot
-        if snapshot is None or snapshot.cause is None or snapshot.cause.rank is None:
+        if snapshot is None or snapshot.cause is None:
             return ()
-        path = view.folder.log_file(snapshot.attempt or 0, snapshot.cause.rank)
+        rank, attempt = snapshot.cause.rank, snapshot.attempt or 0
+        if rank is None and not view.spec.is_command:
+            return ()
+        path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
         if self._cause is None or self._cause[0] != path:
-            self._cause = (path, tuple(last_lines(path, CAUSE_LINES)))
+            self._cause = (path, tuple(last_words(view.folder, attempt, rank, CAUSE_LINES)))
         return self._cause[1]
+
+
+def _has_log(view: JobView, wish: Wish) -> bool:
+    return wish.log_rank is not None or (wish.follow and view.spec.is_command)
 
 
 def owners(views: Iterable[AnyJob]) -> dict[int, tuple[str, int | None]]:

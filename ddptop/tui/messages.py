@@ -38,7 +38,7 @@ class LogKey:
     job: str
     job_id: str
     rank: int | None
-    """None is the output of a foreign job as a whole."""
+    """None is the output of a foreign job or of a command as a whole."""
     viewer: int
     """The `Wish.viewer` that it is read for."""
 
@@ -53,6 +53,8 @@ class LogRead(Message):
     """Whether these are the first lines: what was shown before belongs to something else."""
     partial: str = ""
     """The line that has not ended yet, such as a progress bar."""
+    whole: bool = False
+    """Whether these are lines of all ranks of a command, which do not say whose they are."""
 
 
 @dataclass

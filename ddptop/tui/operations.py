@@ -17,6 +17,7 @@ from ddptop_runner.foreign import signals
 from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.logs import sanitize
+from ddptop_runner.paths import owner_in_words
 from ddptop_runner.registry import AnyJob, JobView
 from ddptop_runner.saves import wanted
 
@@ -75,6 +76,8 @@ def _signalled(view: ForeignView, action: signals.Action) -> Operation:
 
 def _ranks(view: JobView) -> str:
     size = view.snapshot.world_size if view.snapshot is not None else None
+    if view.spec.is_command:
+        return f"every process of {view.spec.launcher or 'the command'}"
     number = size or view.spec.nproc
     return "its rank" if number == 1 else f"all {number} ranks"
 
@@ -191,7 +194,7 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
         entries = commands.stacks(view)["stacks"]
         return [
             (
-                f"rank {entry['rank']}   pid {entry['pid'] or 'n/a'}",
+                f"{owner_in_words(entry['rank'])}   pid {entry['pid'] or 'n/a'}",
                 _clean(
                     entry["text"] or f"no stacks: {entry['note'] or 'no reason given'}"
                 ).rstrip(),

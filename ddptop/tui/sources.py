@@ -28,7 +28,7 @@ from ddptop_runner.errors import DamagedFileError
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.log_follow import LogFollower
 from ddptop_runner.logs import LogLine
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.model import LAUNCHER, Event, GpuSample
 from ddptop_runner.paths import RunFolder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 
@@ -167,13 +167,22 @@ class LogSource:
         self._follower: LogFollower | None = None
         self._partial = ""
 
-    def read(self, view: JobView, rank: int, viewer: int) -> LogRead | None:
-        """What is new since the last look, or None; first the last lines."""
+    def read(self, view: JobView, rank: int | None, viewer: int) -> LogRead | None:
+        """What is new since the last look, or None; first the last lines.
+
+        Of a command `rank` may be None, for all that it wrote.
+        """
         key = LogKey(view.job, view.spec.job_id, rank, viewer)
         anew = key != self._key
+        shared = view.spec.is_command
         if anew or self._follower is None:
             self.close()
-            self._follower = LogFollower(view.folder, [rank], tail=self.FIRST_LINES)
+            self._follower = LogFollower(
+                view.folder,
+                [LAUNCHER if rank is None else rank],
+                tail=self.FIRST_LINES,
+                speaker=rank if shared else None,
+            )
             self._key = key
         lines: list[LogLine] = []
         for _ in range(self.MOST_READS):
@@ -181,11 +190,13 @@ class LogSource:
             lines += new
             if not new:
                 break
-        partial = self._follower.partial().get(rank, "")
+        log = LAUNCHER if shared or rank is None else rank
+        partial = self._follower.partial().get(log, "")
         if not lines and not anew and partial == self._partial:
             return None
         self._partial = partial
-        return LogRead(key, [one.text for one in lines], anew, partial)
+        whole = shared and not self._follower.is_tagged
+        return LogRead(key, [one.text for one in lines], anew, partial, whole)
 
     def close(self) -> None:
         """Let go of the file; the next reader gets the last lines again."""

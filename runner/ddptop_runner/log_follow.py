@@ -15,7 +15,7 @@ from ddptop_runner import log_tags
 from ddptop_runner.log_clean import LineCleaner
 from ddptop_runner.log_ranges import BLOCK_BYTES, LogFile
 from ddptop_runner.log_tags import RankFilter
-from ddptop_runner.logs import MAX_TAIL_BYTES, LogLine, attempts, ranks, separator
+from ddptop_runner.logs import MAX_TAIL_BYTES, LogLine, attempts, last_lines, ranks, separator
 from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
 
@@ -108,6 +108,11 @@ class ByteFollower:
         self._attempt: int | None = None
         self._logs: dict[int, _OpenLog] = {}
         self._former: list[_OpenLog] = []
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether lines of the launcher's log were seen to say whose they are."""
+        return any(log.filter is not None and log.filter.is_tagged for log in self._logs.values())
 
     def __enter__(self) -> ByteFollower:
         return self
@@ -205,6 +210,11 @@ class LogFollower:
         self._source = ByteFollower(folder, only, attempt, is_over, tail, limit, speaker)
         self._cleaners: dict[tuple[int, int], LineCleaner] = {}
 
+    @property
+    def is_tagged(self) -> bool:
+        """As of `ByteFollower`."""
+        return self._source.is_tagged
+
     def __iter__(self) -> Iterator[LogLine]:
         """Lines as they come, until the job is over and everything was read."""
         for lines in self.batches():
@@ -258,3 +268,19 @@ class LogFollower:
         ]
         self._cleaners.clear()
         return lines
+
+
+def last_words(folder: RunFolder, attempt: int, rank: int | None, count: int) -> list[str]:
+    """The last lines of one rank in an attempt, cleaned; none where there is no log.
+
+    Args:
+        folder: the job's.
+        attempt: which.
+        rank: whose; of a command, whose ranks have no logs of their own, its lines of the one log,
+            or all where they do not say whose they are. None: what a command wrote.
+        count: so many lines.
+    """
+    if rank is not None and folder.log_file(attempt, rank).exists():
+        return last_lines(folder.log_file(attempt, rank), count)
+    follower = LogFollower(folder, [LAUNCHER], attempt, lambda: True, count, rank)
+    return [line.text for line in follower][-count:]

@@ -200,7 +200,21 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
         "the job's worst imbalance, and of what: mem, util, watt or step; ▲ ▼ mark a rank's "
         "figure that lies far above or below its job's median",
     ),
-    ("by", "who started the ranks: ddptop, torchrun, mp.spawn ...; before it another user's name"),
+    (
+        "Σ4  μ4",
+        "the loss is the sum, or the mean, of 4 backward passes: gradient accumulation, undone",
+    ),
+    (
+        "launcher",
+        "the process that a command (launch -- COMMAND) started; its ranks are found by their "
+        "probes or in its tree, its CPU and RSS are of the whole tree",
+    ),
+    ("replicas", "devices that one process trains on (DataParallel): none has a loss of its own"),
+    (
+        "by",
+        "who started the ranks: ddptop, torchrun, mp.spawn ..., ↳ one that ddptop launched; before "
+        "it another user's name",
+    ),
     ("cuda:1", "the name by which the rank's own process knows its device, which is not its index"),
     ("spare rows", "rows of device memory that replaced failing ones (remapped rows)"),
     ("slowed", "the driver holds the clocks down, and says why: heat, power, the board"),

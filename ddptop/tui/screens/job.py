@@ -13,6 +13,7 @@ from ddptop.tui.render.chart import MODES, ChartMode, ChartOptions
 from ddptop.tui.render.devices import rank_holder
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import about
+from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
@@ -25,7 +26,7 @@ from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import PAGES, Pages
 from ddptop.tui.widgets.rank_table import RankTable
-from ddptop.tui.widgets.table import HEAD_LINES, Table
+from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, Cause
@@ -174,7 +175,8 @@ class JobScreen(JobCommands):
         self._events.show(detail.events)
         attempt = state.attempt if state is not None else None
         output = view.output or "n/a" if isinstance(view, ForeignView) else None
-        self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output)
+        launcher = launcher_name(view) if output is None else None
+        self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output, launcher)
 
     def _show_cause(self, detail: JobDetail) -> Cause | None:
         """Why the job ended, which is returned, or why its attempt before failed."""
@@ -204,6 +206,8 @@ class JobScreen(JobCommands):
         panel = self._devices
         if state is None:
             panel.show_machine(snapshot.machine, None)
+        elif not state.gpus and not state.ranks and state.launcher is not None:
+            panel.show_machine(snapshot.machine, state.device_note)
         elif state.gpus:
             holder = rank_holder(detail.view)
             panel.show_devices(
@@ -224,9 +228,7 @@ class JobScreen(JobCommands):
         if self.page == "devices":
             wanted = min(self._devices.rows_wanted(), max(6, self.size.height // 2))
         else:
-            detail = self.detail
-            state = detail.view.snapshot if detail is not None else None
-            rows = HEAD_LINES + max(1, len(state.ranks) if state is not None else 1)
+            rows = self.ranks.rows_wanted()
             if not self.has_class("-narrow") and not self.has_class("-short"):
                 rows = max(rows, self._devices.rows_wanted())
             wanted = min(rows, max(5, int(self.size.height * TOP_SHARE)))

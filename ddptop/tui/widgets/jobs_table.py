@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.foreign import unreadable_line
+from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.rows import job_row
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
@@ -32,7 +33,7 @@ COLUMNS = (
     Column("command", " command", 14, drop=9, flex=True),
 )
 ONLY_OWN = tuple(column for column in COLUMNS if column.key != "by")
-"""While every job is ddptop's own."""
+"""While ddptop itself starts the ranks of every job."""
 
 EMPTY = """no jobs yet: nothing that trains was found on this machine
 
@@ -60,8 +61,10 @@ class JobsTable(Table):
     ) -> None:
         """Take a new look at the jobs, and at what could not be looked at."""
         self._unreadable = unreadable
-        foreign = any(isinstance(view, ForeignView) for view in views)
-        self._columns = COLUMNS if foreign else ONLY_OWN
+        by_others = any(
+            isinstance(view, ForeignView) or launcher_name(view) is not None for view in views
+        )
+        self._columns = COLUMNS if by_others else ONLY_OWN
         rows = [(view.job, job_row(view, now, self._me)) for view in views]
         self.set_rows(rows, self._count(views))
 

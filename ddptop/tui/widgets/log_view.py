@@ -73,6 +73,7 @@ class LogView(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="log")
+        self._whole = False
         self._pager = _Lines(max_lines=MAX_LINES, highlight=False)
         self._title = _LogTitle()
         self._partial = _Partial()
@@ -89,11 +90,22 @@ class LogView(Vertical):
         return self._pager
 
     def show_title(
-        self, rank: int | None, attempt: int | None, following: bool, output: str | None = None
+        self,
+        rank: int | None,
+        attempt: int | None,
+        following: bool,
+        output: str | None = None,
+        launcher: str | None = None,
     ) -> None:
-        """Say whose log it is; `output` says where a foreign job writes."""
+        """Say whose log it is; `output` says where a foreign job writes.
+
+        Of a command, whose launcher is named, a rank has no log but perhaps lines of the one log.
+        """
         kind = "log" if output is None else "output"
-        self._title.title = kind if rank is None else f"{kind} of rank {rank}"
+        whose = "" if rank is None else f" of rank {rank}"
+        if launcher is not None and (rank is None or self._whole):
+            whose = f" of {launcher}" if rank is None else f" of {launcher}, all ranks"
+        self._title.title = f"{kind}{whose}"
         text = output or ("" if attempt is None else f"attempt {attempt}")
         if following and not self._pager.following:
             text += ", not following: G goes to the end"
@@ -102,6 +114,7 @@ class LogView(Vertical):
 
     def take(self, message: LogRead) -> None:
         """Add lines, or begin anew."""
+        self._whole = message.whole
         if message.restarted:
             self._pager.clear()
         self._partial.text = message.partial

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 
-from ddptop.tui.render.columns import Column
+from ddptop.tui.render.columns import GAP, Column
+from ddptop.tui.render.launched import (
+    is_rank_too,
+    launcher_figures,
+    launcher_state,
+    parts_text,
+    rank_detail,
+    waiting_text,
+)
 from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.text import Line, Span, cells_of, fit, join, line, pad
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import LauncherSample, RankSample
+
+LAUNCHER_ROW = "launcher"
+"""The key of the row above the ranks, where a command has one."""
 
 _RANK = Column("rank", "rank", 4, ">")
 _STATE = Column("state", "state", 10)
 _LOSS = Column("loss", "loss", 7, ">")
+_LABELLED_LOSS = Column("loss", "loss", 11, ">")
+"""With the number of its parts."""
 _MEMORY = (Column("mem", "memory ", 9, ">", drop=5), Column("mem_vs", "vs med", 6, ">", drop=13))
 _UTIL = (Column("util", "util ", 6, ">", drop=6), Column("util_vs", "vs med", 6, ">", drop=14))
 _POWER = (Column("power", "power ", 6, ">", drop=7), Column("power_vs", "vs med", 6, ">", drop=15))
@@ -78,11 +92,40 @@ class RankTable(Table):
 
     def __init__(self) -> None:
         super().__init__("ranks", COLUMNS, empty="no rank has started", id="ranks")
+        self._launcher: LauncherSample | None = None
+        self._by_rank: dict[int, RankSample] = {}
+        self._has_details = False
+        self._waiting = ""
 
     @property
     def rank(self) -> int | None:
-        """The chosen rank."""
-        return None if self.cursor_key is None else int(self.cursor_key)
+        """The chosen rank; None while there is none, and while the launcher's row is chosen."""
+        return int(self.cursor_key) if self.cursor_key not in (None, LAUNCHER_ROW) else None
+
+    def foot(self, width: int) -> Line:
+        """What the columns do not tell of the chosen rank, or what is waited for."""
+        if self._waiting:
+            return line((f" {self._waiting}", "busy"))
+        if self.rank is None or self.rank not in self._by_rank:
+            return line((" what all ranks wrote: press l", "dim")) if self._launcher else ()
+        detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
+        return detail or ((" ", ""),) if self._launcher or self._has_details else ()
+
+    def line_of(
+        self, key: str, row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int
+    ) -> Line:
+        """The launcher's row begins with its name, and its figures stand where there is room."""
+        if key != LAUNCHER_ROW or self._launcher is None:
+            return super().line_of(key, row, layout, width)
+        state_at = 1
+        for column, cells in layout:
+            if column.key == "state":
+                break
+            state_at += cells + GAP
+        name = f" {self._launcher.name} "
+        head = pad(name, max(state_at, cells_of(name)))
+        figures = join(launcher_figures(self._launcher), "   ")
+        return fit((*line((head, "strong"), row["state"], "   "), *figures), width)
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""
@@ -100,10 +143,24 @@ class RankTable(Table):
             )
             for rank in ranks
         ]
+        launcher = None if snapshot is None else snapshot.launcher
+        if launcher is not None and not is_rank_too(launcher, ranks):
+            rows.insert(0, (LAUNCHER_ROW, {"state": launcher_state(launcher)}))
+        self._launcher = launcher
+        self._waiting = "" if snapshot is None else waiting_text(detail.view, snapshot)
+        self._by_rank = {rank.rank: rank for rank in ranks}
+        self._has_details = any(rank_detail(rank, launcher, 1000) for rank in ranks)
         self.set_rows(rows, note)
 
 
 def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
+    columns = _columns_of(ranks, foreign)
+    if not any(parts_text(rank) for rank in ranks):
+        return columns
+    return tuple(_LABELLED_LOSS if column.key == "loss" else column for column in columns)
+
+
+def _columns_of(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
     on_devices = any(rank.gpu is not None or rank.gpus for rank in ranks)
     if foreign:
         columns = FOREIGN_COLUMNS if on_devices else FOREIGN_CPU_COLUMNS

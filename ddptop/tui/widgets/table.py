@@ -108,11 +108,17 @@ class Table(LinesView, can_focus=True):
 
     def rows_wanted(self) -> int:
         """Rows that show everything."""
-        return HEAD_LINES + len(self._rows) + bool(self.foot(self.size.width))
+        return HEAD_LINES + max(1, len(self._rows)) + bool(self.foot(self.size.width))
 
     def foot(self, width: int) -> Line:
         """A line below the rows that is always visible; empty takes no room."""
         return ()
+
+    def line_of(
+        self, key: str, row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int
+    ) -> Line:
+        """One row in exactly `width` cells."""
+        return row_line(row, layout, width)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title, column names and the rows around the cursor."""
@@ -135,7 +141,7 @@ class Table(LinesView, can_focus=True):
             return [*lines[: height - 2], (), foot] if foot else lines
         lines.append(row_line({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
         shown = self._rows[self._top : self._top + visible]
-        lines += [row_line(row, layout, width) for _, row in shown]
+        lines += [self.line_of(key, row, layout, width) for key, row in shown]
         return [*lines, *[()] * (visible - len(shown)), foot] if foot else lines
 
     def cursor_line(self) -> int | None:

@@ -1,0 +1,133 @@
+"""Jobs that run another launcher, or one process as it is: what is to be said besides figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.text import Line, field, fill, line
+from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
+from ddptop_runner.registry import AnyJob, JobView
+
+SEEN_BY_S = 60.0
+"""A command that trains has shown a rank by then, as a rule."""
+
+REPLICATING = ("DataParallel", "MirroredStrategy")
+"""Launchers that are one process on several devices."""
+
+_SOURCES = {
+    "probe": "its own probe",
+    "environment": "its variables",
+    "arguments": "its arguments",
+    "start order": "the order in which ranks were started",
+    "device": "its device",
+    "sockets": "its sockets",
+    "single": "being the only process",
+}
+
+
+def loss_text(rank: RankSample) -> str:
+    """Its loss and, where that is made of several backward passes, of how many: `0.5320 Σ4`."""
+    return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
+
+
+def parts_text(rank: RankSample) -> str:
+    """` Σ4`: the sum of 4 parts; ` μ4`: their mean; empty where it is one, or not known."""
+    if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
+        return ""
+    return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
+
+
+def common_parts(ranks: Sequence[RankSample]) -> str:
+    """The same for all ranks; empty where they differ."""
+    found = {parts_text(rank) for rank in ranks if rank.loss is not None}
+    return found.pop() if len(found) == 1 else ""
+
+
+def is_rank_too(launcher: LauncherSample, ranks: Sequence[RankSample]) -> bool:
+    """Whether the process that the command started is its only rank."""
+    return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
+
+
+def launcher_name(view: AnyJob) -> str | None:
+    """Who starts a command's ranks; None of a job whose ranks ddptop starts itself."""
+    if view.snapshot is not None and view.snapshot.launcher is not None:
+        return view.snapshot.launcher.name
+    if isinstance(view, JobView) and view.spec.is_command:
+        return view.spec.launcher or "python"
+    return None
+
+
+def launcher_figures(launcher: LauncherSample) -> list[Line]:
+    """`pid 4711`, `CPU 187 %`, `RSS 1.2 GiB`: each of the whole tree but the pid."""
+    pid = units.NOT_KNOWN if launcher.pid is None else str(launcher.pid)
+    return [
+        field("pid", pid, ""),
+        field("CPU", units.percent(launcher.cpu_percent), ""),
+        field("RSS", units.size(launcher.rss_bytes), ""),
+    ]
+
+
+def launcher_state(launcher: LauncherSample) -> tuple[str, str]:
+    """Its state as a symbol, words and a style."""
+    return words.rank_state(launcher.state, launcher.exit_code, launcher.signal)
+
+
+def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
+    """What a command without ranks is waited for, and what to do when none comes."""
+    launcher = snapshot.launcher
+    if launcher is None or snapshot.ranks:
+        return ""
+    if not view.is_live:
+        return "no rank was seen; what it wrote: press l"
+    began = snapshot.attempt_started_at or snapshot.started_at
+    waited_s = (view.read_at - began).total_seconds()
+    if waited_s < SEEN_BY_S:
+        return "waiting for ranks: each appears once it trains; what is written so far: press l"
+    waited = units.brief_duration(waited_s)
+    return f"no rank seen in {waited}: nothing below that pid trains yet; its output: press l"
+
+
+def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:
+    """What the columns do not tell of a rank; empty where there is nothing."""
+    parts = [
+        _losses(rank),
+        _replicas(rank, launcher),
+        _parts_in_words(rank),
+        field("uses", ", ".join(rank.frameworks), "") if rank.frameworks else (),
+        _source(rank, launcher),
+    ]
+    told = fill([part for part in parts if part], cells - 10, "   ")
+    return line((f" rank {rank.rank}  ", "strong"), *told) if told else ()
+
+
+def _losses(rank: RankSample) -> Line:
+    if len(rank.losses) < 2:
+        return ()
+    spans: list[tuple[str, str]] = []
+    for name, value in rank.losses.items():
+        spans += [(" · " if spans else "", "dim"), (f"{name} ", "dim"), (units.loss(value), "")]
+    return tuple(spans)
+
+
+def _replicas(rank: RankSample, launcher: LauncherSample | None) -> Line:
+    if not rank.replicas or rank.replicas < 2:
+        return ()
+    kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
+    where = f"1 process on {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
+    text = f"{where}: {kind}, no per-rank loss exists" if kind else f"{where}: no per-rank loss"
+    return line((text, ""))
+
+
+def _parts_in_words(rank: RankSample) -> Line:
+    if not parts_text(rank):
+        return ()
+    kind = "sum" if rank.loss_is == "sum" else "mean"
+    return line((f"loss: {kind} of {rank.loss_parts} backward passes", "dim"))
+
+
+def _source(rank: RankSample, launcher: LauncherSample | None) -> Line:
+    source = rank.rank_source
+    if source is None or (source == "single" and launcher is None):
+        return ()
+    return line((f"numbered by {_SOURCES.get(source, source)}", "dim"))

@@ -421,9 +421,5 @@ class TestRoomForWhatMatters:
         assert len(many) == 3
         assert "and 2 more: press f" in many[-1]
 
-    def test_a_step_beyond_the_total_is_no_share(self) -> None:
-        assert rows._share(2_344, 1_000) is None
-        assert rows._share(500, 1_000) == 50.0
-
     def test_alerts_stay_in_a_narrow_table_of_jobs(self) -> None:
         assert "alerts" in {column.key for column, _ in fit_columns(JOB_COLUMNS, 58)}

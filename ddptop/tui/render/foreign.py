@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.panels import elapsed_s, loss_field
+from ddptop.tui.render.progress import progress_of, short_line, step_text
 from ddptop.tui.render.text import Line, clip, field, fill, fit, join, line, width
 from ddptop_runner.foreign.signals import TERM_GRACE_S, SignalPlan
 from ddptop_runner.foreign.types import Unreadable
@@ -30,13 +31,17 @@ def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
         first.append(field("since", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
     first.append(field("elapsed" if view.is_live else "ran", units.duration(elapsed_s(view, now))))
     first.append(field("world size", _world(view)))
-    if snapshot.step is not None:
-        first.append(field("step", units.count(snapshot.step)))
+    progress = progress_of(view)
+    if snapshot.step is not None or progress is not None:
+        first.append(field("step", step_text(snapshot, progress)))
+    if progress is not None and progress.eta_s is not None:
+        first.append(field("ETA", units.duration(progress.eta_s)))
     if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
         first.append(join([loss_field(snapshot), line(("from its log", "dim"))], " "))
     if view.foreign.rendezvous:
         first.append(field("rendezvous", view.foreign.rendezvous, ""))
-    second = _labelled("output", view.output or units.NOT_KNOWN, cells)
+    done = () if progress is None else short_line(progress, cells // 3)
+    second = _output(view.output or units.NOT_KNOWN, done, cells)
     if view.stopping and view.is_live:
         second = fit(line(" ", (view.stopping, "warn")), cells)
     if not view.is_live:
@@ -63,6 +68,14 @@ def _world(view: ForeignView) -> str:
     here = len(view.foreign.ranks)
     size = units.count(view.world_size)
     return size if view.world_size == here else f"{size}, {here} here"
+
+
+def _output(text: str, done: Line, cells: int) -> Line:
+    """Where its output goes and, where that tells it, how far it is."""
+    if not done:
+        return _labelled("output", text, cells)
+    room = cells - width(done) - 13
+    return fit(line((" ", ""), *done, ("   output ", "dim"), (clip(text, room), "")), cells)
 
 
 def _labelled(name: str, text: str, cells: int) -> Line:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.bars import bar
+from ddptop.tui.render.launched import common_parts
+from ddptop.tui.render.progress import progress_line, progress_of, step_text
 from ddptop.tui.render.text import (
     Line,
     clip,
@@ -89,14 +91,12 @@ def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
         return _queued_lines(view, snapshot, now, cells)
     live = view.is_live
     gap = "   " if cells >= 100 else "  "
-    step = units.count(snapshot.step)
-    if snapshot.total_steps:
-        step += f" / {units.count(snapshot.total_steps)}"
-    first = [line(" ", state), field("step", step)]
+    progress = progress_of(view)
+    first = [line(" ", state), field("step", step_text(snapshot, progress))]
     if live:
         first.append(field("pace", units.rate(steps_per_s(snapshot.ranks))))
-        first.append(field("ETA", units.duration(snapshot.eta_s)))
-    first.append(loss_field(snapshot))
+        first.append(field("ETA", units.duration(progress.eta_s if progress else None)))
+    first.append(join([loss_field(snapshot), from_log(snapshot)], " "))
     elapsed = field("elapsed", units.duration(elapsed_s(view, now)))
     second: list[Line] = []
     if width(join([*first, elapsed], gap)) < cells:
@@ -106,9 +106,7 @@ def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
     bar_line = restart_line(snapshot, now) if view.state == "restarting" else ()
     return [
         fit(fill(first, cells, gap), cells),
-        fit(bar_line, cells)
-        if bar_line
-        else progress_line(snapshot.step, snapshot.total_steps, live, cells),
+        fit(bar_line, cells) if bar_line else progress_line(progress, live, cells),
         fit(fill(_indented([*second, *_facts(view, snapshot, now)]), cells, gap), cells),
     ]
 
@@ -153,17 +151,14 @@ def _indented(parts: list[Line]) -> list[Line]:
 def loss_field(snapshot: NodeSnapshot) -> Line:
     """The median of the ranks' losses, with its label."""
     value, state = median_loss(snapshot)
-    text = units.loss(value, state)
+    text = units.loss(value, state) + common_parts(snapshot.ranks)
     return field("loss", text, "bad" if state in ("nan", "inf") else "strong")
 
 
-def progress_line(step: int | None, total: int | None, live: bool, cells: int) -> Line:
-    """A bar over the whole width; empty where the total is not known."""
-    if not total or step is None:
-        text = "total steps not known: no bar and no ETA" if live else "total steps not known"
-        return line(" ", (text, "dim"))
-    label = f" {100 * step / total:5.1f} % "
-    return line(" ", *bar(step / total, cells - len(label) - 1), (label, "dim"))
+def from_log(snapshot: NodeSnapshot) -> Line:
+    """Says it of losses that were read from output or files; empty where a probe told one."""
+    sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
+    return line(("from its log", "dim")) if sources == {"log"} else ()
 
 
 def _facts(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
@@ -187,8 +182,8 @@ def _facts(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))
     parts.append(checkpoint_field(snapshot, now))
-    if snapshot.world_size is not None:
-        parts.append(field("world size", str(snapshot.world_size), ""))
+    if snapshot.world_size is not None or snapshot.launcher is not None:
+        parts.append(field("world size", units.count(snapshot.world_size), ""))
     if not warned:
         parts.append(guard)
     return parts

@@ -6,7 +6,9 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import units, words
+from ddptop.tui.render.launched import launcher_name, loss_text
 from ddptop.tui.render.panels import elapsed_s, median_loss
+from ddptop.tui.render.progress import percent_text, progress_of, step_of
 from ddptop.tui.render.text import Span
 from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
@@ -58,8 +60,8 @@ def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, 
     }
     if snapshot is None:
         return row
-    step, live = units.count(snapshot.step), view.is_live
-    share = None if snapshot.step is None else _share(snapshot.step, snapshot.total_steps)
+    progress, live = progress_of(view), view.is_live
+    step, eta_s = units.count(step_of(snapshot, progress)), progress.eta_s if progress else None
     value, state = median_loss(snapshot)
     gpus = held_gpus(snapshot)
     foreign = isinstance(view, ForeignView)
@@ -73,10 +75,10 @@ def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, 
             "warn" if snapshot.restarts_used and live else "",
         ),
         "step": (step, _unknown(step)),
-        "done": ("" if share is None else units.percent(share), ""),
+        "done": (percent_text(progress), ""),
         "eta": ("", "")
-        if foreign or not live
-        else (units.duration(snapshot.eta_s), _unknown(snapshot.eta_s)),
+        if not live or (foreign and eta_s is None)
+        else (units.duration(eta_s), _unknown(eta_s)),
         "loss": (units.loss(value, state), "bad" if state in ("nan", "inf") else _unknown(value)),
         "uneven": worst_figure(snapshot) if live else ("", ""),
         "elapsed": (units.duration(elapsed_s(view, now)), ""),
@@ -92,7 +94,8 @@ def by_text(view: AnyJob, me: str | None) -> Span:
     A job of ddptop's that another user or state folder has is `other ddptop`.
     """
     if not isinstance(view, ForeignView):
-        return view.launcher, "dim"
+        name = launcher_name(view)
+        return ("ddptop" if name is None else f"↳ {name}"), "dim"
     user = view.foreign.user
     who = "other ddptop" if view.launcher == "ddptop" else view.launcher
     return (who if user == me else f"{user}: {who}"), ""
@@ -102,11 +105,6 @@ def held_gpus(snapshot: NodeSnapshot) -> str:
     """The devices of a job, folded: `0-3`; empty without any."""
     indices = {gpu.index for gpu in snapshot.gpus}
     return units.ranks(list(indices | {r.gpu for r in snapshot.ranks if r.gpu is not None}))
-
-
-def _share(step: int, total: int | None) -> float | None:
-    """Nothing beyond the total: a log that counts otherwise has told no share."""
-    return 100 * step / total if total and step <= total else None
 
 
 def _alerts(view: AnyJob) -> Span:
@@ -126,7 +124,7 @@ def rank_row(
     rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = UNKNOWN_DEVIATION
 ) -> dict[str, Span]:
     """One rank, by column."""
-    loss = units.loss(rank.loss, rank.loss_state)
+    loss = loss_text(rank)
     step_time = units.step_time(rank.step_time_s)
     ago = None
     if live and rank.last_progress_at is not None:

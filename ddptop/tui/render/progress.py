@@ -1,0 +1,82 @@
+"""How far a job is, as a bar and as figures; no bar where the share is not known."""
+
+from __future__ import annotations
+
+from ddptop.progress_words import place, shown_percent
+from ddptop.tui.render import units
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.text import Line, clip, fit, line
+from ddptop_runner.model import NodeSnapshot, Progress
+from ddptop_runner.progress.combine import of_snapshot
+from ddptop_runner.registry import AnyJob
+
+LEAST_BAR = 10
+"""Cells; a narrower bar says nothing."""
+
+
+def progress_of(view: AnyJob) -> Progress | None:
+    """How far a job is; None where nothing said a total."""
+    return None if view.snapshot is None else of_snapshot(view.snapshot, view.is_live)
+
+
+def step_of(snapshot: NodeSnapshot, progress: Progress | None) -> int | None:
+    """The step of the run where that is known, else the slowest rank's of this attempt."""
+    if progress is not None and progress.counts == "run" and progress.step is not None:
+        return progress.step
+    return snapshot.step
+
+
+def step_text(snapshot: NodeSnapshot, progress: Progress | None) -> str:
+    """`12,340 / 50,000`, or the step alone."""
+    step = units.count(step_of(snapshot, progress))
+    if progress is None or progress.counts != "run" or not progress.total:
+        return step
+    return f"{step} / {units.count(progress.total)}"
+
+
+def percent_text(progress: Progress | None) -> str:
+    """`25 %`; empty where the share is not known."""
+    if progress is None or progress.fraction is None:
+        return ""
+    return "100 %" if progress.fraction >= 1.0 else f"{min(99, round(100 * progress.fraction))} %"
+
+
+def label(progress: Progress) -> str:
+    """What stands behind a bar: `24.7 %`, and in which epoch where steps count epochs."""
+    percent = "" if progress.fraction is None else f"{shown_percent(progress.fraction):5.1f} %"
+    if progress.counts == "run" and progress.total:
+        return percent
+    return f"{place(progress)}  {percent}"
+
+
+def progress_line(progress: Progress | None, live: bool, cells: int) -> Line:
+    """A bar over the whole width, or in words why there is none."""
+    if progress is None:
+        text = "total steps not known: no bar and no ETA" if live else "total steps not known"
+        return fit(line(" ", (text, "dim")), cells)
+    if progress.fraction is None:
+        return fit(line(" ", (clip(_why(progress, live), cells - 2), "dim")), cells)
+    said = f" {label(progress)} "
+    if cells - len(said) - 1 < LEAST_BAR:
+        said = f" {shown_percent(progress.fraction):5.1f} % "
+    return line(" ", *bar(progress.fraction, cells - len(said) - 1), (said, "dim"))
+
+
+def short_line(progress: Progress, cells: int) -> Line:
+    """A bar and its label within `cells`, for a row that has more to say; empty without a share."""
+    if progress.fraction is None:
+        return ()
+    said = f" {shown_percent(progress.fraction):.1f} %"
+    return (*bar(progress.fraction, max(LEAST_BAR, cells - len(said))), (said, "strong"))
+
+
+def _why(progress: Progress, live: bool) -> str:
+    """Why there is no bar, and what is known all the same."""
+    more = ": no bar and no ETA" if live else ""
+    known = place(progress)
+    if progress.counts != "run":
+        return f"{known}; steps of the whole run not known{more}"
+    if progress.step is None and progress.total:
+        steps = units.count(progress.total)
+        return f"of {steps} steps; at which one this attempt began is not known{more}"
+    return f"{known}; what is done of it all is not known{more}"

@@ -1,0 +1,124 @@
+"""The progress of a job on its screen and in the overview: honest where it is not known."""
+
+from __future__ import annotations
+
+import pytest
+from ddptop import progress_words
+from ddptop.tui.render import foreign, panels, progress, rows
+from ddptop.tui.render.text import plain, width
+from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
+from tests.tui.fake_home import NOW
+from tests.tui.test_panels import view_of as own_view
+
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Progress, RankSample
+
+RUN = Progress(step=12_339, total=50_000, fraction=0.24678, eta_s=12470.0, source="log")
+EPOCH = Progress(
+    step=30, total=100, counts="epoch", epoch=2, epochs=5, fraction=0.26, eta_s=60.0, source="log"
+)
+UNCLEAR = Progress(step=30, total=100, counts="epoch", epoch=0, source="log")
+
+
+def header(progress_: Progress | None, cells: int = 120, **snapshot) -> list[str]:
+    view = own_view(progress=progress_, **snapshot)
+    return [plain(line).rstrip() for line in panels.header_lines(view, NOW, cells)]
+
+
+def with_progress(told: Progress) -> ForeignView:
+    job = foreign_job("train.py", 2)
+    ranks, gpus = ranks_of(job)
+    return view_of(job, ranks, gpus, output="/home/root/run.log", progress=told)
+
+
+def test_a_run_whose_total_is_known() -> None:
+    top, bar, _ = header(RUN, step=12_345)
+    assert "step 12,339 / 50,000" in top and "ETA 3h 27m" in top
+    assert bar.endswith(" 24.7 %")
+    assert bar.count("━") == 120 - len("  24.7 %") - 1 - 1
+
+
+def test_epochs_have_their_place_behind_the_bar() -> None:
+    top, bar, _ = header(EPOCH, step=130)
+    assert "step 130 " in top and "ETA 1m 00s" in top
+    assert bar.endswith("epoch 2 of 5, step 30 of 100   26.0 %")
+    assert "━" in bar
+    narrow = header(EPOCH, 44, step=130)[1]
+    assert "━" in narrow and narrow.endswith("26.0 %")
+
+
+def test_without_a_share_there_is_no_bar() -> None:
+    for unknown, words in (
+        (None, "total steps not known: no bar and no ETA"),
+        (UNCLEAR, "epoch 0, step 30 of 100; steps of the whole run not known: no bar and no ETA"),
+        (
+            Progress(total=900, source="api"),
+            "of 900 steps; at which one this attempt began is not known: no bar and no ETA",
+        ),
+        (
+            Progress(step=930, total=900, source="api"),
+            "step 930 of 900; what is done of it all is not known: no bar and no ETA",
+        ),
+    ):
+        top, bar, _ = header(unknown)
+        assert bar.strip() == words
+        assert "ETA n/a" in top
+
+
+@pytest.mark.parametrize("cells", [40, 80, 120, 200])
+@pytest.mark.parametrize("told", [RUN, EPOCH, UNCLEAR, None])
+def test_it_fits(told, cells) -> None:
+    assert width(progress.progress_line(told, True, cells)) <= cells
+
+
+def test_never_100_before_the_end() -> None:
+    near = Progress(step=99_999, total=100_000, fraction=0.99999, source="log")
+    assert progress.percent_text(near) == "99 %"
+    assert progress_words.share(near) == "99.9 %"
+    done = Progress(step=5, total=5, fraction=1.0, source="log")
+    assert progress.percent_text(done) == "100 %"
+    assert progress_words.share(done) == "100.0 %"
+
+
+def test_in_the_overview() -> None:
+    row = rows.job_row(own_view(progress=RUN, step=12_345), NOW)
+    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25 %", "3h 27m")
+    row = rows.job_row(own_view(progress=None, step=12_345), NOW)
+    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
+    beyond = rows.job_row(own_view(step=2_344, total_steps=1_000), NOW)  # of an older ddptop
+    assert beyond["done"][0] == ""
+
+
+def test_losses_of_the_output_are_called_so() -> None:
+    told = {"host": "h", "loss": 2.5, "loss_state": "ok"}
+    logged = RankSample(rank=0, local_rank=0, loss_source="log", **told)
+    assert "loss 2.5000 from its log" in header(None, ranks=[logged])[0]
+    probed = RankSample(rank=1, local_rank=1, loss_source="probe", **told)
+    assert "from its log" not in header(None, ranks=[logged, probed])[0]
+
+
+def test_a_foreign_job_has_its_bar_beside_its_output() -> None:
+    view = with_progress(RUN)
+    top, middle, _ = (plain(line).rstrip() for line in foreign.header_lines(view, NOW, 120))
+    assert "step 12,339 / 50,000" in top and "ETA 3h 27m" in top
+    assert middle.endswith("24.7 %   output /home/root/run.log")
+    without = with_progress(UNCLEAR)
+    assert plain(foreign.header_lines(without, NOW, 120)[1]).startswith(" output  /home/root")
+    assert rows.job_row(view, NOW)["eta"][0] == "3h 27m"
+    assert rows.job_row(without, NOW)["eta"][0] == ""
+
+
+def test_in_words() -> None:
+    assert progress_words.in_words(None) is None
+    assert progress_words.in_words(RUN) == (
+        "[####................] 24.7 %, step 12,339 of 50,000, 3h27m left, by its output"
+    )
+    assert progress_words.in_words(EPOCH) == (
+        "[#####...............] 26.0 %, epoch 2 of 5, step 30 of 100, 1m00s left, by its output"
+    )
+    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, by its output"
+    api = Progress(step=3, total=12, fraction=0.25, source="api")
+    assert (
+        progress_words.in_words(api)
+        == "[#####...............] 25.0 %, step 3 of 12, by ddptop.report"
+    )

@@ -21,6 +21,9 @@ from ddptop_runner.spec import JobSpec
 GUARDIAN_START_S = 10.0
 """A guardian takes its hand-over within milliseconds; after this long it did not come up."""
 
+PANE_START_S = 2.0
+"""After it a pane without a guardian is looked for."""
+
 WRAPPED_START_S = 3.0
 """systemd-run answers in less; after it the guardian is started without."""
 
@@ -96,6 +99,12 @@ def bring_up(
             return None
         end_holder()  # systemd-run may hang; a guardian that came up after all ignores it
     _start_holder(folder, spec, guardian_argv(folder))
+    if (
+        spec.backing == "tmux"
+        and not _taken_over(folder, min(PANE_START_S, GUARDIAN_START_S))
+        and not tmux.holds(spec.job)
+    ):  # whoever killed the server took the pane along; of two guardians a lock lets one be
+        _start_holder(folder, spec, guardian_argv(folder))
     if not _taken_over(folder, GUARDIAN_START_S):
         folder.handover_file.unlink(missing_ok=True)
         # a refused job's folder goes with its log, so the message has to quote it

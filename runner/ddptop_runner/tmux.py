@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,11 @@ from ddptop_runner.paths import state_home
 DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
 """3.2 itself is not enough: 3.2a mended `new-session -e`."""
+
+TRIES = 5
+"""A server that somebody kills takes along what it is just asked for: another one is started."""
+TRY_AGAIN_S = 0.2
+_SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
 
 CONFIG = """\
 # Written by ddptop for its own tmux server; changes here are overwritten.
@@ -95,25 +101,35 @@ def start_session(
     config = state_home() / "tmux.conf"
     config.write_text(CONFIG, encoding="utf-8")
     server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
-    try:
-        with _outside_any_rank():
-            server.new_session(
-                session_name=job,
-                attach=False,
-                start_directory=str(cwd),
-                window_name=job,
-                window_command=shell_words(argv),
-                environment=dict(environment),
-                x=120,
-                y=40,
-            )
-    except TmuxSessionExists as error:
-        raise UsageError(
-            f"tmux already has a session {job!r} on the socket {socket_name()!r}",
-            "choose another --name",
-        ) from error
-    except LibTmuxException as error:
-        raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+    for left in reversed(range(TRIES)):
+        try:
+            with _outside_any_rank():
+                server.new_session(
+                    session_name=job,
+                    attach=False,
+                    start_directory=str(cwd),
+                    window_name=job,
+                    window_command=shell_words(argv),
+                    environment=dict(environment),
+                    x=120,
+                    y=40,
+                )
+            return
+        except TmuxSessionExists as error:
+            if holds(job):
+                raise UsageError(
+                    f"tmux already has a session {job!r} on the socket {socket_name()!r}",
+                    "choose another --name",
+                ) from error
+        except (LibTmuxException, IndexError) as error:  # IndexError: it said nothing at all
+            gone = isinstance(error, IndexError) or _SERVER_GONE.search(str(error))
+            if not gone or not left:
+                raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+        time.sleep(TRY_AGAIN_S)
+    raise DdptopError(
+        f"tmux cannot start the session {job!r}: its server ends again and again",
+        "see what kills it, or try again",
+    )
 
 
 @contextlib.contextmanager
@@ -124,6 +140,19 @@ def _outside_any_rank() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
+
+
+def holds(job: str) -> bool:
+    """Whether the server has a session of that exact name.
+
+    What it lists is asked for: `has-session` also exits with 0 when its server ends meanwhile.
+    """
+    command = ["tmux", "-L", socket_name(), "list-sessions", "-F", "#{session_name}"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DdptopError(f"tmux does not answer ({error})", "ddptop doctor may say why") from error
+    return job in answer.stdout.splitlines()
 
 
 def end_session(job: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runner.builders import make_spec, put_job
 
-from ddptop_runner import guardian_start, handover, procs
+from ddptop_runner import guardian_start, handover, procs, tmux
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.guardian_start import start_guardian
 from ddptop_runner.paths import RunFolder
@@ -101,6 +103,21 @@ def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch):
     if backing == "daemon":  # in tmux its words went with the pane
         assert "(no room in here)" in str(caught.value)
     assert not folder.handover_file.exists()  # the variables' values lie nowhere
+
+
+@pytest.mark.tmux
+def test_a_pane_that_was_killed_before_the_guardian_was_up_is_replaced(folder, monkeypatch):
+    start, calls = tmux.start_session, []
+
+    def start_session(job: str, argv: Sequence[str], *others: Any) -> None:
+        calls.append(job)
+        start(job, ["true"] if len(calls) == 1 else argv, *others)
+
+    monkeypatch.setattr(tmux, "start_session", start_session)
+    monkeypatch.setattr(guardian_start, "PANE_START_S", 0.3)
+    pretend(monkeypatch, TAKES)
+    assert start_guardian(folder, make_spec(backing="tmux"), {}, (), attempt=0) is None
+    assert len(calls) == 2 and len(started(folder)) == 1
 
 
 def test_a_hand_over_that_was_left_behind_is_replaced(folder, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -226,3 +227,45 @@ def test_a_server_that_cannot_start_is_an_error_in_words(ddptop_home, monkeypatc
     with pytest.raises(DdptopError, match="tmux cannot start the session 'train'") as caught:
         start(ddptop_home)
     assert "\n" not in str(caught.value)
+
+
+DYING = """
+real={real}
+case "$*" in
+*has-session*) what=has; [ "{way}" = has ] || exec "$real" "$@" ;;
+*new-session*) what=new ;;
+*) exec "$real" "$@" ;;
+esac
+echo >> "$0.$what"
+[ "$(wc -l < "$0.$what")" -gt {times} ] && exec "$real" "$@"
+case {way} in  # each was seen of a client whose server was killed meanwhile
+has) exit 0 ;;
+silent) exit 0 ;;
+*) echo 'server exited unexpectedly' >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.tmux
+@pytest.mark.parametrize(
+    ("way", "times", "error"),
+    [
+        ("has", 2, None),
+        ("has", 99, "its server ends again and again"),
+        ("silent", 2, None),
+        ("said", 2, None),
+        ("said", 99, "server exited unexpectedly"),
+    ],
+)
+def test_a_server_that_is_killed_meanwhile_is_started_anew(
+    ddptop_home, tmp_path, ask, wait_until, monkeypatch, way, times, error
+):
+    text = DYING.format(real=shutil.which("tmux"), way=way, times=times)
+    monkeypatch.setenv("PATH", f"{fake_tmux(tmp_path, text)}:{os.environ['PATH']}")
+    monkeypatch.setattr(tmux, "TRY_AGAIN_S", 0.01)
+    if error is None:
+        witnessed(start(ddptop_home), wait_until)
+        assert ask("list-sessions", "-F", "#{session_name}") == "train\n"
+    else:
+        with pytest.raises(DdptopError, match=error):
+            start(ddptop_home)

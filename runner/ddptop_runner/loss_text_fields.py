@@ -9,16 +9,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_TRAIN = frozenset({b"train", b"training", b"trn", b"tr"})
-_VAL = frozenset(
-    {b"val", b"valid", b"validation", b"eval", b"evaluation", b"test", b"testing", b"dev"}
-)
-_NEUTRAL = frozenset(
-    {b"", b"total", b"lm", b"avg", b"average", b"mean", b"batch", b"running", b"step", b"iter"}
-    | {b"mini", b"minibatch", b"cur", b"curr", b"current", b"global", b"reduced"}
-)
+from ddptop_runner import loss_text_names as names
+
+_TRAIN, _VAL, _NEUTRAL = names.TRAIN, names.VALIDATION, names.NEUTRAL
 _NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")
-_NAME_PARTS = re.compile(rb"[_/.\-]")
 _MAX_NAME = 48
 
 _NUMBER = (
@@ -47,26 +41,28 @@ class Loss(NamedTuple):
     """One loss in a line."""
 
     value: float
-    text: bytes
     validation: bool
     weight: int
     """Less is better: 0 the step's own, 1 a mean over the epoch, 2 under an unknown name."""
 
 
-def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
-    """(weight, whether of a validation) of the name around `loss` at `at`; None: not the loss."""
+def says_validation(text: bytes) -> bool:
+    """Whether a word of the text is one for a validation."""
+    return _VAL_WORD.search(text) is not None
+
+
+def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[int, bool] | None:
+    """(weight, whether of a validation) of the name around `loss` at `at`; None: not the loss.
+
+    `validates_from`: where the first word for a validation ends in the line.
+    """
     start = at
     while start > 0 and line[start - 1] in _NAME_CHARS and at - start < _MAX_NAME:
         start -= 1
-    parts = set(_NAME_PARTS.split(line[start:at] + suffix))
-    if suffix and suffix[:1] not in b"_/.-":
-        return None  # lossless, losses
-    if _is_of_another_step(line, start):
+    name = names.around_loss(line[start:at], suffix)
+    if name is None or _is_of_another_step(line, start):
         return None
-    validation = bool(parts & _VAL)
-    weight = 1 if b"epoch" in parts else 0
-    if parts - _TRAIN - _VAL - _NEUTRAL - {b"epoch"}:
-        return None  # a part of the loss, or its scale
+    weight, validation = name.weight, name.validation
     if start == at and (before := _BEFORE.search(line, max(0, at - 24), at)) is not None:
         word = before[1]
         if word in _VAL:
@@ -75,9 +71,9 @@ def _named(line: bytes, at: int, suffix: bytes) -> tuple[int, bool] | None:
             weight = 2
         if word in _TRAIN:
             return weight, False
-    elif parts & _TRAIN:
+    elif name.has_train:
         return weight, False
-    return weight, validation or _VAL_WORD.search(line, 0, start) is not None
+    return weight, validation or validates_from <= start
 
 
 _PLAIN = re.compile(  # the only loss of a line, without a name that asks for a closer look
@@ -96,27 +92,26 @@ def losses(line: bytes) -> list[Loss]:
     if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
         plain = _PLAIN.search(line)
         if plain is not None and not _is_of_another_step(line, plain.start("name")):
-            text = plain["value"]
-            return [Loss(float(text), text, False, 0)]
+            return [Loss(float(plain["value"]), False, 0)]
     return _closely(line)
 
 
 def _closely(line: bytes) -> list[Loss]:
     """The same of any line."""
     best: dict[bool, Loss] = {}
+    word = _VAL_WORD.search(line)
+    validates_from = len(line) if word is None else word.end()
     at = line.find(b"loss")
     while at >= 0:
         found = _VALUE.match(line, at + 4)
         if found is not None and _is_value(line, found):
-            named = _named(line, at, found["suffix"])
+            named = _named(line, at, found["suffix"], validates_from)
             if named is not None:
                 weight, validation = named
                 known = best.get(validation)
                 if known is None or weight < known.weight:
-                    text = found["number"]
-                    best[validation] = Loss(
-                        float(text.replace(b",", b"")), text, validation, weight
-                    )
+                    value = float(found["number"].replace(b",", b""))
+                    best[validation] = Loss(value, validation, weight)
         at = line.find(b"loss", at + 4)
     return [best[key] for key in (False, True) if key in best]
 
@@ -142,7 +137,16 @@ class Progress(NamedTuple):
     """run, epoch or samples."""
 
 
+class Epoch(NamedTuple):
+    """Which epoch a line is of."""
+
+    number: float | None = None
+    of: int | None = None
+    """What stands behind its slash."""
+
+
 _NOWHERE = Progress()
+_NO_EPOCH = Epoch()
 _INT = rb"(\d{1,18})(?![\w]|\.\d)"
 _OF = rb"(?:\s{0,8}(?:/|of)\s{0,8}" + _INT + rb")?"
 _STEP = re.compile(
@@ -151,8 +155,9 @@ _STEP = re.compile(
 )
 _EPOCH = re.compile(
     rb"(?<![\w-])epoch(?:\(\w{1,8}\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,8}"
-    rb"(\d{1,9}(?:\.\d{1,9})?)(?![\w.])"
+    rb"(\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,9})(?![\w.]))?"
 )
+_EPOCH_ALONE = re.compile(rb"epoch \s{0,4}\d{1,9}(?:\s?/\s?\d{1,9})?[\s:.=-]*$")
 _EPOCH_BRACKETS = re.compile(  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
     rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}"
     + _INT
@@ -175,6 +180,14 @@ _TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")
 _NO_WORD_START = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
+_BRACKETS = re.compile(rb"\[\s{0,8}(\d{1,18})/\s{0,8}(\d{1,18})\]")  # [11/25]
+_COUNTED = re.compile(
+    rb"\s{0,8}(?:\[?epoch:?\s{1,4}[\[(]?\d{1,9}(?:/\d{1,9})?[\])]?[,:\s|-]{1,4})?"
+    rb"\[?(?:global_step|iteration|iter|steps?|batch)[:=#]?\s{0,4}[\[(]?\s{0,8}"
+    rb"(\d{1,18})\s{0,2}(?:/|of)\s{0,8}(\d{1,18})(?![\w.])"
+)
+
+
 def _find_step(line: bytes) -> re.Match[bytes] | None:
     found = _STEP.search(line)
     while found is not None and found.start() and line[found.start() - 1] in _NO_WORD_START:
@@ -182,36 +195,46 @@ def _find_step(line: bytes) -> re.Match[bytes] | None:
     return found
 
 
-def epoch(line: bytes) -> float | None:
+def epoch(line: bytes) -> Epoch:
     """The epoch that the line names."""
     found = _EPOCH.search(line) if b"epoch" in line else None
     if found is None and b"g " in line:
         found = _TABLE_EPOCH.match(line)
-    return float(found[1]) if found else None
+    if found is None:
+        return _NO_EPOCH
+    return Epoch(float(found[1]), int(found[2]) if found[2] else None)
 
 
-def progress(line: bytes) -> tuple[Progress, float | None]:
+def names_epoch_alone(line: bytes) -> bool:
+    """Whether the line names an epoch and nothing else, as Keras does above each bar."""
+    return _EPOCH_ALONE.match(line) is not None
+
+
+def progress(line: bytes) -> tuple[Progress, Epoch]:
     """(step and total, epoch) of a line that holds a loss and is no progress bar."""
     if b"epoch" in line:
         found = _EPOCH_BRACKETS.search(line)
         if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
             updates = _find_step(line)  # fairseq tells both
             if updates is not None:
-                return Progress(int(updates[1])), float(colon[1])
+                return Progress(int(updates[1])), Epoch(float(colon[1]))
             found = colon
         if found is not None:
-            return Progress(int(found[2]), int(found[3]), "epoch"), float(found[1])
+            return Progress(int(found[2]), int(found[3]), "epoch"), Epoch(float(found[1]))
     if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
         counts = "samples" if found["samples"] else "epoch"
-        return Progress(int(found["step"]), int(found["total"]), counts), float(found["epoch"])
+        here = Progress(int(found["step"]), int(found["total"]), counts)
+        return here, Epoch(float(found["epoch"]))
     if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
-        return Progress(int(found[2]), None, "epoch"), float(found[1])
+        return Progress(int(found[2]), None, "epoch"), Epoch(float(found[1]))
     of = epoch(line)
     found = _find_step(line)
+    if found is None and b"/" in line and (brackets := _BRACKETS.search(line)) is not None:
+        found = brackets
     if found is None:
         return _NOWHERE, of
     total = int(found[2]) if found[2] else None
-    return Progress(int(found[1]), total, "epoch" if of is not None and total else "run"), of
+    return Progress(int(found[1]), total, "epoch" if of.number is not None and total else "run"), of
 
 
 def lone_progress(line: bytes) -> Progress | None:
@@ -223,52 +246,14 @@ def lone_progress(line: bytes) -> Progress | None:
     return None
 
 
-class Bar(NamedTuple):
-    """A progress bar, at one redraw."""
-
-    progress: Progress
-    epoch: float | None
-    complete: bool
-    """Whether its end was seen: what follows cannot change its figures."""
-    validation: bool
-    training: bool
-    """Whether it says by itself that it counts training: not, say, files being loaded."""
-
-
-_TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
-_AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
-_KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
-_GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of a bar of rich
-_PERCENT_END = re.compile(rb"\s{0,8}\d{0,3}$")
-_TRAINING_BAR = re.compile(rb"epoch|train|iter|step|batch|(?<![a-z])it(?![a-z])")
-_BAR_RATE = re.compile(rb"(?:it|batch|batches|step|steps)/s|s/(?:it|batch|step)")
-
-
-def bar(line: bytes) -> Bar | None:
-    """The progress bar in the line: of tqdm, rich, Keras or Ultralytics."""
-    percent = line.find(b"%|")
-    if percent >= 0 and (found := _TQDM.match(line, percent)) is not None:
-        before = _PERCENT_END.sub(b"", line[:percent])
-        rate = found[3]
-        return _bar(before, found, line, found[4] is not None, rate)
-    glyph = max(line.rfind(part) for part in _GLYPHS) if b"\xe2" in line else -1
-    if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
-        return _bar(line[: line.find(b"\xe2")], found, line, True, line[found.end() :])
-    if b"/step" in line and (found := _KERAS.match(line)) is not None:
-        step, total = int(found[1]), int(found[2])
-        return Bar(Progress(step, total, "epoch"), None, True, False, True)
-    return None
-
-
-def _bar(before: bytes, found: re.Match[bytes], line: bytes, complete: bool, rate: bytes) -> Bar:
-    of = epoch(before)
-    described = before.strip()
-    validation = _VAL_WORD.search(before) is not None or b"map50" in before
-    training = _BAR_RATE.search(rate) is not None and (
-        not described or of is not None or _TRAINING_BAR.search(described) is not None
-    )
-    counts = "run" if of is None else "epoch"
-    return Bar(Progress(int(found[1]), int(found[2]), counts), of, complete, validation, training)
+def counted(line: bytes) -> Progress | None:
+    """Step and total of a line that begins with them, as `Step 100/5000` does."""
+    if b"/" not in line or line[:1] not in b"sieb[ ":
+        return None
+    found = _COUNTED.match(line)
+    if found is None:
+        return None
+    return Progress(int(found[1]), int(found[2]), "epoch" if b"epoch" in line else "run")
 
 
 class Prefix(NamedTuple):

@@ -34,6 +34,8 @@ class Name(NamedTuple):
     validation: bool
     training: bool
     """Whether it says by itself that it is the training's."""
+    has_train: bool
+    """Whether a word for a training is in it, be there one for a validation too."""
     counts_epochs: bool = False
     """Whether it is logged by the number of the epoch, as Keras does."""
 
@@ -82,5 +84,5 @@ def is_validation_folder(folder: str) -> bool:
 
 def _name(parts: set[bytes]) -> Name:
     validation = not VALIDATION.isdisjoint(parts)
-    training = not validation and not TRAIN.isdisjoint(parts)
-    return Name(1 if b"epoch" in parts else 0, validation, training)
+    has_train = not TRAIN.isdisjoint(parts)
+    return Name(1 if b"epoch" in parts else 0, validation, has_train and not validation, has_train)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
-from ddptop.tui.render.text import Line, field, fill, line
+from ddptop.tui.render.text import Line, field, fill, fit, line, width
 from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob, JobView
 
@@ -15,14 +15,14 @@ SEEN_BY_S = 60.0
 REPLICATING = ("DataParallel", "MirroredStrategy")
 """Launchers that are one process on several devices."""
 
+CERTAIN = ("probe", "environment", "single")
+"""What gives a rank's number without doubt."""
+
 _SOURCES = {
-    "probe": "its own probe",
-    "environment": "its variables",
     "arguments": "its arguments",
-    "start order": "the order in which ranks were started",
+    "start order": "the order of starts",
     "device": "its device",
     "sockets": "its sockets",
-    "single": "being the only process",
 }
 
 
@@ -79,13 +79,13 @@ def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
     if launcher is None or snapshot.ranks:
         return ""
     if not view.is_live:
-        return "no rank was seen; what it wrote: press l"
+        return "no rank was seen; l: what it wrote"
     began = snapshot.attempt_started_at or snapshot.started_at
     waited_s = (view.read_at - began).total_seconds()
     if waited_s < SEEN_BY_S:
-        return "waiting for ranks: each appears once it trains; what is written so far: press l"
+        return "waiting for ranks: each appears once it trains; l: its log"
     waited = units.brief_duration(waited_s)
-    return f"no rank seen in {waited}: nothing below that pid trains yet; its output: press l"
+    return f"no rank seen in {waited}: nothing it started trains; l: its log"
 
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:
@@ -93,12 +93,16 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     parts = [
         _losses(rank),
         _replicas(rank, launcher),
-        _parts_in_words(rank),
         field("uses", ", ".join(rank.frameworks), "") if rank.frameworks else (),
-        _source(rank, launcher),
+        _source(rank),
+        _parts_in_words(rank),
     ]
-    told = fill([part for part in parts if part], cells - 10, "   ")
-    return line((f" rank {rank.rank}  ", "strong"), *told) if told else ()
+    if launcher is not None and rank.pid is not None:
+        parts.append(field("pid", str(rank.pid), ""))
+    head = line((f" rank {rank.rank}  ", "strong"))
+    known = [part for part in parts if part]
+    room = cells - width(head)
+    return (*head, *(fill(known, room) or fit(known[0], room))) if known else ()
 
 
 def _losses(rank: RankSample) -> Line:
@@ -114,9 +118,8 @@ def _replicas(rank: RankSample, launcher: LauncherSample | None) -> Line:
     if not rank.replicas or rank.replicas < 2:
         return ()
     kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
-    where = f"1 process on {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
-    text = f"{where}: {kind}, no per-rank loss exists" if kind else f"{where}: no per-rank loss"
-    return line((text, ""))
+    where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
+    return line((f"{where}{f' ({kind})' if kind else ''}: no per-rank loss", ""))
 
 
 def _parts_in_words(rank: RankSample) -> Line:
@@ -126,8 +129,9 @@ def _parts_in_words(rank: RankSample) -> Line:
     return line((f"loss: {kind} of {rank.loss_parts} backward passes", "dim"))
 
 
-def _source(rank: RankSample, launcher: LauncherSample | None) -> Line:
+def _source(rank: RankSample) -> Line:
+    """How its number is known, where it did not say it itself."""
     source = rank.rank_source
-    if source is None or (source == "single" and launcher is None):
+    if source is None or source in CERTAIN:
         return ()
     return line((f"numbered by {_SOURCES.get(source, source)}", "dim"))

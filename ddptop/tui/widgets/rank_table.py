@@ -107,7 +107,7 @@ class RankTable(Table):
         if self._waiting:
             return line((f" {self._waiting}", "busy"))
         if self.rank is None or self.rank not in self._by_rank:
-            return line((" what all ranks wrote: press l", "dim")) if self._launcher else ()
+            return line((" l: what all ranks wrote", "dim")) if self._launcher else ()
         detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 

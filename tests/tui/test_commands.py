@@ -1,0 +1,236 @@
+"""The screens of a job that is a command: its launcher, ranks that come and go, one log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.render import launched, rows
+from ddptop.tui.render.text import plain
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
+from ddptop.tui.widgets.rank_table import RankTable
+from tests.tui import fake_commands, fake_home
+from tests.tui.driving import look, settle
+from tests.tui.fake_commands import launcher_of, rank_of
+from tests.tui.fake_home import NOW, ago, change
+from textual.pilot import Pilot
+
+from ddptop_runner.model import Cause, LauncherSample, RankSample
+from ddptop_runner.registry import read_job
+
+MakeApp = Callable[..., DdptopApp]
+Compare = Callable[..., bool]
+LAUNCHER_OF_FOUR = LauncherSample(name="DataParallel", pid=7)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    ("make", "keys"), [("mpirun", ("down", "down")), ("waiting", ())], ids=["ranks", "waiting"]
+)
+def test_a_command(
+    frozen: Path,
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: object,
+    make: str,
+    keys: tuple[str, ...],
+) -> None:
+    folder = getattr(fake_commands, make)(frozen)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        await pilot.press(*keys)
+        await look(pilot, 2)
+
+    app = make_app(folder.path.name)
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("parts", "of", "text"),
+        [
+            (4, "sum", "0.5320 Σ4"),
+            (16, "mean", "0.5320 μ16"),
+            (1, None, "0.5320"),
+            (4, None, "0.5320"),
+            (None, None, "0.5320"),
+        ],
+    )
+    def test_a_loss_says_of_how_many_parts_it_is_made(self, parts, of, text) -> None:
+        assert launched.loss_text(rank_of(0, loss_parts=parts, loss_is=of)) == text
+
+    def test_an_unknown_loss_has_no_parts(self) -> None:
+        assert launched.loss_text(rank_of(0, loss=None, loss_parts=4, loss_is="sum")) == "n/a"
+
+    def test_the_jobs_loss_is_labelled_where_all_ranks_agree(self) -> None:
+        four = [rank_of(number, loss_parts=4, loss_is="sum") for number in range(2)]
+        assert launched.common_parts(four) == " Σ4"
+        assert launched.common_parts([*four, rank_of(2)]) == ""
+        assert launched.common_parts([*four, rank_of(2, loss=None)]) == " Σ4"
+        assert launched.common_parts([]) == ""
+
+    @pytest.mark.parametrize(
+        ("rank", "launcher", "said"),
+        [
+            (
+                rank_of(0, losses={"Adam 1": 0.31, "Adam 2": None}),
+                None,
+                "Adam 1 0.3100 · Adam 2 n/a",
+            ),
+            (rank_of(0, losses={"Adam": 0.31}), None, ""),
+            (rank_of(1, rank_source="start order"), None, "numbered by the order of starts"),
+            (rank_of(1, rank_source="a later word"), None, "numbered by a later word"),
+            (rank_of(0, frameworks=["lightning", "torch"]), None, "uses lightning, torch"),
+            (rank_of(0), LAUNCHER_OF_FOUR, "pid 4711"),
+            (
+                rank_of(0, pid=None, replicas=4, gpus=["a"]),
+                LAUNCHER_OF_FOUR,
+                "1 process, 4 GPUs (DataParallel): no per-rank loss",
+            ),
+            (
+                rank_of(0, replicas=2, loss_parts=2, loss_is="mean"),
+                None,
+                "1 process, 2 devices: no per-rank loss   loss: mean of 2 backward passes",
+            ),
+        ],
+    )
+    def test_what_no_column_tells_of_a_rank(self, rank: RankSample, launcher, said: str) -> None:
+        text = plain(launched.rank_detail(rank, launcher, 200))
+        assert text == (f" rank {rank.rank}  {said}" if said else "")
+
+    def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
+        view = read_job(fake_commands.waiting(frozen))
+        assert view.snapshot is not None
+
+        def said(**fields: object) -> str:
+            assert view.snapshot is not None
+            return launched.waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
+
+        assert said() == "waiting for ranks: each appears once it trains; l: its log"
+        assert said(attempt_started_at=ago(125)).startswith("no rank seen in 2m: ")
+        assert said(ranks=[rank_of(0)]) == ""
+        assert said(launcher=None) == ""
+        view.__dict__.update(state="finished")
+        assert said() == "no rank was seen; l: what it wrote"
+
+    def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
+        (width,) = [column.width for column in JOB_COLUMNS if column.key == "by"]
+        row = rows.job_row(read_job(fake_commands.mpirun(frozen)), NOW)
+        assert row["by"] == ("↳ mpirun", "dim")
+        assert len("↳ accelerate") <= width
+        unknown = rows.job_row(read_job(fake_commands.waiting(frozen)), NOW)
+        assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
+        own = rows.job_row(read_job(fake_home.two_cpu_ranks(frozen)), NOW)
+        assert own["by"] == ("ddptop", "dim")
+
+
+def table_of(app: DdptopApp) -> RankTable:
+    assert isinstance(app.screen, JobScreen)
+    return app.screen.ranks
+
+
+def text_of(table: RankTable) -> list[str]:
+    return [plain(line).rstrip() for line in table.build(*table.size)]
+
+
+async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: MakeApp) -> None:
+    folder = fake_commands.waiting(frozen)
+    app = make_app("sft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        table = table_of(app)
+        assert text_of(table)[2].split() == (
+            ["accelerate", "●", "running", "pid", "4700", "CPU", "96", "%", "RSS", "240", "MiB"]
+        )
+        assert text_of(table)[-1].startswith(" waiting for ranks")
+        assert table.rank is None
+        change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
+        await look(pilot, 2)
+        assert [text.split()[0] for text in text_of(table)[2:5]] == ["accelerate", "0", "1"]
+        assert table.rank is None
+        assert table.size.height == 6
+        await pilot.press("down")
+        assert table.rank == 0
+        assert text_of(table)[-1].startswith(" rank 0  pid 4711")
+        change(folder, ranks=[], world_size=None, state="restarting")
+        await look(pilot, 2)
+        assert table.rank is None
+
+
+async def test_a_process_that_is_its_own_launcher_has_one_row(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_commands.replicas(frozen)
+    app = make_app("dp")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        table = table_of(app)
+        assert table.rank == 0
+        assert text_of(table)[-1] == " rank 0  1 process, 4 GPUs (DataParallel): no per-rank loss"
+
+
+async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_commands.mpirun(frozen)
+    app = make_app("gan")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        title = screen.log_view.query_one("_LogTitle")
+        assert title.title == "log of mpirun"
+        assert list(screen.log_view.lines.lines)[:2] == [
+            "from mpirun itself",
+            "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
+        ]
+        await pilot.press("down", "down")
+        await look(pilot, 2)
+        assert title.title == "log of rank 1"
+        shown = [line for line in screen.log_view.lines.lines if line]
+        assert len(shown) == 30
+        assert all(line.startswith("[1,1]<stdout>:") for line in shown)
+
+
+async def test_lines_that_do_not_say_whose_they_are_are_everyones(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_commands.waiting(frozen)
+    change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
+    app = make_app("sft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("down")
+        await look(pilot, 2)
+        screen = app.screen
+        assert isinstance(screen, JobScreen)
+        assert screen.log_view.query_one("_LogTitle").title == "log of accelerate, all ranks"
+        assert "not passed to accelerate" in screen.log_view.lines.lines[0]
+
+
+async def test_the_last_words_of_a_failed_command_come_from_its_log(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_commands.mpirun(frozen)
+    cause = Cause(kind="exception", rank=1, exit_code=1, summary="ValueError: no")
+    change(
+        folder,
+        state="failed",
+        ended_at=ago(5),
+        cause=cause,
+        launcher=launcher_of(read_job(folder).spec, state="failed", exit_code=1, pid=None),
+    )
+    app = make_app("gan")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert table_of(app).rank == 1
+        assert app.latest is not None and app.latest.detail is not None
+        tail = app.latest.detail.cause_tail
+        assert len(tail) == 12
+        assert all(line.startswith("[1,1]<stdout>:") for line in tail)
+        assert "✗ exit 1   pid n/a" in text_of(table_of(app))[2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from ddptop_runner import logs
 from ddptop_runner.log_ranges import LogFile
@@ -40,6 +40,14 @@ class _Stream:
         self._cut = False
         """Whether the next bytes begin inside a line."""
         self._rests = False
+
+    @property
+    def unread(self) -> int:
+        """Bytes; 0 where that cannot be seen."""
+        try:
+            return max(0, self.log.end - self.log.position)
+        except OSError:
+            return 0
 
     def read(self, max_bytes: int) -> tuple[list[Reading], int]:
         """(what is new, how many bytes were read)."""
@@ -114,13 +122,11 @@ class TextWatch:
         old = first and age_s > FRESH_S
         at = None if old else now
         budget = FIRST_BYTES if old else BUDGET_BYTES
-        share = max(LEAST_BYTES, budget // len(self._streams))
-        order = list(self._streams.items())
-        self._turn = (self._turn + 1) % len(order)
         used = 0
-        for writer, stream in order[self._turn :] + order[: self._turn]:
+        for left, (writer, stream) in self._in_turn():
             if used >= budget:
                 break
+            share = max(LEAST_BYTES, (budget - used) // left)
             try:
                 readings, size = stream.read(min(share, budget - used))
             except OSError:  # its file system is gone for now
@@ -129,6 +135,17 @@ class TextWatch:
             for reading in readings:
                 self._hear(writer, reading, ranks, at)
         return used
+
+    def _in_turn(self) -> Iterator[tuple[int, tuple[int, _Stream]]]:
+        """(how many are left, (writer, log)): those with little to read leave more to the others.
+
+        Those with much take turns in being first.
+        """
+        order = list(self._streams.items())
+        self._turn = (self._turn + 1) % len(order)
+        order = order[self._turn :] + order[: self._turn]
+        order.sort(key=lambda item: min(item[1].unread, LEAST_BYTES))
+        return zip(range(len(order), 0, -1), order, strict=True)
 
     def _open(self, attempt: int) -> None:
         for writer in logs.ranks(self._folder, attempt):

@@ -65,14 +65,15 @@ class LossParser:
         readings: list[Reading] = []
         pieces = (self._carry + data.lower()).replace(b"\r", b"\n").split(b"\n")
         self._carry = pieces.pop()
-        if self._skipping and pieces:
+        if self._skipping:
+            if not pieces:
+                self._carry = b""
+                return readings
             del pieces[0]
             self._skipping = False
         if len(self._carry) > MAX_LINE_BYTES:
             pieces.append(self._carry)
-            self._skipping = True
-        if self._skipping:
-            self._carry = b""
+            self._carry, self._skipping = b"", True
         says = self._says
         for piece in pieces:
             if not piece:

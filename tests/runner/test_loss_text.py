@@ -272,6 +272,9 @@ def test_of_a_long_line_the_beginning_counts_and_no_number_is_cut() -> None:
     head = b"step 3 loss 2.5 "
     long = head + b"x" * (MAX_LINE_BYTES - len(head) - 8) + b" step 4 loss 3.5678\n"
     assert losses(read(long)) == unranked((3, 2.5))
+    endless = b"step 3 loss 2.5 " * (MAX_LINE_BYTES // 4) + b"\nstep 4 loss 3.5\n"
+    for piece in (1000, MAX_LINE_BYTES + 1, len(endless)):
+        assert losses(read(endless, piece)) == unranked((3, 2.5), (4, 3.5))
     cut = b" " * (MAX_LINE_BYTES - 6) + b"loss: 3.5678" + b"\nstep 5 loss 4.5\n"
     assert losses(read(cut)) == unranked((5, 4.5))
     assert losses(read(cut, 100)) == unranked((5, 4.5))

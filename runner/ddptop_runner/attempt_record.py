@@ -280,7 +280,7 @@ class AttemptRecord:
             await asyncio.sleep(0.02)
 
     def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
-        record = self.table.of_pid(process.pid)
+        record = self.table.rank_of_pid(process.pid)
         if record is not None and record.process == process:
             self._record_exited(record, returncode, boottime_s())
 
@@ -330,12 +330,18 @@ class AttemptRecord:
         )
 
     def rank_exited(self, message: Message) -> None:
-        """A rank of the current attempt ended."""
+        """A rank of the current attempt ended, or its launcher."""
         if message["attempt"] != self.attempt:
             return
         record = self.table[message["rank"]]
         if record.exit is not None and record.exit.returncode is not None:
             return
+        self._exited(record, message)
+        twin = self.table.rank_of_pid(message["pid"])  # a launcher that is a rank itself
+        if twin is not None and twin is not record and twin.alive:
+            self._exited(twin, message)
+
+    def _exited(self, record: RankRecord, message: Message) -> None:
         died_at_s = self._deaths.died_at_s(message["pid"])
         at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
         by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s

@@ -61,7 +61,7 @@ class CommandTable(RankTable):
 
     def of_pid(self, pid: int) -> RankRecord | None:
         """The launcher, where the process is that, else the rank."""
-        return self._launcher if pid == self._launcher.pid else super().of_pid(pid)
+        return self._launcher if pid == self._launcher.pid else self.rank_of_pid(pid)
 
     def alive(self) -> list[RankRecord]:
         """The launcher, while it lives."""
@@ -75,7 +75,7 @@ class CommandTable(RankTable):
         """Give a probe's message to its rank, which it may be the first to tell of."""
         if message.attempt != attempt:
             return None
-        record = super().of_pid(message.pid)
+        record = self.rank_of_pid(message.pid)
         if record is None or message.rank not in (None, record.rank):
             record = self._meet(message)
         if record is None:

@@ -65,6 +65,10 @@ class RankTable:
 
     def of_pid(self, pid: int) -> RankRecord | None:
         """The rank whose own process this is."""
+        return self.rank_of_pid(pid)
+
+    def rank_of_pid(self, pid: int) -> RankRecord | None:
+        """The rank whose own process this is, which may be the launcher as well."""
         rank = self._rank_of_pid.get(pid)
         return None if rank is None else self._records[rank]
 

@@ -12,8 +12,8 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-LEFTOVER_GRACE_S = 2.0
-"""For what has nothing to save: launchers, data loaders, shells."""
+LEFTOVER_GRACE_S = 5.0
+"""For what has nothing to save: launchers, data loaders, shells. torchrun was seen to take 2."""
 TRAP_SIGTERM = frozenset({"lightning"})
 """Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
 

@@ -14,14 +14,14 @@ def test_ranks_have_their_grace_while_their_launcher_is_paused():
         Step((SIGTERM, SIGCONT), (11, 12)),
         Step((), (), 15.0, until=(11, 12)),
         Step((SIGCONT,), (10,), 15.0, until=(11, 12)),
-        Step((SIGTERM, SIGCONT), None, 2.0),
+        Step((SIGTERM, SIGCONT), None, 5.0),
     ]
 
 
 def test_one_process_that_is_rank_and_launcher_is_asked_once():
     steps = plan({10: []}, [], 30.0)
     assert steps[0] == Step((SIGTERM, SIGCONT), (10,))
-    assert [step.wait_s for step in steps] == [0.0, 30.0, 2.0]
+    assert [step.wait_s for step in steps] == [0.0, 30.0, 5.0]
 
 
 def test_lightning_traps_sigterm_and_ends_on_sigint():

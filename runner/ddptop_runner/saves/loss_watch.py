@@ -92,7 +92,9 @@ class _Streak:
             return False
         self.looks += 1
         self.steps.add(rank.loss_step)
-        return self.looks >= BAD_LOOKS and (self.steps == {None} or len(self.steps) >= BAD_STEPS)
+        # a line without a step may be the only one for long
+        stepless = self.steps == {None} and rank.loss_source != "log"
+        return self.looks >= BAD_LOOKS and (stepless or len(self.steps) >= BAD_STEPS)
 
 
 class _Trend:

@@ -69,6 +69,13 @@ def test_a_loss_is_acted_on_when_it_stays_bad(name):
     assert at == acted_at
 
 
+def test_one_line_of_output_without_a_step_ends_no_job():
+    losses, _ = CASES["no steps known"]
+    assert looks(LossWatch("stop"), losses, loss_source="log") == [None] * len(losses)
+    losses, acted_at = CASES["for good"]
+    assert looks(LossWatch("stop"), losses, loss_source="log")[acted_at] is not None
+
+
 def test_a_finite_loss_between_two_looks_counts():
     losses = [(NAN, step) for step in range(1, 30)]
     watch = LossWatch("stop")

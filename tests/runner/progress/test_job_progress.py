@@ -1,0 +1,110 @@
+"""A live job's progress: output, files and probes put together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ddptop_runner import procs
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.model import RankSample
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.progress import job_progress
+from ddptop_runner.progress.job_progress import JobProgress
+from ddptop_runner.rank_table import RankTable
+from ddptop_runner.trace_files.find import TraceFile
+
+HEAD = "epoch,step,train_loss\n"
+
+
+@pytest.fixture
+def table() -> RankTable:
+    table = RankTable(2, boottime_s())
+    table.started(0, 0, os.getpid())
+    table.started(1, 1, os.getppid())
+    return table
+
+
+@pytest.fixture
+def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(job_progress, "TRACES_AFTER_S", 30.0)
+    monkeypatch.setattr(job_progress, "TRACES_EVERY_S", 0.02)
+    (tmp_path / "run" / "logs" / "attempt-0").mkdir(parents=True)
+    progress = JobProgress(RunFolder(tmp_path / "run"), str(tmp_path / "work"))
+    yield progress
+    progress.close()
+
+
+def samples(progress: JobProgress, table: RankTable) -> list[RankSample]:
+    return progress.fill([record.sample(boottime_s(), probe=False) for record in table])
+
+
+def put_metrics(tmp_path: Path, rows: str) -> None:
+    folder = tmp_path / "work" / "lightning_logs" / "version_0"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.csv").write_text(HEAD + rows)
+
+
+def test_files_are_read_where_nothing_else_tells_a_loss(
+    progress, table, tmp_path, wait_until
+) -> None:
+    put_metrics(tmp_path, "0,9,2.5\n0,19,2.25\n")
+    progress.look(table, 0, boottime_s() - 20)
+    assert progress._traces is None  # not yet: output or probe may come
+    began_s = boottime_s() - 40
+
+    def told() -> bool:
+        progress.look(table, 0, began_s)
+        return samples(progress, table)[0].loss is not None
+
+    wait_until(told)
+    first, second = samples(progress, table)
+    assert (first.loss, first.loss_source, first.step, first.step_source) == (
+        2.25,
+        "log",
+        19,
+        "log",
+    )
+    assert (second.loss, second.step) == (None, None)  # whose the file is, only its name could tell
+    with RunFolder(tmp_path / "run").log_file(0, 0).open("w") as log:
+        log.write("step 30/100 loss 9.5\n")
+    progress.look(table, 0, began_s)
+    assert samples(progress, table)[0].loss == 9.5  # the output comes first
+    done = progress.of_job(table, 0)
+    assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
+
+
+def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> None:
+    for record in table:
+        record.loss_state = "ok"
+    progress.look(table, 0, boottime_s() - 100)
+    assert progress._traces is None
+
+
+def test_whose_a_file_is(table) -> None:
+    def writer(pid: int | None, host: str | None = procs.host_name()) -> int | None:
+        file = TraceFile("x", "events", 0.0, host=host, pid=pid)
+        return job_progress._writer(file, table)
+
+    assert writer(os.getppid()) == 1
+    assert writer(os.getpid(), f"{procs.host_name()}.example.com") == 0
+    assert writer(None, None) == 0
+    assert writer(1) is None  # another training may log below the same folder
+    assert writer(os.getpid(), "elsewhere") is None
+    table[1].usage = SimpleNamespace(tree_pids={77})
+    assert writer(77) == 1
+    table.launcher = SimpleNamespace(usage=SimpleNamespace(tree_pids={88}))
+    assert writer(88) == 0
+
+
+def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
+    with RunFolder(tmp_path / "run").log_file(0, 1).open("w") as log:
+        log.write("step 30/100 loss 9.5\n")
+    progress.look(table, 0, boottime_s())
+    assert samples(progress, table)[1].loss == 9.5
+    progress.look(table, 1, boottime_s())
+    assert samples(progress, table)[1].loss is None
+    assert progress.of_job(table, 1) is None

@@ -16,7 +16,7 @@ MAX_DEPTH = 4
 """Folders between the working folder and a file."""
 MAX_FOLDERS = 2000
 """That are looked into in one search."""
-MAX_ENTRIES = 2000
+MAX_ENTRIES = 20_000
 """Of one folder that are looked at: one with more holds data."""
 SEARCH_S = 1.0
 """A search ends after this, with what it found: a network file system may be slow."""

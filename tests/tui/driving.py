@@ -1,4 +1,4 @@
-"""How tests wait for an app: for conditions, never for a time."""
+"""How tests wait for an app, for conditions and never for a time, and what it then shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import time
 from collections.abc import Callable
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.render.text import plain
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.lines import LinesView
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 TIMEOUT_S = 15.0
 
@@ -34,3 +38,20 @@ async def settle(pilot: Pilot[None]) -> None:
     """Looks until what was wished for after the first ones is there as well."""
     await look(pilot, times=3)
     await pilot.pause()
+
+
+def shown(app: DdptopApp) -> str:
+    """The text of every line widget of the screen."""
+    views = app.screen.query(LinesView)
+    return "\n".join(plain(line) for view in views if view.display for line in view._lines)
+
+
+def said(app: DdptopApp) -> str:
+    """The text of a modal screen, and of what was notified."""
+    texts = [str(static.content) for static in app.screen.query(Static)]
+    return "\n".join([*texts, *(note.message for note in app._notifications)])
+
+
+def keys_shown(app: DdptopApp) -> str:
+    """The row of keys."""
+    return "\n".join(plain(line) for line in app.screen.query_one(KeyBar)._lines)

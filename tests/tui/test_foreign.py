@@ -1,9 +1,8 @@
-"""Jobs that ddptop did not start, on the screens; and a viewer that may do nothing."""
+"""Jobs that ddptop did not start, on the screens."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,75 +11,22 @@ import pytest
 from ddptop.tui import foreign_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.foreign_source import ForeignSource
-from ddptop.tui.render.foreign import stopping_words
-from ddptop.tui.render.text import plain
-from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
-from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_foreign, fake_home
-from tests.tui.driving import look, settle, until
+from tests.tui.driving import keys_shown, look, said, settle, shown, until
 from tests.tui.fake_foreign import FakeWorld
 from tests.tui.fake_home import NOW
-from textual.pilot import Pilot
-from textual.widgets import Static
+from tests.tui.fake_signals import Sent
 
-from ddptop_runner import commands
-from ddptop_runner.errors import UsageError
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
-from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert
 
 MakeApp = Callable[..., DdptopApp]
-SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
-
-
-def shown(app: DdptopApp) -> str:
-    """The text of every line widget of the screen."""
-    views = app.screen.query(LinesView)
-    return "\n".join(plain(line) for view in views if view.display for line in view._lines)
-
-
-def said(app: DdptopApp) -> str:
-    """The text of a modal screen, and of what was notified."""
-    texts = [str(static.content) for static in app.screen.query(Static)]
-    return "\n".join([*texts, *(note.message for note in app._notifications)])
-
-
-def keys_shown(app: DdptopApp) -> str:
-    return "\n".join(plain(line) for line in app.screen.query_one(KeyBar)._lines)
-
-
-class Sent:
-    """Stands at the seam to the signals, and remembers."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.plans: list[tuple[str, str]] = []
-        self.sent: list[SignalPlan] = []
-        self.refusal: UsageError | None = None
-        monkeypatch.setattr(signals, "plan", self._plan)
-        monkeypatch.setattr(signals, "send", self._send)
-
-    def _plan(self, view: ForeignView, action: signals.Action) -> SignalPlan:
-        self.plans.append((view.job, action))
-        if self.refusal is not None:
-            raise self.refusal
-        return SignalPlan(view.job, action, SENTENCE, (), ())
-
-    def _send(self, plan: SignalPlan) -> SignalOutcome:
-        self.sent.append(plan)
-        return SignalOutcome("4 of 4 ranks are gone")
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    return Sent(monkeypatch)
 
 
 class TestOverview:
@@ -340,112 +286,6 @@ class TestJobScreen:
             await until(pilot, lambda: "train.py:8 in step" in said(app))
             assert "rank 3   pid 4724" in said(app)
             assert "py-spy" in said(app)
-
-
-class TestSignals:
-    def test_what_is_sent_is_told_with_its_times(self) -> None:
-        since = dt.datetime(2026, 3, 1, 12, 0, 50).astimezone()
-        plan = SignalPlan("job", "stop", SENTENCE, (), ())
-        words = "SIGINT sent at 12:00:50; what is left gets SIGTERM 12:01:05, SIGKILL 12:01:10"
-        assert stopping_words(plan, since) == words
-        assert len(words) < 79, "it fits the smallest screen"
-        kill = dataclasses.replace(plan, action="kill")
-        assert stopping_words(kill, since) == "SIGKILL sent at 12:00:50"
-
-    @pytest.mark.parametrize(("key", "action"), [("s", "stop"), ("K", "kill")])
-    async def test_nothing_is_sent_before_the_plan_is_confirmed(
-        self, held_gpus: Path, make_app: MakeApp, sent: Sent, key: str, action: str
-    ) -> None:
-        view = fake_foreign.healthy()
-        app = make_app(watched=view.foreign)
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            await pilot.press(key)
-            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-            assert SENTENCE in said(app)
-            assert "was not started by ddptop" in said(app)
-            await pilot.press("enter")  # the answer with the focus is no
-            await until(pilot, lambda: isinstance(app.screen, JobScreen))
-            assert sent.sent == []
-            await pilot.press(key)
-            await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-            await pilot.press("y")
-            await until(pilot, lambda: "4 of 4 ranks are gone" in said(app))
-        assert [plan.action for plan in sent.sent] == [action]
-
-    async def test_another_users_job_is_refused_with_the_reason(
-        self, held_gpus: Path, make_app: MakeApp, sent: Sent
-    ) -> None:
-        sent.refusal = UsageError("its processes are alice's", "ask her, or use sudo")
-        view = fake_foreign.with_findings()
-        app = make_app(watched=view.foreign)
-        async with app.run_test() as pilot:
-            await settle(pilot)
-            await pilot.press("s")
-            await until(pilot, lambda: "its processes are alice's" in said(app))
-            assert isinstance(app.screen, JobScreen)
-
-
-class TestReadonly:
-    @pytest.fixture
-    def refused(self, monkeypatch: pytest.MonkeyPatch, sent: Sent) -> Sent:
-        def forbidden(*_: object, **__: object) -> None:
-            raise AssertionError("a read-only viewer did something to a job")
-
-        for name in ("stop", "kill", "restart_group", "remove", "stacks"):
-            monkeypatch.setattr(commands, name, forbidden)
-        return sent
-
-    async def _refuses(self, pilot: Pilot[None], keys: str) -> None:
-        app = pilot.app
-        assert isinstance(app, DdptopApp)
-        before = app.screen
-        for key in keys:
-            app._notifications.clear()
-            await pilot.press(key, key)
-            await until(pilot, lambda: "read-only: " in said(app), f"a refusal of {key}")
-            await pilot.pause()
-            assert len(app._notifications) == 1, "refusals do not pile up"
-            assert app.screen is before
-            assert not isinstance(app.screen, LaunchScreen)
-
-    @pytest.mark.parametrize("foreign", [False, True])
-    async def test_every_key_that_does_something_is_hidden_and_refused(
-        self, held_gpus: Path, make_app: MakeApp, refused: Sent, foreign: bool
-    ) -> None:
-        if foreign:
-            app = make_app(watched=fake_foreign.healthy().foreign, readonly=True)
-        else:
-            fake_home.two_cpu_ranks(held_gpus)
-            app = make_app("mlp-cpu", readonly=True)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await settle(pilot)
-            assert "read-only" in shown(app).splitlines()[0]
-            for hidden in ("Stop", "Kill", "Restart", "Launch"):
-                assert hidden not in keys_shown(app)
-            await self._refuses(pilot, "sKrn" if foreign else "sKrnt")
-        assert refused.plans == []
-
-    async def test_the_overview_as_well(
-        self, held_gpus: Path, make_app: MakeApp, refused: Sent
-    ) -> None:
-        fake_home.failed_job(held_gpus)
-        app = make_app(readonly=True)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert "Remove" not in keys_shown(app)
-            await self._refuses(pilot, "nxR")
-            titles = {command.title for command in app.get_system_commands(app.screen)}
-            assert "Open" in titles
-            assert not titles & {"Stop", "Kill", "Launch", "Remove", "Launch again"}
-
-    async def test_an_empty_machine_offers_the_shell_only(
-        self, frozen: Path, make_app: MakeApp
-    ) -> None:
-        app = make_app(readonly=True)
-        async with app.run_test() as pilot:
-            await look(pilot)
-            assert "start one in a shell:" in shown(app)
 
 
 class TestSource:

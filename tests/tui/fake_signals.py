@@ -1,0 +1,33 @@
+"""Signals that are asked for and never sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptop_runner.errors import UsageError
+from ddptop_runner.foreign import signals
+from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
+from ddptop_runner.foreign.view import ForeignView
+
+SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
+
+
+class Sent:
+    """Stands at the seam to the signals, and remembers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.plans: list[tuple[str, str]] = []
+        self.sent: list[SignalPlan] = []
+        self.refusal: UsageError | None = None
+        monkeypatch.setattr(signals, "plan", self._plan)
+        monkeypatch.setattr(signals, "send", self._send)
+
+    def _plan(self, view: ForeignView, action: signals.Action) -> SignalPlan:
+        self.plans.append((view.job, action))
+        if self.refusal is not None:
+            raise self.refusal
+        return SignalPlan(view.job, action, SENTENCE, (), ())
+
+    def _send(self, plan: SignalPlan) -> SignalOutcome:
+        self.sent.append(plan)
+        return SignalOutcome("4 of 4 ranks are gone")

@@ -1,0 +1,196 @@
+"""A job's screen as a person uses it, on run folders of the real formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.loss_chart import LossChart
+from tests.tui import fake_home
+from tests.tui.driving import look, settle, shown, until
+
+MakeApp = Callable[..., DdptopApp]
+
+
+class TestJob:
+    async def test_each_key_shows_its_page_and_escape_comes_back(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogView)
+            for key, page in (("l", "log"), ("e", "events"), ("v", "devices")):
+                await pilot.press(key)
+                assert app.screen.page == page
+                assert not chart.size.height
+                assert bool(log.size.height) == (page == "log")
+                await pilot.press("escape")
+                assert app.screen.page == "main"
+                await pilot.pause()
+                assert chart.size.height
+
+    async def test_a_small_terminal_shows_pages(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            assert "ranks and loss" in shown(app)
+            assert not app.screen.query_one(LogView).size.height
+            await pilot.press("l")
+            await pilot.pause()
+            assert app.screen.query_one(LogView).size.height > 10
+
+    async def test_the_chosen_rank_s_log_is_followed(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            log = app.screen.log_view.lines
+            assert log.lines[log.line_count - 1].startswith("epoch 3 step 395")
+            with folder.log_file(0, 0).open("a") as file:
+                file.write("\x1b[31m[bold]new[/bold]\x1b[2J line\n 50%|##\r100%|####")
+            await look(pilot, 2)
+            assert log.lines[log.line_count - 1] == "[bold]new[/bold] line"
+            assert "100%|####" in shown(app)
+            fake_home.write_log(folder, 0, 1, "only rank 1\n")
+            await pilot.press("right_square_bracket")
+            assert app.screen.ranks.rank == 1
+            await look(pilot, 2)
+            assert list(log.lines)[: log.line_count] == ["only rank 1"]
+            assert "log of rank 1" in shown(app)
+
+    async def test_a_log_begins_anew_for_a_new_viewer(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await look(pilot)
+            for _ in range(2):
+                await pilot.press("enter")
+                await until(pilot, lambda: isinstance(app.screen, JobScreen))
+                await settle(pilot)
+                assert app.screen.log_view.lines.line_count == 80
+                await pilot.press("escape")
+                await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+    async def test_a_failure_is_prominent_and_its_rank_chosen(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app("vit-base")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert app.screen.ranks.rank == 1
+            assert "rank 1 failed first (exit 1)" in shown(app)
+            assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
+            await pilot.press("k")
+            await look(pilot)
+            assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
+
+    async def test_chart_keys(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "loss, whole run" in shown(app)
+            await pilot.press("a")
+            assert "━ others" in shown(app)
+            await pilot.press("y")
+            assert "log axis" in shown(app)
+            for _ in range(9):
+                await pilot.press("plus")
+            await look(pilot, 2)
+            assert "loss, last 5m" in shown(app)
+            await pilot.press("minus")
+            await look(pilot, 2)
+            assert "loss, whole run" in shown(app)
+
+    async def test_old_figures_are_said(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.change(folder, ts=fake_home.ago(42))
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "figures are 42 s old" in shown(app)
+
+    async def test_a_job_whose_processes_are_gone_is_lost(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        fake_home.change(folder, guardian=None)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "? lost" in shown(app)
+
+    async def test_a_job_that_is_removed_meanwhile(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.finished_job(frozen)
+        app = make_app("resnet-a")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            folder.spec_file.unlink()
+            await look(pilot)
+            assert "resnet-a is not there any more" in shown(app)
+
+    async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))
+        app = make_app("young")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "◔ starting" in shown(app)
+            assert "no loss seen yet" in shown(app)
+            assert "no rank has started" in shown(app)
+
+    async def test_a_damaged_history_is_no_reason_to_fall(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        folder.history_db.write_bytes(b"not a database" * 100)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "step 2,261" in shown(app)
+            assert "not a readable history" in shown(app)
+
+    async def test_q_leaves_from_the_first_job_and_o_goes_to_all(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+            await look(pilot)
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
+            await pilot.press("q")
+            await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+        first = make_app("mlp-cpu")
+        async with first.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("q")
+        assert first.return_code == 0
+
+    async def test_sixty_four_ranks_scroll(self, frozen: Path, make_app: MakeApp) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        ranks = [
+            fake_home.RankSample(rank=r, local_rank=r, host=fake_home.HOST, state="running")
+            for r in range(64)
+        ]
+        fake_home.change(folder, ranks=ranks, world_size=64)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert "1-14 of 64" in shown(app)
+            assert app.screen.query_one(LossChart).size.height >= 6
+            await pilot.press("G")
+            assert app.screen.ranks.rank == 63
+            assert "51-64 of 64" in shown(app)

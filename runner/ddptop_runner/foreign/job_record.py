@@ -13,6 +13,7 @@ from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.device_report import without_figures
+from ddptop_runner.foreign.job_files import JobFiles
 from ddptop_runner.foreign.job_output import Heard, JobOutput
 from ddptop_runner.foreign.loss_history import LossHistory
 from ddptop_runner.foreign.states import Seen, state_of
@@ -21,6 +22,7 @@ from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
 from ddptop_runner.progress import combine
+from ddptop_runner.progress.fill import fill
 from ddptop_runner.progress.from_text import TextProgress
 
 KEPT_EVENTS = 300
@@ -33,6 +35,7 @@ class JobRecord:
         self.name = job.name
         self.foreign = job
         self.output = output
+        self.files = JobFiles()
         self.losses = LossHistory()
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         """Oldest first."""
@@ -118,6 +121,18 @@ class JobRecord:
             for rank, loss in backlog.items():
                 self.losses.add(rank, min(written_at, now.timestamp()), loss)
                 self._progress[rank].last_at = utc_from_unix(min(written_at, now.timestamp()))
+
+    def look_at_files(self, now: dt.datetime, now_s: float) -> None:
+        """What it logs to files, for ranks whose output tells no loss."""
+        told = {rank for rank, known in self._progress.items() if known.loss_state is not None}
+        for rank, at, reading in self.files.look(self.foreign, not told, now, now_s):
+            if rank not in told and reading.loss is not None and reading.kind != "val":
+                self.losses.add(rank, at.timestamp(), reading.loss)
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self.output.close()
+        self.files.close()
 
     def _rank_of(self, heard: Heard) -> int | None:
         """Whose reading it is; None when it is of a rank of another host."""
@@ -206,7 +221,13 @@ class JobRecord:
         return self._with_log(sample, now)
 
     def _with_log(self, sample: RankSample, now: dt.datetime) -> RankSample:
-        """The rank with what its log told."""
+        """The rank with what its log told, or else its files."""
+        told = self._with_text(sample, now)
+        return (
+            fill(told, None, self.files.of_rank(sample.rank), now) if not told.loss_state else told
+        )
+
+    def _with_text(self, sample: RankSample, now: dt.datetime) -> RankSample:
         progress = self._progress.get(sample.rank)
         if progress is None:
             return sample
@@ -219,6 +240,7 @@ class JobRecord:
         return msgspec.structs.replace(
             sample,
             step=progress.step,
+            step_source=None if progress.step is None else "log",
             global_step=progress.step if progress.counts_run else None,
             loss=progress.loss,
             loss_step=progress.loss_step,
@@ -286,7 +308,7 @@ class JobRecord:
         self, ranks: list[RankSample], gpus: list[GpuSample], now: dt.datetime
     ) -> NodeSnapshot:
         told = list(self._progress.values())
-        steps = [one.step for one in told if one.step is not None]
+        steps = [rank.step for rank in ranks if rank.step is not None]
         progress = combine.of_job(one.progress(now) for one in told)
         return NodeSnapshot(
             job=self.name,

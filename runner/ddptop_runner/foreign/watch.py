@@ -150,7 +150,7 @@ class ForeignBook:
     def close(self) -> None:
         """Let go of every open file."""
         for record in self._records.values():
-            record.output.close()
+            record.close()
         self._records.clear()
         self._cursors.clear()
 
@@ -190,7 +190,7 @@ class ForeignBook:
                     record.output.follow()
 
     def _forget(self, name: str) -> None:
-        self._records.pop(name).output.close()
+        self._records.pop(name).close()
         for key in [key for key in self._cursors if key[0] == name]:
             del self._cursors[key]
 
@@ -203,6 +203,7 @@ class ForeignBook:
                 followed.output.find(followed.foreign, now_s, closely=True)
             heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
             followed.hear(heard, grew, now, now_s)
+            followed.look_at_files(now, now_s)
         others = [one for one in self._records.values() if one is not followed]
         if not others:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_from_unix, utc_now
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.model import Progress, RankSample
@@ -13,7 +12,9 @@ from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress import combine
 from ddptop_runner.progress.fill import fill
 from ddptop_runner.progress.from_text import TextProgress
+from ddptop_runner.progress.owners import rank_of
 from ddptop_runner.progress.text_watch import TextWatch
+from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
 from ddptop_runner.trace_files.find import TraceFile
 from ddptop_runner.trace_files.watch import TraceWatch
@@ -71,7 +72,9 @@ class JobProgress:
         )
 
     def _hear(self, file: TraceFile, reading: Reading, table: RankTable, now: dt.datetime) -> None:
-        rank = _writer(file, table)
+        pids = {record.rank: _pids(record) for record in table}
+        others = () if table.launcher is None else _pids(table.launcher)
+        rank = rank_of(file, pids, others)
         if rank is None:
             return
         written_s, at = reading.written_at_s, now
@@ -123,20 +126,7 @@ def of_table(
     return combine.of_job([*told, *others.values()])
 
 
-def _writer(file: TraceFile, table: RankTable) -> int | None:
-    """Whose file it is: of a process of the job, or of one that its name does not tell.
-
-    Two trainings may log below one folder.
-    """
-    first = min((record.rank for record in table), default=None)
-    if file.pid is None or file.host is None:
-        return first
-    if file.host.split(".")[0] != procs.host_name():
-        return None
-    for record in table:
-        if file.pid == record.pid or (record.usage and file.pid in record.usage.tree_pids):
-            return record.rank
-    launcher = table.launcher
-    if launcher is not None and launcher.usage and file.pid in launcher.usage.tree_pids:
-        return first
-    return None
+def _pids(record: RankRecord) -> tuple[int, ...]:
+    """A rank's process and what it started."""
+    own = () if record.pid is None else (record.pid,)
+    return own if record.usage is None else (*own, *record.usage.tree_pids)

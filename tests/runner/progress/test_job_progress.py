@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +13,7 @@ from ddptop_runner.model import RankSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress import job_progress
 from ddptop_runner.progress.job_progress import JobProgress
+from ddptop_runner.progress.owners import rank_of
 from ddptop_runner.rank_table import RankTable
 from ddptop_runner.trace_files.find import TraceFile
 
@@ -84,20 +84,15 @@ def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> No
     assert progress._traces is None
 
 
-def test_whose_a_file_is(table) -> None:
+def test_whose_a_file_is() -> None:
     def writer(pid: int | None, host: str | None = procs.host_name()) -> int | None:
         file = TraceFile("x", "events", 0.0, host=host, pid=pid)
-        return job_progress._writer(file, table)
+        return rank_of(file, {0: (7, 8), 1: {9}}, others=(88,))
 
-    assert writer(os.getppid()) == 1
-    assert writer(os.getpid(), f"{procs.host_name()}.example.com") == 0
-    assert writer(None, None) == 0
+    assert (writer(8), writer(9), writer(88), writer(None, None)) == (0, 1, 0, 0)
+    assert writer(9, f"{procs.host_name()}.example.com") == 1
     assert writer(1) is None  # another training may log below the same folder
-    assert writer(os.getpid(), "elsewhere") is None
-    table[1].usage = SimpleNamespace(tree_pids={77})
-    assert writer(77) == 1
-    table.launcher = SimpleNamespace(usage=SimpleNamespace(tree_pids={88}))
-    assert writer(88) == 0
+    assert writer(9, "elsewhere") is None
 
 
 def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:

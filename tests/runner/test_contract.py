@@ -21,6 +21,8 @@ from ddptop_runner.model import (
     GpuProcess,
     GpuSample,
     Imbalance,
+    LauncherSample,
+    Progress,
     RankSample,
     encode,
 )
@@ -36,19 +38,21 @@ def words(text: str) -> set[str]:
 LIST = words("schema jobs")
 ROW = words(
     """job state host command launcher world_size attempt step total_steps eta_s started_at
-    ranks"""
+    ranks progress"""
 )
 ROW_RANK = words("rank pid gpu")
 STATUS = words(
     """schema job state host command attempt restarts_used restarts_left world_size started_at
     ended_at exit_code cause guarded snapshot_age_s step total_steps eta_s ranks gpus imbalance
-    alerts"""
+    alerts launcher progress"""
 )
+PROGRESS = words("step total counts epoch epochs fraction eta_s source")
+LAUNCHER = words("name pid state exit_code signal cpu_percent rss_bytes")
 CAUSE = words("kind rank signal exit_code summary evidence")
 RANK = words(
     """rank local_rank host pid gpu gpus state step global_step loss loss_step loss_state
     loss_source step_time_s steps_per_s data_wait_s cpu_percent rss_bytes gpu_util_percent
-    gpu_mem_used_bytes last_progress_at exit_code signal"""
+    gpu_mem_used_bytes last_progress_at exit_code signal step_source"""
 )
 GPU = words(
     """index uuid host name util_percent mem_util_percent mem_used_bytes mem_total_bytes
@@ -81,6 +85,8 @@ FULL = {
     "ranks": [RankSample(rank=0, local_rank=0, host="h", loss=NAN, loss_state="nan")],
     "gpus": [GpuSample(index=0, processes=[GpuProcess(pid=7)])],
     "alerts": [Alert(id="x", severity="error", message="m", since=utc_now())],
+    "progress": Progress(step=5, total=9, fraction=5 / 9, eta_s=3.0, source="log"),
+    "launcher": LauncherSample(name="accelerate", pid=4, exit_code=1),
 }
 VIEWS = {
     "no snapshot yet": None,
@@ -117,6 +123,8 @@ def test_every_key_of_status_is_always_there(snapshot):
         assert set(status["gpus"][0]) >= GPU
         assert set(status["gpus"][0]["processes"][0]) >= GPU_PROCESS
         assert set(status["alerts"][0]) >= ALERT
+        assert set(status["progress"]) >= PROGRESS
+        assert set(status["launcher"]) >= LAUNCHER
     else:
         assert status["cause"] is None
 
@@ -177,6 +185,25 @@ def test_the_command_is_what_was_typed(changes, command):
 def test_an_ended_job_ends_no_more():
     assert job_status(view({**FULL, "eta_s": 12.0})).eta_s is None
     assert contract.job_row(view({**FULL, "eta_s": 12.0})).eta_s is None
+    for ended in (job_status(view(FULL)), contract.job_row(view(FULL))):
+        assert (ended.progress.step, ended.progress.eta_s) == (5, None)
+
+
+def test_a_command_is_listed_by_who_starts_its_ranks():
+    command = {"kind": "command", "target": "accelerate", "nproc": 0}
+    row = job_row(view(None, launcher="accelerate", **command))
+    assert (row.launcher, row.world_size) == ("accelerate", None)
+    assert job_row(view(FULL, **command)).launcher == "accelerate"  # as it was seen
+    assert job_row(view(None, **command)).launcher == "python"
+    assert job_row(view(FULL)).launcher == "ddptop"
+
+
+def test_a_snapshot_of_an_older_version_has_progress_by_its_step_and_total():
+    old = {"state": "running", "step": 20, "total_steps": 80, "eta_s": 6.0}
+    progress = as_json(job_status(view(old)))["progress"]
+    assert (progress["step"], progress["total"], progress["fraction"]) == (20, 80, 0.25)
+    assert as_json(job_status(view({**old, "step": 90})))["progress"]["fraction"] is None
+    assert as_json(job_status(view({**old, "total_steps": None})))["progress"] is None
 
 
 def test_world_size_ranks_and_attempt_are_those_of_the_snapshot():

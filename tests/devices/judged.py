@@ -1,0 +1,50 @@
+"""Jobs judged as a whole: the finding that there should be, or none."""
+
+from __future__ import annotations
+
+from tests.devices.jobs import (
+    JOB,
+    change,
+    change_all,
+    make_gpu,
+    make_job,
+    make_rank,
+    of_rank,
+)
+
+from ddptop_runner.alerts import Finding
+from ddptop_runner.balance.findings import find
+from ddptop_runner.model import GpuSample, RankSample
+
+RANKS, GPUS = make_job()
+Case = tuple[list[RankSample], list[GpuSample]]
+
+
+def the(case: Case, id_: str) -> Finding:
+    """The only finding, which is that one."""
+    found = find(*case, JOB)
+    assert [finding.id for finding in found] == [id_], found
+    return found[0]
+
+
+def assert_healthy(case: Case) -> None:
+    """Nothing is found."""
+    assert find(*case, JOB) == []
+
+
+def with_strays(ranks: list[int], gib: float | None = 0.5, on: int = 0) -> Case:
+    """Those ranks hold so much each on that device, too."""
+    strays = [of_rank(rank, gib) for rank in ranks]
+    return RANKS, change(GPUS, {on: {"processes": [of_rank(on), *strays]}})
+
+
+def one_process(memory: list[float | None], util: list[float | None]) -> Case:
+    """One rank on several devices."""
+    gpus = [
+        make_gpu(index, of_rank(0, gib), util_percent=percent)
+        for index, (gib, percent) in enumerate(zip(memory, util, strict=True))
+    ]
+    return [make_rank(0, gpu=None)], gpus
+
+
+UNSTEPPED = change_all(RANKS, step=None)

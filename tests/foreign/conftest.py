@@ -1,0 +1,16 @@
+"""What tests of foreign jobs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ddptop_runner.foreign.watch import ForeignBook
+
+
+@pytest.fixture
+def book() -> Iterator[ForeignBook]:
+    one = ForeignBook()
+    yield one
+    one.close()

@@ -1,0 +1,333 @@
+"""What foreign jobs print, followed from look to look: losses and steps of their ranks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import shlex
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.foreign.toys import (
+    census_of,
+    job_of,
+    lines_in,
+    long_ago,
+    printer,
+    running,
+)
+from tests.foreign.watching import FAR, SLEEP, first_rank, look
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.foreign import loss_history
+from ddptop_runner.foreign.loss_history import LossHistory
+from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.loss_text import Reading
+from ddptop_runner.progress.from_text import TextProgress
+
+# -- what it prints --------------------------------------------------------------------------------
+
+
+def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until) -> None:
+    path = tmp_path / "train.log"
+    with path.open("wb") as file, running(*printer(), stdout=file, stderr=file) as process:
+        wait_until(lambda: lines_in(path) > 5)
+        job = job_of(process.pid, started_at=long_ago())
+        census = census_of(job)
+        view = look(book, census, job.name)
+        rank = first_rank(view)
+        assert rank.loss_source == "log"
+        assert rank.step >= 4
+        assert rank.global_step == rank.step == rank.loss_step
+        assert rank.loss == pytest.approx(2.5 - rank.step / 1000)
+        assert view.snapshot.total_steps == 1000
+        assert view.output == f"file {path}"
+        first = book.lines(job.name)
+        assert first.anew
+        assert first.lines[0] == "step 0/1000 loss 2.5000"
+
+        def faster() -> bool:
+            return first_rank(look(book, census, job.name)).steps_per_s is not None
+
+        wait_until(faster)
+        view = look(book, census, job.name)
+        assert 5 < first_rank(view).steps_per_s < 60
+        assert first_rank(view).step_time_s == pytest.approx(1 / first_rank(view).steps_per_s)
+        assert 10 < view.snapshot.eta_s < 300
+        later = book.lines(job.name)
+        assert not later.anew
+        assert later.lines[0] == f"step {len(first.lines)}/1000 loss " + (
+            f"{2.5 - len(first.lines) / 1000:.4f}"
+        )
+        assert book.lines(job.name).lines == ()
+        series = book.chart(job.name, 0, FAR, 100)[0]
+        assert series.t == sorted(series.t)
+        assert 2.0 < series.last[-1] < 2.5
+        span = book.span(job.name)
+        assert span is not None
+        assert abs(span[1] - time.time()) < 10
+
+
+def test_what_an_earlier_run_appended_is_not_this_runs_loss(
+    book: ForeignBook, tmp_path: Path
+) -> None:
+    path = tmp_path / "nohup.out"
+    path.write_text("step 900/1000 loss 0.1\n")
+    with path.open("ab") as file, running(*SLEEP, stdout=file) as process:
+        job = job_of(process.pid)
+        census = census_of(job)
+        rank = first_rank(look(book, census, job.name))
+        assert (rank.loss, rank.step) == (None, None)
+        assert book.lines(job.name).lines == ("step 900/1000 loss 0.1",)
+        file.write(b"step 1/1000 loss 3.5\n")
+        file.flush()
+        rank = first_rank(look(book, census, job.name))
+        assert (rank.loss, rank.step, rank.global_step) == (3.5, 1, 1)
+
+
+def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "rank0.log").open("wb", buffering=0) as first,
+        (tmp_path / "rank1.log").open("wb", buffering=0) as second,
+        running(*SLEEP, stdout=first) as one,
+        running(*SLEEP, stdout=second) as two,
+    ):
+        job = job_of(one.pid, two.pid)
+        census = census_of(job)
+        look(book, census, job.name)
+        first.write(b"step 10 loss 2.5\n")
+        second.write(b"step 12 loss nan\n")
+        view = look(book, census, job.name)
+        ranks = view.snapshot.ranks
+        assert [(r.loss, r.loss_state, r.step) for r in ranks] == [
+            (2.5, "ok", 10),
+            (None, "nan", 12),
+        ]
+        assert view.snapshot.step == 10
+        assert book.lines(job.name, 1).lines == ("step 12 loss nan",)
+        assert [alert.id for alert in view.snapshot.alerts] == ["loss-nan"]
+        assert book.events(job.name)[0].type == "alert"
+        assert list(book.chart(job.name, 0, FAR, 10)) == [0, 1]
+        assert book.chart(job.name, 0, FAR, 10)[1].nonfinite_t
+
+
+def test_lines_of_one_output_go_to_the_rank_that_they_name(
+    book: ForeignBook, tmp_path: Path
+) -> None:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as one,
+        running(*SLEEP, stdout=file) as two,
+    ):
+        job = job_of(one.pid, two.pid)
+        census = census_of(job)
+        view = look(book, census, job.name)
+        assert "count as" not in (view.output or "")
+        file.write(b"[1]<stdout>:step 3 loss 1.5\n[default0]:step 3 loss 2.5\n")
+        file.write(b"[7]<stdout>:step 3 loss 9.5\n")  # a rank of another host
+        view = look(book, census, job.name)
+        assert [r.loss for r in view.snapshot.ranks] == [2.5, 1.5]
+        file.write(b"step 4 loss 3.5\n")
+        view = look(book, census, job.name)
+        assert [r.loss for r in view.snapshot.ranks] == [3.5, 1.5]
+        assert (view.output or "").endswith("lines that name no rank count as rank 0's")
+
+
+def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
+    book: ForeignBook, tmp_path: Path
+) -> None:
+    with (
+        (tmp_path / "all").open("wb", buffering=0) as all_,
+        (tmp_path / "rank0").open("wb", buffering=0) as own,
+        running(*SLEEP, stdout=all_) as launcher,
+        running(*SLEEP, stdout=own) as rank,
+    ):
+        job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
+        census = census_of(job)
+        look(book, census, job.name)
+        own.write(b"step 3/9 loss 2.5\n")
+        all_.write(b"[default0]:step 2/9 loss 3.5\n")
+        view = look(book, census, job.name)
+        assert (first_rank(view).loss, first_rank(view).step) == (2.5, 3)
+        assert view.snapshot.total_steps == 9
+        assert book.lines(job.name).lines == ("[default0]:step 2/9 loss 3.5",)
+        assert book.lines(job.name, 0).lines == ("step 3/9 loss 2.5",)
+
+
+def test_a_bar_beside_lines_does_not_mix_with_their_steps() -> None:
+    progress = TextProgress()
+    at = utc_now()
+    for number in range(30):
+        at += dt.timedelta(seconds=1)
+        bar = Reading(step=number % 10, total=10, counts="epoch", loss=1.0)
+        progress.hear(bar, at, source=1)
+        if number >= 5:
+            progress.hear(Reading(step=number * 100, loss=2.0), at, source=2)
+    assert progress.step == 2900
+    assert progress.counts_run
+    assert progress.steps_per_s(at) == pytest.approx(100)
+    for number in range(40):
+        at += dt.timedelta(seconds=1)
+        progress.hear(Reading(step=number % 20, total=20, counts="epoch"), at, source=1)
+    assert progress.step == 19
+    assert not progress.counts_run
+
+
+def test_validations_and_epochs_are_told_apart(book: ForeignBook, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("wb", buffering=0) as file,
+        running(*SLEEP, stdout=file) as process,
+    ):
+        job = job_of(process.pid)
+        census = census_of(job)
+        look(book, census, job.name)
+        file.write(b"Epoch: [3][11/25]\tLoss 2.5 (2.6)\nTest: [ 1/25]\tLoss 1.5 (1.5)\n")
+        view = look(book, census, job.name)
+        rank = first_rank(view)
+        assert (rank.loss, rank.step, rank.global_step) == (2.5, 11, None)
+        assert rank.metrics == {"epoch": 3.0, "validation loss": 1.5}
+        assert view.snapshot.total_steps is None
+        assert view.snapshot.eta_s is None
+
+
+def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
+    with running(*SLEEP, stderr=subprocess.DEVNULL) as process:
+        job = job_of(process.pid)
+        view = look(book, census_of(job), job.name)
+        assert view.output == book.output_words(job.name) == "/dev/null: nothing is kept"
+        assert first_rank(view).loss is None
+        assert first_rank(view).last_progress_at is None
+        assert book.lines(job.name).lines == ()
+    assert book.output_words("nobody:1") == "not known"
+    assert book.chart("nobody:1", 0, FAR, 10) == {}
+
+
+@pytest.mark.tmux
+def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]) -> None:
+    socket = f"/tmp/ddptop-test-{uuid.uuid4().hex[:10]}"
+    tmux = ["tmux", "-S", socket, "-f", "/dev/null"]
+    try:
+        subprocess.run(
+            [*tmux, "new-session", "-d", "-s", "work", f"exec {shlex.join(printer())}"],
+            check=True,
+            timeout=10,
+            env={**os.environ, "TMUX": ""},
+        )
+        answer = subprocess.run(
+            [*tmux, "list-panes", "-F", "#{pane_pid}"], check=True, capture_output=True, timeout=10
+        )
+        pid = int(answer.stdout)
+        # the server is found by the pane's own $TMUX: the socket is in no usual place
+        job = job_of(pid)
+        census = census_of(job)
+        assert look(book, census, job.name).output == "tmux pane work:0.0 (captured)"
+        wait_until(lambda: first_rank(look(book, census, job.name)).loss is not None)
+        assert 2 < first_rank(look(book, census, job.name)).loss <= 2.5
+        assert any("loss" in line for line in book.lines(job.name).lines)
+    finally:
+        subprocess.run([*tmux, "kill-server"], capture_output=True, check=False)
+        Path(socket).unlink(missing_ok=True)
+
+
+def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nstep 5 loss 2.5\n")
+        file.flush()
+        with running(*SLEEP, stdout=file) as process:
+            job = job_of(process.pid)
+            started = time.process_time()
+            rank = first_rank(look(book, census_of(job), job.name))
+            assert time.process_time() - started < 1.0
+            assert rank.loss == 2.5
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_losses_of_days_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_history, "MAX_POINTS", 400)
+    monkeypatch.setattr(loss_history, "LEAST_POINTS", 50)
+    history = LossHistory()
+    start = 1_000_000
+    for second in range(5000):
+        for rank in (0, 3):
+            history.add(rank, start + second, 5000 - second + rank)
+        if second % 50 == 0:
+            history.add(3, start + second, float("nan"))
+    assert history.points() <= 401
+    assert history.span() == (start, start + 4992)
+    series = history.series(0, FAR, 5000)
+    assert list(series) == [0, 3]
+    assert series[0].max[0] == 5000
+    assert series[0].min[-1] == 1
+    assert series[0].last[-1] == 1
+    assert series[3].nonfinite_t
+    assert all(t % series[0].bucket_s == 0 for t in series[0].t)
+    few = history.series(start + 1000, start + 1999, 10)[0]
+    assert len(few.t) <= 10
+    assert few.max[0] <= 4000 + few.bucket_s
+    assert few.mean == sorted(few.mean, reverse=True)
+
+
+def test_mean_and_extremes_of_a_bucket() -> None:
+    history = LossHistory()
+    for at, loss in ((10.0, 4.0), (10.4, 2.0), (10.9, 3.0), (11.0, 1.0), (12.5, 7.0)):
+        history.add(0, at, loss)
+    one = history.series(0, FAR, 100)[0]
+    assert one.t == [10, 11, 12]
+    assert (one.min[0], one.mean[0], one.max[0], one.last[0]) == (2.0, 3.0, 4.0, 3.0)
+    joined = history.series(10, 12, 2)[0]
+    assert joined.bucket_s == 2
+    assert joined.t == [10, 12]
+    assert (joined.min[0], joined.mean[0], joined.max[0], joined.last[0]) == (1.0, 2.5, 4.0, 1.0)
+    history.add(0, 3.0, 9.0)  # the clock was set back
+    assert history.series(0, FAR, 100)[0].t == [10, 11, 12]
+
+
+def test_progress_of_a_log_that_falls_silent_or_begins_anew() -> None:
+    start = utc_now()
+    progress = TextProgress()
+
+    def hear(step: int, after_s: float) -> None:
+        at = start + dt.timedelta(seconds=after_s)
+        progress.hear(Reading(step=step, total=100, loss=1.0), at)
+
+    for step in range(10):
+        hear(step, step * 2.0)
+    now = start + dt.timedelta(seconds=18)
+    assert progress.steps_per_s(now) == pytest.approx(0.5)
+    assert progress.eta_s(now) == pytest.approx(182)
+    assert progress.total_steps == 100
+    assert progress.steps_per_s(now + dt.timedelta(seconds=60)) is None
+    hear(0, 80.0)  # a bar for each epoch
+    assert progress.total_steps is None
+    assert progress.step == 0
+
+
+def test_any_readings_add_up_to_something() -> None:
+    random_ = random.Random(5)
+    progress = TextProgress()
+    at = utc_now()
+    for _ in range(3000):
+        at += dt.timedelta(seconds=random_.choice((-3.0, 0.0, 0.1, 500.0)))
+        progress.hear(
+            Reading(
+                step=random_.choice((None, 0, 7, 10**17)),
+                total=random_.choice((None, 0, 3)),
+                counts=random_.choice(("run", "epoch", "samples")),
+                loss=random_.choice((None, 1.0, float("nan"), float("-inf"))),
+            ),
+            random_.choice((None, at)),
+        )
+        rate, eta = progress.steps_per_s(at), progress.eta_s(at)
+        assert rate is None or rate > 0
+        assert eta is None or eta >= 0

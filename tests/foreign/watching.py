@@ -1,0 +1,36 @@
+"""Looks at foreign jobs, as a viewer has them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner.clock import utc_now
+from ddptop_runner.foreign.types import Census
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.watch import ForeignBook
+
+SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
+FAR = 4e9
+"""A unix time after all that a test does."""
+
+
+def look(book: ForeignBook, census: Census, follow: str | None = None, **changes: Any) -> Any:
+    """The view of the job that is followed, else of the only one."""
+    views = book.look(census, changes.get("gpus", []), changes.get("now", utc_now()), follow=follow)
+    if follow is None:
+        (view,) = views
+        return view
+    return next(view for view in views if view.job == follow)
+
+
+def memory_of(pid: int) -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def first_rank(view: ForeignView) -> Any:
+    """Its first rank, as it is shown."""
+    return view.snapshot.ranks[0]

@@ -1,0 +1,227 @@
+"""A history's file: none, old, of a later version, damaged or locked; and its size."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.runner.histories import SAMPLES, START, dump, event, rank, write_losses
+
+from ddptop_runner import history
+from ddptop_runner.errors import DamagedFileError
+from ddptop_runner.history import HistoryReader, HistoryWriter
+from ddptop_runner.history_schema import TIERS
+from ddptop_runner.model import Event, GpuSample
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "history.db"
+
+
+# --- nothing there, and old files ------------------------------------------------------------
+
+
+def test_no_file_and_an_empty_one_read_as_nothing(path):
+    for _ in range(2):
+        reader = HistoryReader(path)
+        assert reader.span() is None
+        assert reader.events() == [] and reader.attempt_starts() == []
+        assert reader.rank_series("loss", 0, START, 10) == {}
+        assert reader.gpu_series("power_w", 0, START, 10) == {}
+        path.touch()
+    HistoryWriter(path).close()
+    assert HistoryReader(path).span() is None
+
+
+@pytest.mark.parametrize(
+    "sample", sorted(SAMPLES.glob("v*/history.db")), ids=lambda p: p.parent.name
+)
+def test_samples_of_every_version_read(sample):
+    reader = HistoryReader(sample)
+    assert reader.span() == (START, START + 89)
+    story = reader.events()
+    assert [(one.seq, one.type) for one in story] == [
+        (1, "launched"),
+        (2, "attempt_started"),
+        (3, "rank_exited"),
+        (4, "attempt_started"),
+        (5, "finished"),
+    ]
+    assert story[2] == Event(
+        ts=dt.datetime(2026, 1, 1, 0, 0, 45, 250_000, tzinfo=dt.timezone.utc),
+        seq=3,
+        type="rank_exited",
+        attempt=0,
+        rank=1,
+        pid=4711,
+        signal="SIGKILL",
+        message="rank 1 was ended by SIGKILL",
+        evidence="evidence/attempt-0-failure",
+    )
+    assert reader.attempt_starts() == [(0, START + 0.25), (1, START + 50.25)]
+    loss = reader.rank_series("loss", 0, START + 100, 1000)[1]
+    assert loss.t == [START + s for s in range(90) if s != 20 and not 45 <= s < 50]
+    assert loss.last == [5.0 - s / 32 for s in range(90) if s != 20 and not 45 <= s < 50]
+    assert loss.nonfinite_t == [START + 20]
+    assert loss.attempt == [0] * 44 + [1] * 40
+    assert reader.gpu_series("mem_used_bytes", 0, START + 100, 2)[0].max[0] == 2**33
+    assert list(sample.parent.glob("history.db-*")) == []
+
+
+def test_the_sample_of_this_version_can_still_be_made(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SAMPLES))
+        import make_samples
+    made = tmp_path / "history.db"
+    make_samples.make_history(made)
+    assert dump(made) == dump(SAMPLES / f"v{make_samples.VERSION}" / "history.db")
+
+
+# --- size ------------------------------------------------------------------------------------
+
+
+def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
+    """Bytes per row are measured, the rows of a week are counted from the tiers."""
+    rng = random.Random(5)
+    ticks = 2400
+    writer = HistoryWriter(path, batch_s=10)
+    for second in range(ticks):
+        ranks = [
+            rank(
+                r,
+                step=second,
+                loss=rng.random(),
+                step_time_s=rng.random(),
+                data_wait_s=rng.random(),
+                cpu_percent=rng.random() * 100,
+                rss_bytes=rng.randrange(10**10),
+            )
+            for r in range(8)
+        ]
+        gpus = [
+            GpuSample(
+                index=g,
+                util_percent=rng.random() * 100,
+                mem_used_bytes=rng.randrange(10**11),
+                temperature_c=rng.random() * 90,
+                power_w=rng.random() * 700,
+            )
+            for g in range(8)
+        ]
+        writer.add(START + second, 0, ranks, gpus)
+    writer.close(final=True)
+    written = sum(len(rows) for rows in dump(path).values())
+    week_s = 7 * 86_400
+    week = sum(16 * min(week_s, tier.keep_s or week_s) // tier.width_s for tier in TIERS)
+    assert path.stat().st_size / written * week < 100 * 2**20
+
+
+# --- trouble ---------------------------------------------------------------------------------
+
+
+def test_a_newer_schema_is_left_alone(path):
+    HistoryWriter(path).close(final=True)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    db.close()
+    content = path.read_bytes()
+    for use in (HistoryWriter, lambda p: HistoryReader(p).span()):
+        with pytest.raises(DamagedFileError, match=r"schema 99, .*; upgrade ddptop"):
+            use(path)
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_no_history_is_set_aside(path):
+    for number in (1, 2):
+        content = b"not a database, for sure" * 100 * number
+        path.write_bytes(content)
+        with pytest.raises(DamagedFileError, match=r"history\.db is not a readable history"):
+            HistoryReader(path).events()
+        writer = HistoryWriter(path)
+        assert writer.damaged_file == path.with_name(f"history.db.damaged-{number}")
+        assert writer.damaged_file.read_bytes() == content
+        assert writer.event(event()).seq == 1
+        writer.close(final=True)
+        assert writer.problem is None
+        assert len(HistoryReader(path).events()) == 1
+
+
+def test_another_programs_database_is_no_history(path):
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE bookmarks (url)")
+    db.close()
+    with pytest.raises(DamagedFileError, match="not a readable history"):
+        HistoryReader(path).span()
+    assert HistoryWriter(path).damaged_file is not None
+
+
+def test_damage_found_while_opening_or_writing_costs_no_sample_of_now(path):
+    write_losses(path, dict.fromkeys(range(1000), 1.0))
+    content = bytearray(path.read_bytes())
+    for page in range(4096, len(content), 4096):  # every page but the first
+        content[page : page + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError):
+        HistoryReader(path).events()
+    writer = HistoryWriter(path)
+    assert writer.damaged_file is not None and writer.damaged_file.exists()
+    writer.add(START + 1000, 0, [rank(loss=3.0)], [])
+    writer.close()
+    assert HistoryReader(path).rank_series("loss", 0, START + 2000, 10)[0].last == [3.0]
+
+
+def test_damage_while_writing_begins_anew_and_events_count_on(path):
+    writer = HistoryWriter(path)
+    for _ in range(3):
+        writer.event(event())
+    writer._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    writer._disconnect()
+    path.write_bytes(b"\0" * 50_000)
+    assert writer.event(event("hang")).seq == 4
+    assert writer.event(event("failure")).seq == 5
+    writer.close()
+    assert writer.damaged_file is not None
+    assert [(e.seq, e.type) for e in HistoryReader(path).events()] == [(4, "hang"), (5, "failure")]
+
+
+def test_what_cannot_be_written_waits_and_is_written_later(tmp_path):
+    folder = tmp_path / "not-there-yet"
+    writer = HistoryWriter(folder / "history.db")
+    for second in range(30):
+        writer.add(START + second, 0, [rank(loss=1.0)], [])
+    writer.event(event())
+    assert writer.problem is not None and "history.db cannot be written" in writer.problem
+    folder.mkdir()
+    writer.add(START + 30, 0, [rank(loss=1.0)], [])
+    assert (writer.problem, writer.lost_writes) == (None, 0)
+    writer.close()
+    reader = HistoryReader(folder / "history.db")
+    assert len(reader.rank_series("loss", 0, START + 100, 1000)[0].t) == 31
+    assert len(reader.events()) == 1
+
+
+def test_a_writer_that_can_never_write_gives_up_the_oldest(tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "MAX_PENDING_ROWS", 20)
+    writer = HistoryWriter(tmp_path / "missing" / "history.db")
+    for second in range(100):
+        writer.add(START + second, 0, [rank(loss=1.0)], [])
+    assert writer.lost_writes == 80
+    writer.close(final=True)
+
+
+def test_a_file_that_is_locked_by_someone_is_written_later(path):
+    writer = HistoryWriter(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writer.add(START, 0, [rank(loss=1.0)], [])
+    assert writer.problem is not None and "locked" in writer.problem
+    other.execute("ROLLBACK")
+    other.close()
+    writer.add(START + 1, 0, [rank(loss=1.0)], [])
+    assert writer.problem is None
+    writer.close()
+    assert len(HistoryReader(path).rank_series("loss", 0, START + 9, 100)[0].t) == 2

@@ -16,14 +16,17 @@ from ddptop.output import (
     table,
 )
 from ddptop.progress_words import in_words
+from ddptop.rank_words import parts_in_words, parts_text, replicas_in_words, source_in_words
 from ddptop.unguarded import taken_up
 from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
-from ddptop_runner.logs import last_lines
+from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LauncherSample, RankSample
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
 
+DETAILS = 16
+"""Ranks of which more than a row is told."""
 FAILED_LINES = 15
 """Lines of the failing rank's log that are shown."""
 STALE_S = 5.0
@@ -71,6 +74,7 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  progress: {how_far}")
     if status.launcher is not None:
         lines.append(f"  launcher: {_launcher(status.launcher)}")
+    lines += _no_ranks(view, status)
     lines += _next(view, status)
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")
@@ -83,15 +87,45 @@ def describe(view: JobView, status: JobStatus) -> str:
         headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]
         rows = [_cells(rank) for rank in status.ranks]
         lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
+    lines += _details(status)
     lines += _failing_lines(view, status)
     return "\n".join(lines)
 
 
 def _launcher(launcher: LauncherSample) -> str:
-    """`accelerate, pid 4711, running`."""
+    """`accelerate, pid 4711, running; it and all it started: CPU 187 %, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
     end = end if launcher.signal is None else f" ({launcher.signal})"
-    return f"{launcher.name}, pid {count(launcher.pid)}, {launcher.state}{end}"
+    words = f"{launcher.name}, pid {count(launcher.pid)}, {launcher.state}{end}"
+    if launcher.cpu_percent is None:
+        return words
+    cpu, memory = f"CPU {launcher.cpu_percent:.0f} %", size(launcher.rss_bytes)
+    return f"{words}; it and all it started: {cpu}, {memory}"
+
+
+def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
+    """What is waited for, of a command whose ranks are found as they appear."""
+    if status.launcher is None or status.ranks or not view.is_live:
+        return []
+    return [f"  ranks: none yet; each appears once it trains (ddptop logs {status.job})"]
+
+
+def _details(status: JobStatus) -> list[str]:
+    """What the table does not tell of ranks."""
+    lines = []
+    for rank in status.ranks:
+        losses = ", ".join(f"{name} {number(loss, 5)}" for name, loss in rank.losses.items())
+        parts = [
+            f"losses {losses}" if len(rank.losses) > 1 else "",
+            f"loss is the {words}" if (words := parts_in_words(rank)) else "",
+            replicas_in_words(rank, status.launcher),
+            f"uses {', '.join(rank.frameworks)}" if rank.frameworks else "",
+            source_in_words(rank),
+        ]
+        if told := "; ".join(filter(None, parts)):
+            lines.append(f"  rank {rank.rank}: {told}")
+    more = len(lines) - DETAILS
+    return lines if more <= 0 else [*lines[:DETAILS], f"  and {more} more"]
 
 
 def _device_note(view: JobView, status: JobStatus) -> str | None:
@@ -154,7 +188,7 @@ def _cells(rank: RankSample) -> list[str]:
         count(rank.pid),
         state,
         count(rank.step),
-        str(loss),
+        f"{loss}{parts_text(rank)}",
         step_time,
         cpu,
         size(rank.rss_bytes),
@@ -163,10 +197,10 @@ def _cells(rank: RankSample) -> list[str]:
 
 def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
     cause = status.cause
-    if cause is None or cause.rank is None or status.attempt is None:
+    if cause is None or status.attempt is None or (cause.rank is None and not status.launcher):
         return []
-    log = view.folder.log_file(status.attempt, cause.rank)
-    lines = last_lines(log, FAILED_LINES) if log.exists() else []
+    lines = last_words(view.folder, status.attempt, cause.rank, FAILED_LINES)
     if not lines:
         return []
-    return ["", f"last lines of rank {cause.rank}:", *(f"  {line}" for line in lines)]
+    who = "the command" if cause.rank is None else f"rank {cause.rank}"
+    return ["", f"last lines of {who}:", *(f"  {line}" for line in lines)]

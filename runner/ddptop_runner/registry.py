@@ -135,7 +135,7 @@ class JobView:
         if not self.spec.is_command:
             return "ddptop"
         seen = None if self.snapshot is None else self.snapshot.launcher
-        return self.spec.launcher or ("python" if seen is None else seen.name)
+        return (self.spec.launcher if seen is None else seen.name) or "python"
 
     @functools.cached_property
     def guarded(self) -> bool | None:

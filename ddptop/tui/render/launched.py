@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddptop.rank_words import parts_in_words, parts_text, replicas_in_words, source_in_words
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Line, field, fill, fit, line, width
 from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
@@ -12,30 +13,10 @@ from ddptop_runner.registry import AnyJob, JobView
 SEEN_BY_S = 60.0
 """A command that trains has shown a rank by then, as a rule."""
 
-REPLICATING = ("DataParallel", "MirroredStrategy")
-"""Launchers that are one process on several devices."""
-
-CERTAIN = ("probe", "environment", "single")
-"""What gives a rank's number without doubt."""
-
-_SOURCES = {
-    "arguments": "its arguments",
-    "start order": "the order of starts",
-    "device": "its device",
-    "sockets": "its sockets",
-}
-
 
 def loss_text(rank: RankSample) -> str:
     """Its loss and, where that is made of several backward passes, of how many: `0.5320 Σ4`."""
     return units.loss(rank.loss, rank.loss_state) + parts_text(rank)
-
-
-def parts_text(rank: RankSample) -> str:
-    """` Σ4`: the sum of 4 parts; ` μ4`: their mean; empty where it is one, or not known."""
-    if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
-        return ""
-    return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
 
 
 def common_parts(ranks: Sequence[RankSample]) -> str:
@@ -44,18 +25,12 @@ def common_parts(ranks: Sequence[RankSample]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def is_rank_too(launcher: LauncherSample, ranks: Sequence[RankSample]) -> bool:
-    """Whether the process that the command started is its only rank."""
-    return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
-
-
 def launcher_name(view: AnyJob) -> str | None:
     """Who starts a command's ranks; None of a job whose ranks ddptop starts itself."""
-    if view.snapshot is not None and view.snapshot.launcher is not None:
-        return view.snapshot.launcher.name
-    if isinstance(view, JobView) and view.spec.is_command:
-        return view.spec.launcher or "python"
-    return None
+    if isinstance(view, JobView):
+        return view.launcher if view.spec.is_command else None
+    has_one = view.snapshot is not None and view.snapshot.launcher is not None
+    return view.launcher if has_one else None
 
 
 def launcher_figures(launcher: LauncherSample) -> list[Line]:
@@ -92,10 +67,10 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     """What the columns do not tell of a rank; empty where there is nothing."""
     parts = [
         _losses(rank),
-        _replicas(rank, launcher),
+        _said(replicas_in_words(rank, launcher), ""),
         field("uses", ", ".join(rank.frameworks), "") if rank.frameworks else (),
-        _source(rank),
-        _parts_in_words(rank),
+        _said(source_in_words(rank)),
+        _said(f"loss: {parts}") if (parts := parts_in_words(rank)) else (),
     ]
     if launcher is not None and rank.pid is not None:
         parts.append(field("pid", str(rank.pid), ""))
@@ -105,6 +80,10 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     return (*head, *(fill(known, room) or fit(known[0], room))) if known else ()
 
 
+def _said(text: str, style: str = "dim") -> Line:
+    return line((text, style)) if text else ()
+
+
 def _losses(rank: RankSample) -> Line:
     if len(rank.losses) < 2:
         return ()
@@ -112,26 +91,3 @@ def _losses(rank: RankSample) -> Line:
     for name, value in rank.losses.items():
         spans += [(" · " if spans else "", "dim"), (f"{name} ", "dim"), (units.loss(value), "")]
     return tuple(spans)
-
-
-def _replicas(rank: RankSample, launcher: LauncherSample | None) -> Line:
-    if not rank.replicas or rank.replicas < 2:
-        return ()
-    kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
-    where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
-    return line((f"{where}{f' ({kind})' if kind else ''}: no per-rank loss", ""))
-
-
-def _parts_in_words(rank: RankSample) -> Line:
-    if not parts_text(rank):
-        return ()
-    kind = "sum" if rank.loss_is == "sum" else "mean"
-    return line((f"loss: {kind} of {rank.loss_parts} backward passes", "dim"))
-
-
-def _source(rank: RankSample) -> Line:
-    """How its number is known, where it did not say it itself."""
-    source = rank.rank_source
-    if source is None or source in CERTAIN:
-        return ()
-    return line((f"numbered by {_SOURCES.get(source, source)}", "dim"))

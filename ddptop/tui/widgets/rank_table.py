@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
+from ddptop.rank_words import is_rank_too, parts_text
 from ddptop.tui.render.columns import GAP, Column
 from ddptop.tui.render.launched import (
-    is_rank_too,
     launcher_figures,
     launcher_state,
-    parts_text,
     rank_detail,
     waiting_text,
 )

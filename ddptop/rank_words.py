@@ -1,0 +1,54 @@
+"""What is known of a rank beside its figures, in words; for every viewer."""
+
+from __future__ import annotations
+
+from ddptop_runner.model import LauncherSample, RankSample
+
+REPLICATING = ("DataParallel", "MirroredStrategy")
+"""Launchers that are one process on several devices."""
+
+CERTAIN = ("probe", "environment", "single")
+"""What gives a rank's number without doubt."""
+
+_SOURCES = {
+    "arguments": "its arguments",
+    "start order": "the order of starts",
+    "device": "its device",
+    "sockets": "its sockets",
+}
+
+
+def parts_text(rank: RankSample) -> str:
+    """` Σ4`: its loss is the sum of 4 parts; ` μ4`: their mean; empty of one, and if unknown."""
+    if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:
+        return ""
+    return f" {'Σ' if rank.loss_is == 'sum' else 'μ'}{rank.loss_parts}"
+
+
+def parts_in_words(rank: RankSample) -> str:
+    """`sum of 4 backward passes`; empty where the loss is of one, or that is not known."""
+    if not parts_text(rank):
+        return ""
+    return f"{'sum' if rank.loss_is == 'sum' else 'mean'} of {rank.loss_parts} backward passes"
+
+
+def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
+    """`1 process, 4 GPUs (DataParallel): no per-rank loss`; empty of one device."""
+    if not rank.replicas or rank.replicas < 2:
+        return ""
+    kind = launcher.name if launcher is not None and launcher.name in REPLICATING else None
+    where = f"1 process, {rank.replicas} {'GPUs' if rank.gpus else 'devices'}"
+    return f"{where}{f' ({kind})' if kind else ''}: no per-rank loss"
+
+
+def source_in_words(rank: RankSample) -> str:
+    """How its number is known, where it did not say it itself."""
+    source = rank.rank_source
+    if source is None or source in CERTAIN:
+        return ""
+    return f"numbered by {_SOURCES.get(source, source)}"
+
+
+def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
+    """Whether the process that a command started is its only rank."""
+    return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -10,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.output import NOT_AVAILABLE, count, duration, number, put, put_json, say, size, table
+from ddptop.progress_words import share, step_and_total
 from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import ForeignList, ForeignRow, RankRow, UnreadableRow, foreign_list
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model import GpuSample, NodeSnapshot
 from ddptop_runner.spans import span
 
 NONE_FOUND = (
@@ -25,6 +27,10 @@ NONE_FOUND = (
 )
 _HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
 _RIGHT = (5, 6, 7)
+_FROM_OUTPUT = ("STEP", "DONE", "ETA")
+"""Columns before the last, where the output of a job tells one of them."""
+MAX_READ_JOBS = 16
+"""Whose outputs are read."""
 _WIDE = 160
 """From so many columns on the ranks are shown without being asked for."""
 _CPU_INTERVAL_S = 0.1
@@ -48,7 +54,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
     began_s = time.monotonic()
     report = sample_once()
     census = taker.take(report.gpus)
-    found = foreign_list(census, report.gpus)
+    found = foreign_list(census, report.gpus, look_at_outputs(census))
     if as_json:
         put_json(found)
         return 0
@@ -62,6 +68,21 @@ def run(as_json: bool, show_ranks: bool) -> int:
     if found.unreadable:
         put(("\n" if found.jobs else "") + unreadable_text(found.unreadable, report.gpus))
     return 0
+
+
+def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
+    """By job: what the end of its output tells; of many jobs, the newest are looked at."""
+    if not census.jobs:
+        return {}
+    from ddptop_runner.foreign.watch import ForeignBook  # not needed where nothing is found
+
+    book, found = ForeignBook(), {}
+    for job in census.jobs[:MAX_READ_JOBS]:
+        alone = dataclasses.replace(census, jobs=(job,))
+        for view in book.look(alone, [], utc_now(), follow=job.name):
+            found[view.job] = view.snapshot
+    book.close()
+    return found
 
 
 def read_usage(
@@ -91,7 +112,17 @@ def as_text(
     show_ranks: bool,
 ) -> str:
     """Aligned columns, and below them each job's ranks and notes."""
-    lines = table(_HEADERS, [_cells(row, census, usage, gpus) for row in found.jobs], _RIGHT)
+    rows = [_cells(row, census, usage, gpus) for row in found.jobs]
+    headers: tuple[str, ...] = _HEADERS
+    right: tuple[int, ...] = _RIGHT
+    if any(row.step is not None or row.progress is not None for row in found.jobs):
+        headers = (*headers[:-1], *_FROM_OUTPUT, headers[-1])
+        rows = [
+            (*cells[:-1], *_told(row), cells[-1])
+            for cells, row in zip(rows, found.jobs, strict=True)
+        ]
+        right = (*right, *range(len(_HEADERS) - 1, len(headers) - 1))
+    lines = table(headers, rows, right)
     below = []
     for row in found.jobs:
         ranks = [_rank_line(rank) for rank in row.ranks if show_ranks]
@@ -124,6 +155,11 @@ def _cells(
         duration(max(0.0, elapsed_s)),
         row.command,
     )
+
+
+def _told(row: ForeignRow) -> tuple[str, str, str]:
+    step, total = step_and_total(row.progress, row.step)
+    return step if total is None else f"{step}/{total}", share(row.progress), duration(row.eta_s)
 
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:

@@ -16,6 +16,7 @@ from ddptop_runner.model import (
     GpuSample,
     Imbalance,
     LauncherSample,
+    NodeSnapshot,
     Progress,
     RankSample,
 )
@@ -161,11 +162,20 @@ def job_row(view: JobView) -> JobRow:
     )
 
 
-def foreign_list(census: Census, gpus: Sequence[GpuSample]) -> ForeignList:
-    """A census as a list; `gpus` is the sample that it was taken with."""
+def foreign_list(
+    census: Census, gpus: Sequence[GpuSample], seen: Mapping[str, NodeSnapshot] | None = None
+) -> ForeignList:
+    """A census as a list.
+
+    Args:
+        census: the processes.
+        gpus: the sample that it was taken with.
+        seen: by job, what its output told, where it was looked at.
+    """
+    told = seen or {}
     index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
     return ForeignList(
-        jobs=[_foreign_row(job, census, index_of) for job in census.jobs],
+        jobs=[_foreign_row(job, census, index_of, told.get(job.name)) for job in census.jobs],
         unreadable=[
             UnreadableRow(
                 pid=one.pid,
@@ -179,7 +189,9 @@ def foreign_list(census: Census, gpus: Sequence[GpuSample]) -> ForeignList:
     )
 
 
-def _foreign_row(job: ForeignJob, census: Census, index_of: Mapping[str, int]) -> ForeignRow:
+def _foreign_row(
+    job: ForeignJob, census: Census, index_of: Mapping[str, int], told: NodeSnapshot | None
+) -> ForeignRow:
     states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
@@ -190,9 +202,10 @@ def _foreign_row(job: ForeignJob, census: Census, index_of: Mapping[str, int]) -
         launcher=job.launcher,
         world_size=job.world_size,
         attempt=max(restarts, default=None),
-        step=None,
-        total_steps=None,
-        eta_s=None,
+        step=None if told is None else told.step,
+        total_steps=None if told is None else told.total_steps,
+        eta_s=None if told is None else told.eta_s,
+        progress=None if told is None else told.progress,
         started_at=job.started_at,
         ranks=[
             RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))

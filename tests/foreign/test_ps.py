@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.commands import ps
+from tests.foreign import toys
 from tests.foreign.builders import find, process, torchrun
 from tests.nvml_stub import GIB, NoCompilerError, StubDriver, StubProcess, build_library
 
@@ -37,6 +38,7 @@ JOB_KEYS = {
     "policy",
     "restart_at",
     "set_aside",
+    "progress",
 }
 
 
@@ -66,7 +68,7 @@ def test_every_key_is_there():
     ]
     assert (job["job"], job["state"], job["launcher"]) == ("train:100", "running", "torchrun")
     assert (job["world_size"], job["attempt"], job["root_pid"]) == (2, 0, 100)
-    assert [job[key] for key in ("step", "total_steps", "eta_s")] == [None] * 3
+    assert [job[key] for key in ("step", "total_steps", "eta_s", "progress")] == [None] * 4
     assert (job["policy"], job["restart_at"], job["set_aside"]) == (None, None, [])
     assert job["started_at"] == "2023-11-14T22:13:30Z"
     [other] = answer["unreadable"]
@@ -204,3 +206,26 @@ def test_without_a_driver(start, tmp_path):
     assert done.returncode == 0
     [job] = [job for job in json.loads(done.stdout)["jobs"] if job["root_pid"] == pid]
     assert job["ranks"] == [{"rank": 0, "pid": pid, "gpu": None}]
+
+
+def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
+    path = tmp_path / "train.log"
+    bar = " 25%|##5       | 250/1000 [00:10<00:30, 25.0it/s, loss=2.5]"
+    with path.open("wb") as log, subprocess.Popen([sys.executable, "-c", SLEEP], stdout=log) as one:
+        try:
+            log.write(b"\r" + bar.encode())
+            log.flush()
+            seen = Census((toys.job_of(one.pid, started_at=toys.long_ago()),), ())
+            told = ps.look_at_outputs(seen)
+            found = foreign_list(seen, [], told)
+        finally:
+            one.kill()
+    [row] = found.jobs
+    assert (row.step, row.total_steps) == (250, 1000)
+    assert row.progress.fraction == 0.25
+    assert 0 < row.eta_s <= 30
+    head, cells = ps.as_text(found, seen, {}, [], False).splitlines()
+    assert head.split()[-5:] == ["ELAPSED", "STEP", "DONE", "ETA", "COMMAND"]
+    assert "250/1000  25.0 %" in cells
+    nothing = ps.as_text(foreign_list(seen, []), seen, {}, [], False)
+    assert "STEP" not in nothing

@@ -100,7 +100,7 @@ class JobRecord:
             self._grew_s = now_s
         for known in self._progress.values():
             known.begin_look()
-        backlog: dict[int, float] = {}
+        backlog: dict[int, float | None] = {}
         for one in heard:
             rank = self._rank_of(one)
             if rank is None or self.output.is_copy(one, rank):
@@ -110,17 +110,18 @@ class JobRecord:
             if progress is None:
                 progress = self._progress[rank] = TextProgress()
             progress.hear(reading, now if one.fresh else None, one.source)
-            if reading.loss is None or reading.kind == "val":
-                continue
-            if one.fresh:
-                self.losses.add(rank, now.timestamp(), reading.loss)
-            else:
-                backlog[rank] = reading.loss
+            loss = None if reading.kind == "val" else reading.loss
+            if not one.fresh:
+                backlog[rank] = backlog.get(rank) if loss is None else loss
+            elif loss is not None:
+                self.losses.add(rank, now.timestamp(), loss)
         written_at = self.output.written_at
         if backlog and written_at is not None:  # of the last of them the time is known
+            at_s = min(written_at, now.timestamp())
             for rank, loss in backlog.items():
-                self.losses.add(rank, min(written_at, now.timestamp()), loss)
-                self._progress[rank].last_at = utc_from_unix(min(written_at, now.timestamp()))
+                self._progress[rank].written_last(utc_from_unix(at_s))
+                if loss is not None:
+                    self.losses.add(rank, at_s, loss)
 
     def look_at_files(self, now: dt.datetime, now_s: float) -> None:
         """What it logs to files, for ranks whose output tells no loss."""

@@ -31,9 +31,10 @@ class _Count:
         """The same to the end of the run, where it tells both."""
         self.rate_per_s: float | None = None
         """As the output reckons."""
+        self.last: Reading | None = None
 
     def begin_anew(self) -> None:
-        self.step = self.total = self.told = self.told_of_run = self.rate_per_s = None
+        self.step = self.total = self.told = self.told_of_run = self.rate_per_s = self.last = None
         self.pace.clear()
 
     def take(self, reading: Reading, at_s: float | None, epochs_before: float) -> None:
@@ -43,13 +44,20 @@ class _Count:
         self.step = reading.step
         if reading.total is not None:
             self.total = reading.total
+        self.last = reading
         if at_s is None:
             return
-        self.at_s = at_s
+        self.reckoned(at_s)
+        self.pace.mark(at_s, epochs_before * (self.total or 0) + reading.step)
+
+    def reckoned(self, at_s: float) -> None:
+        """Take over what the last reading reckons, which was written at that time."""
+        if self.last is None:
+            return
+        reading, self.at_s = self.last, at_s
         self.rate_per_s = reading.rate_per_s or None
         self.told = None if reading.eta_s is None else (at_s, reading.eta_s)
         self.told_of_run = None if reading.run_eta_s is None else (at_s, reading.run_eta_s)
-        self.pace.mark(at_s, epochs_before * (self.total or 0) + reading.step)
 
     def share(self) -> float | None:
         """Done of the total; None where that is not known, or more was done than there is."""
@@ -150,6 +158,12 @@ class TextProgress:
             self._count(reading, reading.step, at)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
+
+    def written_last(self, at: dt.datetime) -> None:
+        """The last of what was heard without a time was written then."""
+        self.last_at = at
+        self._steps.reckoned(at.timestamp())
+        self._samples.reckoned(at.timestamp())
 
     def _take_epoch(self, reading: Reading, at: dt.datetime | None) -> None:
         self.epoch = reading.epoch

@@ -21,7 +21,7 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.log_follow import last_words
-from ddptop_runner.model import LauncherSample, RankSample
+from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
 
@@ -199,8 +199,8 @@ def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
     cause = status.cause
     if cause is None or status.attempt is None or (cause.rank is None and not status.launcher):
         return []
-    lines = last_words(view.folder, status.attempt, cause.rank, FAILED_LINES)
+    owner, lines = last_words(view.folder, status.attempt, cause.rank, FAILED_LINES)
     if not lines:
         return []
-    who = "the command" if cause.rank is None else f"rank {cause.rank}"
+    who = "what the command wrote" if owner == LAUNCHER else f"rank {owner}"
     return ["", f"last lines of {who}:", *(f"  {line}" for line in lines)]

@@ -219,7 +219,8 @@ class Collector:
             return ()
         path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
         if self._cause is None or self._cause[0] != path:
-            self._cause = (path, tuple(last_words(view.folder, attempt, rank, CAUSE_LINES)))
+            _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
+            self._cause = (path, tuple(lines))
         return self._cause[1]
 
 

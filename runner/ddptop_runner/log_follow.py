@@ -270,17 +270,24 @@ class LogFollower:
         return lines
 
 
-def last_words(folder: RunFolder, attempt: int, rank: int | None, count: int) -> list[str]:
-    """The last lines of one rank in an attempt, cleaned; none where there is no log.
+def last_words(
+    folder: RunFolder, attempt: int, rank: int | None, count: int
+) -> tuple[int, list[str]]:
+    """Whose last lines there are to see of one rank in an attempt, and these, cleaned.
 
     Args:
         folder: the job's.
         attempt: which.
         rank: whose; of a command, whose ranks have no logs of their own, its lines of the one log,
-            or all where they do not say whose they are. None: what a command wrote.
+            or where they do not say whose they are, all of `model.LAUNCHER`. None: those.
         count: so many lines.
     """
     if rank is not None and folder.log_file(attempt, rank).exists():
-        return last_lines(folder.log_file(attempt, rank), count)
-    follower = LogFollower(folder, [LAUNCHER], attempt, lambda: True, count, rank)
-    return [line.text for line in follower][-count:]
+        return rank, last_lines(folder.log_file(attempt, rank), count)
+    lines = [line.text for line in LogFollower(folder, [LAUNCHER], attempt, _ended, count, rank)]
+    is_theirs = rank is not None and log_tags.are_tagged(folder.log_file(attempt, LAUNCHER))
+    return rank if rank is not None and is_theirs else LAUNCHER, lines[-count:]
+
+
+def _ended() -> bool:
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import sys
@@ -29,8 +28,6 @@ _HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSE
 _RIGHT = (5, 6, 7)
 _FROM_OUTPUT = ("STEP", "DONE", "ETA")
 """Columns before the last, where the output of a job tells one of them."""
-MAX_READ_JOBS = 16
-"""Whose outputs are read."""
 _WIDE = 160
 """From so many columns on the ranks are shown without being asked for."""
 _CPU_INTERVAL_S = 0.1
@@ -71,18 +68,12 @@ def run(as_json: bool, show_ranks: bool) -> int:
 
 
 def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
-    """By job: what the end of its output tells; of many jobs, the newest are looked at."""
+    """By job: what the end of its output tells."""
     if not census.jobs:
         return {}
-    from ddptop_runner.foreign.watch import ForeignBook  # not needed where nothing is found
+    from ddptop_runner.foreign.output_once import read_outputs  # not needed where nothing is found
 
-    book, found = ForeignBook(), {}
-    for job in census.jobs[:MAX_READ_JOBS]:
-        alone = dataclasses.replace(census, jobs=(job,))
-        for view in book.look(alone, [], utc_now(), follow=job.name):
-            found[view.job] = view.snapshot
-    book.close()
-    return found
+    return read_outputs(census, utc_now())
 
 
 def read_usage(

@@ -26,7 +26,6 @@ from tests.devices.judged import (
 from ddptop_runner.balance.findings import find
 from ddptop_runner.model import GpuSample, RankSample
 
-
 # -- stray contexts --------------------------------------------------------------------------------
 
 

@@ -127,6 +127,15 @@ class Rank:
         return str(file)
 
 
+def same_with_and_without(rank: Rank, *argv: str, **options: str) -> tuple[int, str, str]:
+    """What a process answers, which must be the same with and without the probe."""
+    processes = [rank.start(*argv, has_probe=has, **options) for has in (False, True)]
+    answers = [(p.communicate(timeout=120), p.returncode) for p in processes]
+    (plain, plain_status), (probed, probed_status) = answers
+    assert (probed_status, *probed) == (plain_status, *plain)
+    return (probed_status, *probed)
+
+
 @pytest.fixture(scope="module")
 def module_rank() -> Iterator[Rank]:
     yield from make_rank()

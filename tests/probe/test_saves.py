@@ -20,8 +20,7 @@ from ddptop_runner.probe.hooks import is_own
 from ddptop_runner.probe.recorder import SAVED_TOGETHER_S, Recorder
 from ddptop_runner.probe.saves import Saves
 
-from .conftest import Rank
-from .test_processes import same_with_and_without
+from .conftest import Rank, same_with_and_without
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -11,162 +10,15 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner import log_follow, logs
-from ddptop_runner.log_clean import MAX_LINE_CHARS
 from ddptop_runner.log_follow import ByteFollower, LogFollower
 from ddptop_runner.logs import (
-    LineCleaner,
     LogLine,
     last_lines,
     merged_tail,
-    sanitize,
     separator,
     tail_offset,
 )
 from ddptop_runner.paths import RunFolder
-
-# --- cleaning --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        ("plain\ttext: ä 漢 █\n", "plain\ttext: ä 漢 █\n"),
-        ("", ""),
-        ("\n\n", "\n\n"),
-        ("no newline", "no newline"),
-        ("dos\r\n", "dos\n"),
-        # what could hurt a terminal
-        ("\x1b[2J\x1b[H\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b]0;owned\x07title", "title"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x1bP1$r\x1b\\dcs\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\", "dcs"),
-        ("\x1bc\x1b7\x1b(B\x1b=a", "a"),
-        ("bell\x07\x00\x0b\x0c\x0e\x7f!", "bell!"),
-        ("\x9b2Ja\x90x\x9cb\x85c", "abc"),
-        ("\u202egnp.exe\u2028next\u2066", "gnp.exenext"),
-        # cut off or broken
-        ("a\x1b[31\nb", "a\nb"),
-        ("a\x1b]0;never ended\nb", "a\nb"),
-        ("a\x1b", "a"),
-        ("\x1b[3\x1b[1mx", "x"),
-        ("\x1b[3\x18x\x1b[3\x1ay", "xy"),
-        ("\x1bé\x1b[é", "éé"),
-        ("\x1b]0;x\x1b[1mbold", "bold"),
-        # redraws
-        (" 1%\r 2%\r 100%\n", " 100%\n"),
-        ("long state\rshort\n", "short\n"),
-        ("half\r", "half"),
-        ("bar 50%\r\x1b[2Kdone\n", "done\n"),
-        ("bar 50%\r\x1b[K\n", "\n"),
-        ("keep this\x1b[K\n", "keep this\n"),
-        ("keep\x1b[5K\n", "keep\n"),
-        ("gone\x1b[2Kx\n", "x\n"),
-        ("bar\r     \rline\n", "line\n"),
-        ("bar\r     \r\n", "\n"),
-        ("work |\b/\b-\b\\", "work \\"),
-        ("99%\b\b\b100%\n", "100%\n"),
-        ("\b\b\bx", "x"),
-        ("a\b", "a"),
-        ("trailing  \n", "trailing  \n"),
-    ],
-)
-def test_lines_are_what_a_person_should_see(written, shown):
-    assert sanitize(written) == shown
-    assert sanitize(written.encode()) == shown
-
-
-def test_bytes_that_are_no_text_are_replaced():
-    assert sanitize(b"a\xff\xfeb\xe6\xbc") == "a\ufffd\ufffdb\ufffd"
-    assert sanitize("lone \udc80 surrogate") == "lone ? surrogate"
-
-
-HF = (
-    " 10%|█         | 10/100 [00:01<00:09,  9.53it/s]\r" + " " * 60 + "\r{'loss': '4.4'}\n"
-    "\r 10%|█         | 10/100 [00:01<00:09,  9.53it/s]\r100%|██████████| 100/100\n"
-)
-KERAS = "".join(
-    "\b" * 20 + f"\r\x1b[1m{i}/3\x1b[0m \x1b[32m━\x1b[0m loss: {4 - i}.5" for i in (1, 2, 3)
-)
-
-
-def test_progress_bars_of_training_frameworks_fold_to_their_last_state():
-    assert sanitize(HF) == "{'loss': '4.4'}\n100%|██████████| 100/100\n"
-    assert sanitize(KERAS + "\n") == "3/3 ━ loss: 1.5\n"
-
-
-PIECES = [
-    *(bytes([code]) for code in range(0x20)),
-    *(b"\x1b[", b"\x1b]", b"\x1bP", b"\x1b\\", b"\x1b(", b"\xc2\x9b", b"\xc2\x90", b"\xc2\x9c"),
-    *(b"K", b"2K", b"1", b";", b"?", b" ", b"m", b"text", b"\\", b"\x7f", b"\n", b"\r", b"\b"),
-    *("é漢█😀\u2028".encode(), b"\xff", b"\xe6", b"\xf0\x9f"),
-]
-
-
-def noise(rng: random.Random, length: int) -> bytes:
-    return b"".join(
-        rng.choice(PIECES) if rng.random() < 0.9 else bytes([rng.randrange(256)])
-        for _ in range(length)
-    )
-
-
-def clean_in_chunks(data: bytes, rng: random.Random) -> list[str]:
-    cleaner, lines, position = LineCleaner(), [], 0
-    while position < len(data):
-        size = rng.choice([1, 1, 2, 3, 7, 50])
-        lines += cleaner.feed(data[position : position + size])
-        position += size
-    return lines + cleaner.finish()
-
-
-FORBIDDEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_any_bytes_in_any_chunks_give_the_same_clean_lines(seed):
-    rng = random.Random(seed)
-    data = noise(rng, rng.randrange(400))
-    whole = LineCleaner()
-    lines = whole.feed(data) + whole.finish()
-    assert clean_in_chunks(data, rng) == lines
-    assert not any(FORBIDDEN.search(line) for line in lines)
-    # clean text is not touched again
-    text = sanitize(data)
-    assert sanitize(text) == text
-    # no newline is lost, whatever stands around it
-    assert text.count("\n") == data.count(b"\n")
-
-
-def test_a_cleaner_can_start_anew():
-    cleaner = LineCleaner()
-    assert cleaner.feed(b"one\x1b]0;open") == []
-    assert cleaner.finish() == ["one"]
-    assert cleaner.feed(b"two\n") == ["two"]
-    assert cleaner.finish() == []
-
-
-def test_the_unfinished_line_is_known():
-    cleaner = LineCleaner()
-    cleaner.feed(b"done\n 10%")
-    assert cleaner.partial == " 10%"
-    cleaner.feed("\r 20%  é".encode()[:-1])
-    assert cleaner.partial == " 20%"
-    cleaner.feed("é".encode()[1:])
-    assert cleaner.partial == " 20%  é"
-
-
-def test_an_endless_line_costs_bounded_memory_and_says_what_is_missing():
-    cleaner = LineCleaner()
-    tracemalloc.start()
-    for _ in range(100):
-        assert cleaner.feed(b"x" * 100_000) == []
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 3_000_000
-    (line,) = cleaner.feed(b"\n")
-    missing = 10_000_000 - MAX_LINE_CHARS
-    assert line == "x" * MAX_LINE_CHARS + f" … [{missing} more characters]"
-    assert cleaner.feed(b"y" * 40_000 + b"\rshort\n") == ["short"]
-
 
 # --- reading from the end --------------------------------------------------------------------
 

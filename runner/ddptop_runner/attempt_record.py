@@ -147,6 +147,8 @@ class AttemptRecord:
         for record in self.table.everyone():
             if record.process is not None and record.alive and procs.is_alive(record.process):
                 self._deaths.watch(record.process.pid)
+            if record.alive and self.table.launcher not in (None, record):
+                self._mind_met(record)
         self.was_started = memory.was_started
         self.first_step_after_s = memory.first_step_after_s
         self._ending_ranks_at_s = memory.ending_ranks_at_s

@@ -1,10 +1,13 @@
-"""`ddptop launch -- COMMAND`: another launcher, and its ranks as they appear."""
+"""`ddptop launch -- COMMAND`: another launcher, its ranks as they appear, and what befalls them."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.conftest import Job
@@ -15,28 +18,114 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
+TRAINER = '''
+"""A DDP script that knows nothing of ddptop."""
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1, 100_000):
+    loss = (model(torch.randn(8, 16)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"rank {rank} step {step}", flush=True)
+    if rank == 1 and os.path.exists(sys.argv[1]):
+        raise ValueError(f"no more data, says {rank}")
+    time.sleep(0.03)
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> list[str]:
+    """A training script and its argument: it fails once that file is there."""
+    (tmp_path / "train.py").write_text(TRAINER)
+    return [str(tmp_path / "train.py"), str(tmp_path / "fail")]
+
 
 @pytest.fixture
 def launch_command(ddptop_cli) -> Callable[..., Job]:
     """`launch_command(argv, *options)` starts a command, detached."""
 
     def start(argv: list[str], *options: str) -> Job:
-        answer = ddptop_cli("launch", "-d", *options, "--", *argv)
+        answer = ddptop_cli("launch", "-d", "--gpus", "none", *options, "--", *argv)
         assert answer.returncode == 0, answer.stderr
         return Job(answer.stdout.strip(), ddptop_cli)
 
     return start
 
 
-def test_torchrun_its_ranks_and_its_end(launch_command, trainer, wait_until):
-    script = [str(trainer / "train.py"), "10000", "0.03", str(trainer)]
-    job = launch_command([*TORCHRUN, *script])
+def pids_of(job: Job) -> list[int]:
+    return [rank["pid"] for rank in job.status()["ranks"]]
+
+
+def steps_of(job: Job) -> list[int]:
+    return [rank["step"] or 0 for rank in job.status()["ranks"]]
+
+
+def launcher_of(job: Job) -> dict[str, Any]:
+    launcher: dict[str, Any] = job.status()["launcher"]
+    return launcher
+
+
+def gone(pids: list[int]) -> bool:
+    return all(procs.state_letter(pid) in (None, "Z", "X") for pid in pids)
+
+
+def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
+    launch_command, script, wait_until
+):
+    # else torch hands the dead ranks' store to the next ones, which may then wait for ever
+    fresh_store = ["--env", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"]
+    job = launch_command([*TORCHRUN, "--max-restarts", "1", *script], *fresh_store)
     wait_until(job.trains, what="both ranks to train")
-    status = job.status()
+    status, pids = job.status(), pids_of(job)
     assert (status["world_size"], [rank["rank"] for rank in status["ranks"]]) == (2, [0, 1])
     assert {rank["loss_source"] for rank in status["ranks"]} == {"probe"}
-    pids = [rank["pid"] for rank in status["ranks"]]
-    assert "rank 1 attempt 0 step" in Path(job.folder(), "logs/attempt-0/launcher.log").read_text()
+    launcher = launcher_of(job)
+    assert (launcher["name"], launcher["state"]) == ("torchrun", "running")
+    assert procs.descends_from(pids[0], launcher["pid"])
+
+    for role in ("supervisor", "agent"):  # ranks and launcher go on, and are known again
+        os.kill(job.processes()[role], signal.SIGKILL)
+        before = steps_of(job)
+        wait_until(
+            lambda before=before: min(steps_of(job)) > max(before) + 5,
+            what=f"progress after the death of the {role}",
+        )
+        assert (pids_of(job), launcher_of(job)["pid"]) == (pids, launcher["pid"])
+
+    os.kill(pids[1], signal.SIGKILL)  # the launcher's own affair
+    wait_until(
+        lambda: not set(pids_of(job)) & set(pids) and min(steps_of(job)) > 3,
+        what="the launcher's new ranks",
+    )
+    assert (job.status()["attempt"], launcher_of(job)["pid"]) == (0, launcher["pid"])
+    told = [event for event in job.events("rank_exited") if event["pid"] == pids[1]]
+    assert [(event["rank"], event["signal"]) for event in told] in ([(1, "SIGKILL")], [(1, None)])
+
+    orphans = pids_of(job)
+    os.kill(launcher["pid"], signal.SIGKILL)  # its ranks would train on
+    wait_until(lambda: job.trains(attempt=1), what="attempt 1")
+    assert gone(orphans)
+    assert job.status()["previous_cause"]["signal"] == "SIGKILL"
+
+    pids = pids_of(job)
+    Path(script[1]).touch()  # the launcher restarts its ranks once, and gives up
+    wait_until(lambda: job.status()["attempt"] == 2, what="attempt 2")
+    Path(script[1]).unlink(missing_ok=True)
+    cause = job.status()["previous_cause"] or job.status()["cause"]
+    assert (cause["rank"], cause["exception"]) == (1, "ValueError")
+    assert "no more data, says 1" in cause["summary"]
+    assert gone(pids)
+
+    wait_until(lambda: job.trains(attempt=2), what="attempt 2 to train")
+    pids = [*pids_of(job), launcher_of(job)["pid"]]
     assert job.cli("stop", job.name).returncode == 0
-    assert [pid for pid in pids if procs.state_letter(pid) not in (None, "Z")] == []
-    assert job.status()["state"] == "stopped"
+    assert gone(pids)
+    status = job.status()
+    assert (status["state"], status["ranks"][0]["signal"]) == ("stopped", "SIGTERM")

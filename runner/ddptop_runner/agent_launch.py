@@ -12,6 +12,7 @@ from ddptop_runner.spec import JobSpec
 _HERE = Path(__file__).resolve().parent
 AGENT_MAIN = _HERE / "agent" / "__main__.py"
 SPARE_MAIN = _HERE / "agent" / "warm.py"
+PUMP_MAIN = _HERE / "agent" / "pump.py"
 PROBE_DIR = _HERE / "probe" / "inject"
 
 

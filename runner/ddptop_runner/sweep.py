@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 
 from ddptop_runner import procs
-from ddptop_runner.agent_launch import AGENT_MAIN, SPARE_MAIN
+from ddptop_runner.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import ProcessId
 from ddptop_runner.story import Story
@@ -32,12 +32,12 @@ def rank_processes(job_id: str) -> list[ProcessId]:
 
 
 def agent_processes(job_id: str) -> list[ProcessId]:
-    """The job's agents, store keepers (forks of an agent), spare interpreters and samplers.
+    """The job's agents, store keepers (forks of an agent), pumps, spare interpreters and samplers.
 
     A shell that a person opened in the job's tmux session carries the job's id too, and is not
     ours to end.
     """
-    ours = {str(AGENT_MAIN), str(SPARE_MAIN), SAMPLER_MODULE}
+    ours = {str(AGENT_MAIN), str(SPARE_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
     return [procs.identify(pid) for pid in procs.pids_of_job(job_id) if ours & set(procs.argv(pid))]
 
 

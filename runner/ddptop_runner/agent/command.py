@@ -13,6 +13,7 @@ import traceback
 
 from .link import ExitWatch, SupervisorLink
 from .run import clock
+from .terminal import Terminal
 
 LAUNCHER = -1
 """As in ddptop_runner.model, which is not to be imported here."""
@@ -30,6 +31,7 @@ class CommandAgent:
         self._plan = plan
         self._attempt = plan["attempt"]
         self._process = None
+        self._terminal = None
         self._exits = []
         self._stopping = False
         self._restart_asked = False
@@ -77,19 +79,28 @@ class CommandAgent:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         log = os.open(os.path.join(folder, LOG_NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
+            self._change_terminal(Terminal(log, self._exit_watch) if plan["pty"] else None)
+            output = log if self._terminal is None else self._terminal.slave
             process = self._process = subprocess.Popen(
                 plan["command"],
                 env=command_environment(os.environ, plan, self._attempt),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         finally:
             os.close(log)
+            if self._terminal is not None:
+                self._terminal.hand_over()
         self._exit_watch.add(process, {"attempt": self._attempt, "rank": LAUNCHER})
         self._link.tell(dict(self._describe(), type="group_started"))
         return process
+
+    def _change_terminal(self, terminal):
+        before, self._terminal = self._terminal, terminal
+        if before is not None:
+            before.close()
 
     def _describe(self):
         process = self._process
@@ -107,6 +118,10 @@ class CommandAgent:
         return dict(self._describe(), op="agent", pid=os.getpid(), exits=exits)
 
     def _on_exit(self, process, about):
+        if "terminal" in about:
+            if about["terminal"] is self._terminal:
+                self._terminal.pump_ended(process.returncode)
+            return
         message = dict(
             about,
             type="rank_exited",
@@ -133,6 +148,8 @@ def command_environment(inherited, plan, attempt):
     """All variables of the command: what it inherits, whose it is, and its processes' probe."""
     env = dict(inherited)
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if plan["pty"] and env.get("TERM", "dumb") == "dumb":
+        env["TERM"] = "xterm-256color"
     env["DDPTOP_JOB_ID"] = plan["job_id"]
     env["DDPTOP_ATTEMPT"] = str(attempt)
     env["DDPTOP_CHECKPOINT_FILE"] = plan["save_flag"]

@@ -1,0 +1,43 @@
+"""Empties a command's terminal into its log. Run by path: `pump.py`, terminal on 0, log on 1.
+
+A process of its own, so that neither the agent's death nor a full disk ever blocks the command or
+ends it. It leaves when the last process has closed the terminal.
+"""
+
+import os
+import signal
+
+CHUNK_BYTES = 65536
+
+
+def drain_and_leave(*_):
+    """Asked to end: what is there already still goes to the log."""
+    os.set_blocking(0, False)
+
+
+def keep(data):
+    """Append to the log; what a full disk does not take is lost."""
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        pass
+
+
+def main():
+    """Pump until the terminal is closed."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, drain_and_leave)
+    while True:
+        try:
+            data = os.read(0, CHUNK_BYTES)
+        except OSError:  # closed by all (EIO), or drained
+            return
+        if not data:
+            return
+        keep(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -129,7 +129,8 @@ def launch(context: click.Context, /, **options: Any) -> int:
     """
     from ddptop.commands.launch import run
 
-    return run(context.obj, options, watch=is_terminal() and not options["detach"])
+    terminal = is_terminal()
+    return run(context.obj, options, watch=terminal and not options["detach"], asks=terminal)
 
 
 @cli.command()

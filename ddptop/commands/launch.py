@@ -15,6 +15,7 @@ from ddptop_runner import launch as launcher
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus.names import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
+from ddptop_runner.launchers.consult import QuestionError, typed
 from ddptop_runner.registry import JobView
 
 RANK_VARIABLES = (
@@ -152,13 +153,53 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
     )
 
 
-def run(target: Target | None, options: Mapping[str, Any], watch: bool) -> int:
+def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bool = False) -> int:
     """Launch; on a terminal go on as `attach`, otherwise print the job's name."""
-    plan = launcher.prepare(request_of(target, options), os.environ)
+    request = request_of(target, options)
+    try:
+        plan = launcher.prepare(request, os.environ)
+    except QuestionError as question:
+        if not asks:
+            raise
+        answer = ask(question)
+        if answer is None:
+            say("ddptop: nothing was launched")
+            return 1
+        plan = launcher.prepare(answer, os.environ)
     if options["dry_run"]:
         put(describe(plan))
         return 0
     return start(plan, watch)
+
+
+MOST_ANSWERS = 3
+"""So often a word that is no answer is asked about again."""
+
+
+def ask(question: QuestionError) -> LaunchRequest | None:
+    """Ask on the terminal how to start a script whose ranks would not do what ranks are for.
+
+    Returns:
+        The launch that was chosen; None where the person wants none, or says nothing.
+    """
+    ways: list[LaunchRequest | None] = []
+    say(f"ddptop: {question.problem}")
+    if question.remedy is not None:
+        ways.append(question.remedy)
+        say(f"  1  {typed(question.remedy)}: {question.says}")
+    ways += [question.as_asked, None]
+    say(f"  {len(ways) - 1}  start the ranks all the same")
+    say(f"  {len(ways)}  cancel")
+    for _ in range(MOST_ANSWERS):
+        sys.stderr.write(f"1 to {len(ways)}: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        answer = line.strip()
+        if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(ways):
+            return ways[int(answer) - 1]
+        if not line or answer.lower() in ("q", "n", "no", "c", "cancel"):
+            break
+    return None
 
 
 def start(plan: LaunchPlan, watch: bool) -> int:

@@ -6,17 +6,21 @@ Looks at the file system and at installed programs; changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from ddptop_runner import interpreters
 from ddptop_runner.errors import UsageError
+from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.launch_checks import program_of, require_command, require_own_ranks
 from ddptop_runner.launch_request import LaunchRequest
+from ddptop_runner.launchers import consult, shortcuts, tools
 from ddptop_runner.launchers.words import command_name, launcher_name
 from ddptop_runner.spec import derive_name
+
+LIVE = "it gets a terminal of its own: Lightning's bar by rich is drawn on terminals only"
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,19 @@ def program_for(
     if request.kind == "command":
         return _command(request, cwd, env, choice)
     if request.launcher is not None:
-        return _launched(request, request.launcher, env, choice)
+        return _launched(request, request.launcher, cwd, env, choice)
     if request.pty:
         raise UsageError("--pty is for commands", "leave it out, or write -- COMMAND ARGS")
+    ranks = request.nproc or choice.count or None
+    facts = consult.read(request, cwd, env, ranks, choice.count)
     python = interpreters.choose(request.python, env)
-    interpreters.require_torch(interpreters.inspect(python))
-    notes: list[str] = []
+    try:
+        interpreters.require_torch(interpreters.inspect(python))
+    except UsageError as error:
+        raise consult.explain_missing_torch(error, request, facts) from None
+    notes = consult.notes_on(request, facts, env, ranks, choice.count)
     nproc = _nproc(request.nproc, choice, notes)
-    return Program(
-        request.kind, request.target, request.args, python, nproc, notes=tuple(notes)
-    )
+    return Program(request.kind, request.target, request.args, python, nproc, notes=tuple(notes))
 
 
 def name_for(request: LaunchRequest) -> str:
@@ -78,6 +85,13 @@ def _command(
     require_command(request, launcher)
     beside = interpreters.choose(None, env)
     program = program_of(request, cwd, env, beside)
+    script = python_target((request.target, *request.args))
+    live = False
+    if script is not None and script.kind in ("script", "module"):
+        kind: Literal["script", "module"] = "module" if script.kind == "module" else "script"
+        inner = replace(request, kind=kind, target=script.name, args=script.args)
+        facts = consult.read(inner, cwd, env, 1, choice.count)
+        live = consult.is_live_on_terminals_only(facts, program)
     return Program(
         "command",
         request.target,
@@ -85,25 +99,27 @@ def _command(
         program,
         0,
         launcher=launcher,
-        pty=request.pty,
-        notes=_without_gpus(choice),
+        pty=request.pty or live,
+        notes=(*_without_gpus(choice), *([LIVE] if live and not request.pty else [])),
     )
 
 
 def _launched(
-    request: LaunchRequest, name: str, env: Mapping[str, str], choice: DeviceChoice
+    request: LaunchRequest, name: str, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
 ) -> Program:
-    from ddptop_runner.launchers import shortcuts, tools
-
     require_own_ranks(request, f"--launcher {name}")
     python = interpreters.choose(request.python, env)
     there = tools.look(name, python, env, python_given=request.python is not None)
-    notes: list[str] = []
+    ranks = 1 if name == "none" else request.nproc or choice.count or None
+    facts = consult.read(request, cwd, env, ranks, choice.count)
+    notes = consult.notes_on(request, facts, env, ranks, choice.count)
     if name == "none":
         nproc = 1 if request.nproc is None else request.nproc
         notes += _without_gpus(choice)
     else:
         nproc = _nproc(request.nproc, choice, notes)
+    live = consult.is_live_on_terminals_only(facts, python)
+    notes += [LIVE] if live and not request.pty else []
     recipe = shortcuts.recipe(
         name,
         shortcuts.Wanted(
@@ -124,7 +140,7 @@ def _launched(
         program,
         0,
         launcher=launcher_name(recipe.argv),
-        pty=request.pty,
+        pty=request.pty or live,
         notes=(*notes, *recipe.notes),
     )
 

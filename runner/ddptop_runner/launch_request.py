@@ -45,6 +45,8 @@ class LaunchRequest:
     probe: bool = True
     launcher: str | None = None
     """Who starts the ranks of a script or module; one of `shortcuts.LAUNCHERS`, None: ddptop."""
+    as_asked: bool = False
+    """Start ranks whatever the script looks like: the person was asked, and said so."""
     pty: bool = False
     """Give a command a terminal of its own to write to."""
 

@@ -72,8 +72,6 @@ def of_tag(tag: str) -> Name | None:
             return None
     if parts - TRAIN - VALIDATION - NEUTRAL - _OF_TAGS - {b"epoch"}:
         return None
-    if b"vs" in parts and b"iterations" not in parts:
-        return None
     return _name(parts)._replace(counts_epochs=lower.startswith(b"epoch_"))
 
 

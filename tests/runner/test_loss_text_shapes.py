@@ -126,7 +126,17 @@ def test_learning_takes_a_bounded_share_of_time_and_memory() -> None:
         loss_text_shapes._learned = original
     lines = 1500 * 3
     assert len(learned) <= (lines + loss_text_shapes._FIRST_CREDIT) / loss_text_shapes._LEARN_COST
-    assert sum(map(len, shapes._known.values())) <= MAX_SHAPES
+
+
+def test_few_shapes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_text_shapes, "_LEARN_COST", 0)
+    shapes = Shapes()
+    for number in range(MAX_SHAPES + 20):
+        word = bytes(97 + int(digit) for digit in str(number))
+        for _ in range(3):
+            shapes.says(b"step 3 loss 2.5 %b" % word)
+        known = sum(map(len, shapes._known.values()))
+        assert known == number % MAX_SHAPES + 1
 
 
 def test_spliced_outputs_read_the_same_both_ways_and_never_raise() -> None:

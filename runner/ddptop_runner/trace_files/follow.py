@@ -52,13 +52,9 @@ class _Tail:
             self._open()
             self._restart()
         size = os.fstat(self._fd).st_size
-        if isinstance(self.series, CsvSeries) and (head := self.series.head):
-            now = os.pread(self._fd, len(head), 0)
-            if len(now) < len(head):
-                return []  # it is being written anew
-            if now != head:
-                # Lightning writes the whole file again when there is a new column
-                self._restart(self.series.rows)
+        if isinstance(self.series, CsvSeries) and self._has_another_head(self.series.head):
+            # Lightning writes the whole file again when there is a new column
+            self._restart(self.series.rows)
         if size < self._position:
             self._restart()
         if isinstance(self.series, EventSeries):
@@ -73,6 +69,9 @@ class _Tail:
         data = os.pread(self._fd, min(READ_BYTES, size - self._position), self._position)
         self._position += len(data)
         return self.series.feed(data)
+
+    def _has_another_head(self, head: bytes) -> bool:
+        return bool(head) and os.pread(self._fd, len(head), 0) != head
 
     def _restart(self, known_rows: int = 0) -> None:
         self._position, self.series = 0, self._begin(False)

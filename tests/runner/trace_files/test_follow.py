@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, record, scalar
 
-from ddptop_runner.trace_files.find import MAX_DEPTH, find_files, kind_of, maker_of
+from ddptop_runner.loss_text import Reading
+from ddptop_runner.trace_files.find import MAX_DEPTH, TraceFile, find_files, kind_of, maker_of
 from ddptop_runner.trace_files.follow import MAX_LAG_BYTES, READ_BYTES, TraceFiles
 from ddptop_runner.trace_files.watch import TraceWatch
 
@@ -158,7 +159,9 @@ def test_the_watch_does_it_in_a_thread(tmp_path: Path, wait_until) -> None:
     watch = TraceWatch(read_every_s=0.02)
     assert watch.read() == []
     try:
+        watch._waiting.append((TraceFile("", "csv", 0.0), Reading(step=-1)))
         watch.find(str(tmp_path / "missing"), 0.0)
+        wait_until(lambda: not watch._waiting)  # of what was looked at before nothing is told
         touch(tmp_path / "logs" / EVENTS, time.time(), b"".join(STREAM))
         watch.find(str(tmp_path), 0.0)  # another folder begins anew
         taken: list[int | None] = []

@@ -180,7 +180,7 @@ def of_tensor(tensor: bytes) -> list[tuple[str, float]] | None:
         (b"\x08\x01\x2d" + struct.pack("<f", 0.5), 0.5),
         (b"\x08\x02\x31" + struct.pack("<d", 0.5), 0.5),
         (b"\x08\x01" + field(2, field(2, b"\x08\x01")) + field(5, struct.pack("<f", 0.5)), 0.5),
-        (b"\x08\x01" + field(2, field(2, b"\x08\x02")) + field(4, bytes(8)), None),
+        (b"\x08\x01" + field(2, field(2, b"\x08\x02")) + field(5, bytes(4)), None),
         (b"\x08\x07" + field(8, b"text"), None),
         (b"\x08\x01" + field(4, b"abc"), None),
         (b"", None),

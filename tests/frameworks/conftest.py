@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.frameworks.runs import Run
+
+pytest.register_assert_rewrite("tests.frameworks.runs")
+from tests.frameworks.runs import Run  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"

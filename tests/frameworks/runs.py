@@ -19,8 +19,13 @@ from ddptop_runner import procs
 STOP_S = 15.0
 """Nothing may be left of a job so long after `ddptop stop` was typed."""
 
-FIGURES = 12
-"""So many different steps of each rank are compared."""
+FIGURES = 6
+"""So many different steps of each rank are compared, of which a snapshot a second tells one."""
+
+
+def _is_alive(process: tuple[int, int]) -> bool:
+    pid, start = process
+    return procs.start_ticks(pid) == start
 
 
 class Run(Job):
@@ -81,14 +86,19 @@ class Run(Job):
         self.until(do_all, f"{world_size} ranks of attempt {attempt} at step {step}")
 
     def compare(
-        self, world_size: int, *, attempt: int = 0, processes: int | None = None, **expected: Any
+        self,
+        world_size: int,
+        *,
+        attempt: int = 0,
+        figures: int = FIGURES,
+        **expected: Any,
     ) -> None:
         """Look at every rank again and again: each figure must be the one the script computed.
 
         Args:
             world_size: ranks that must be there, from 0 on.
             attempt: that must be going on.
-            processes: how many ranks wrote notes, where that is not `world_size`.
+            figures: how many different steps of each rank are compared.
             expected: values of a rank's keys, such as `loss_parts=2`.
         """
         seen: dict[int, dict[int, float]] = {rank: {} for rank in range(world_size)}
@@ -101,16 +111,16 @@ class Run(Job):
                 notes, note = self.note_of(row["rank"], attempt, row["loss_step"])
                 assert row["loss"] == pytest.approx(note["loss"], rel=1e-4), (row, note)
                 assert (row["pid"], row["loss_source"]) == (note["pid"], "probe")
-                assert note["world_size"] == (world_size if processes is None else processes)
+                assert note["world_size"] == world_size
                 assert row["step"] <= max(notes) + 1
                 assert {key: row[key] for key in expected} == expected
                 seen[row["rank"]][row["loss_step"]] = row["loss"]
                 # no more than 2 s behind what the script has done
                 old = [step for step, line in notes.items() if line["at"] < time.time() - 3.0]
                 assert row["step"] >= max(old, default=0)
-            return all(len(steps) >= FIGURES for steps in seen.values())
+            return all(len(steps) >= figures for steps in seen.values())
 
-        self.until(look, f"{FIGURES} figures of each of {world_size} ranks")
+        self.until(look, f"{figures} figures of each of {world_size} ranks")
 
     def kill_rank_and_see_restart(self, rank: int, world_size: int) -> None:
         """kill -9 of one rank: the whole goes on in a next attempt, and the cause names it."""
@@ -134,8 +144,11 @@ class Run(Job):
         took_s = time.monotonic() - began
         assert answer.returncode == 0, answer.stderr
         assert took_s < STOP_S, f"stop took {took_s:.1f} s"
-        assert self.marked_processes() == {}
-        assert not [pid for pid, start in marked.items() if procs.start_ticks(pid) == start]
+        self.wait_until(
+            lambda: not self.marked_processes() and not any(map(_is_alive, marked.items())),
+            timeout_s=STOP_S - took_s,
+            what="every process of the job to be gone",
+        )
         assert self.status()["state"] == "stopped"
         return took_s
 

@@ -34,5 +34,5 @@ def test_its_own_launcher(python, start, free_port):
     run.compare(2, loss_parts=2, rank_source="probe")
     assert run.status()["launcher"]["name"] == "accelerate"
     run.kill_rank_and_see_restart(1, 2)
-    run.compare(2, attempt=1)
+    run.compare(2, attempt=1, figures=2)
     run.stop_leaves_nothing()

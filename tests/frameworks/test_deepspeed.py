@@ -28,5 +28,5 @@ def test_two_ranks_of_its_launcher(python, start, free_port):
     run.compare(2, loss_parts=2, rank_source="probe")
     assert run.status()["launcher"]["name"] == "deepspeed"
     run.kill_rank_and_see_restart(1, 2)
-    run.compare(2, attempt=1)
+    run.compare(2, attempt=1, figures=2)
     run.stop_leaves_nothing()

@@ -18,5 +18,5 @@ def test_two_ranks_of_its_launcher(python, start):
     run.compare(2, rank_source="probe")
     assert run.status()["launcher"]["name"] == "horovod"
     run.kill_rank_and_see_restart(1, 2)
-    run.compare(2, attempt=1)
+    run.compare(2, attempt=1, figures=2)
     run.stop_leaves_nothing()

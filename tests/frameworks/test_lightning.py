@@ -19,7 +19,7 @@ def test_two_ranks_of_ddptop(python, start):
     assert status["total_steps"] == 4000
     assert status["progress"]["source"] == "trainer"
     run.kill_rank_and_see_restart(1, 2)
-    run.compare(2, attempt=1)
+    run.compare(2, attempt=1, figures=2)
     run.stop_leaves_nothing()
 
 
@@ -34,7 +34,7 @@ def test_processes_that_it_starts_itself(python, start, strategy, bar, needs):
     assert status["total_steps"] == 4000
     assert status["launcher"]["state"] == "running"
     run.kill_rank_and_see_restart(1, 2)
-    run.compare(2, attempt=1)
+    run.compare(2, attempt=1, figures=2)
     run.stop_leaves_nothing()
 
 

@@ -22,5 +22,5 @@ def test_keras_fit(python, start, replicas):
     assert 0 < status["progress"]["fraction"] < 0.5
     if replicas > 1:
         run.kill_rank_and_see_restart(0, 1)
-        run.compare(1, attempt=1)
+        run.compare(1, attempt=1, figures=2)
     run.stop_leaves_nothing()

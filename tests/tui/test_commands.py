@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.render import launched, rows
+from ddptop.tui.render.columns import fit_columns, row_line
 from ddptop.tui.render.text import plain
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
-from ddptop.tui.widgets.rank_table import RankTable
+from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
 from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle
 from tests.tui.fake_commands import launcher_of, rank_of
@@ -102,6 +103,26 @@ class TestWords:
     def test_what_no_column_tells_of_a_rank(self, rank: RankSample, launcher, said: str) -> None:
         text = plain(launched.rank_detail(rank, launcher, 200))
         assert text == (f" rank {rank.rank}  {said}" if said else "")
+
+    @pytest.mark.parametrize("cells", [60, 80, 130])
+    def test_the_launchers_figures_stand_in_their_columns_where_there_are_some(
+        self, cells: int
+    ) -> None:
+        layout = fit_columns(CPU_COLUMNS, cells - 1)
+        launcher = LauncherSample(
+            name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
+        )
+        state = launched.launcher_state(launcher)
+        row = plain(launched.launcher_line(launcher, state, layout, cells))
+        rank = plain(row_line(rows.rank_row(rank_of(0), NOW, True), layout, cells))
+        assert len(row) == cells
+        assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
+        if cells < 130:
+            assert "pid 7   CPU 208 %   RSS 2.0 GiB" in row
+        else:
+            assert row.index("208 %") + 5 == rank.index("98 %") + 4
+            assert row.index("2.0 GiB") == rank.index("700 MiB")
+            assert " running   pid 7  " in row
 
     def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
         view = read_job(fake_commands.waiting(frozen))

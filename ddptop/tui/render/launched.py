@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 from ddptop.rank_words import parts_in_words, parts_text, replicas_in_words, source_in_words
 from ddptop.tui.render import units, words
-from ddptop.tui.render.text import Line, field, fill, fit, line, width
+from ddptop.tui.render.columns import GAP, Column
+from ddptop.tui.render.text import (
+    Line,
+    Span,
+    cells_of,
+    field,
+    fill,
+    fit,
+    join,
+    line,
+    pad,
+    width,
+)
 from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob, JobView
 
@@ -33,14 +45,27 @@ def launcher_name(view: AnyJob) -> str | None:
     return view.launcher if has_one else None
 
 
-def launcher_figures(launcher: LauncherSample) -> list[Line]:
-    """`pid 4711`, `CPU 187 %`, `RSS 1.2 GiB`: each of the whole tree but the pid."""
-    pid = units.NOT_KNOWN if launcher.pid is None else str(launcher.pid)
-    return [
-        field("pid", pid, ""),
-        field("CPU", units.percent(launcher.cpu_percent), ""),
-        field("RSS", units.size(launcher.rss_bytes), ""),
-    ]
+def launcher_line(
+    launcher: LauncherSample, state: Span, layout: Sequence[tuple[Column, int]], cells: int
+) -> Line:
+    """Its row above those of ranks: CPU and RSS, of the whole tree, stand in their columns.
+
+    Where these are left out for want of room, they follow the state.
+    """
+    starts, at = {}, 1
+    for column, size in layout:
+        starts[column.key] = at
+        at += size + GAP
+    widths = {column.key: size for column, size in layout}
+    name = f" {launcher.name} "
+    head = line((pad(name, max(starts["state"], cells_of(name))), "strong"), state, "   ")
+    pid = field("pid", units.NOT_KNOWN if launcher.pid is None else str(launcher.pid), "")
+    cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)
+    if "rss" not in starts or "cpu" not in starts or starts["rss"] < starts["cpu"]:
+        return fit(join([(*head, *pid), field("CPU", cpu, ""), field("RSS", rss, "")]), cells)
+    between = fit((*head, *pid), starts["cpu"])
+    figures = pad(f"{cpu} ", widths["cpu"], ">"), pad(f"{rss} ", widths["rss"], ">")
+    return fit((*between, (" ".join(figures), "")), cells)
 
 
 def launcher_state(launcher: LauncherSample) -> tuple[str, str]:

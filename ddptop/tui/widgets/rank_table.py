@@ -6,15 +6,15 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from ddptop.rank_words import is_rank_too, parts_text
-from ddptop.tui.render.columns import GAP, Column
+from ddptop.tui.render.columns import Column
 from ddptop.tui.render.launched import (
-    launcher_figures,
+    launcher_line,
     launcher_state,
     rank_detail,
     waiting_text,
 )
 from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line, Span, cells_of, fit, join, line, pad
+from ddptop.tui.render.text import Line, Span, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
@@ -116,15 +116,7 @@ class RankTable(Table):
         """The launcher's row begins with its name, and its figures stand where there is room."""
         if key != LAUNCHER_ROW or self._launcher is None:
             return super().line_of(key, row, layout, width)
-        state_at = 1
-        for column, cells in layout:
-            if column.key == "state":
-                break
-            state_at += cells + GAP
-        name = f" {self._launcher.name} "
-        head = pad(name, max(state_at, cells_of(name)))
-        figures = join(launcher_figures(self._launcher), "   ")
-        return fit((*line((head, "strong"), row["state"], "   "), *figures), width)
+        return launcher_line(self._launcher, row["state"], layout, width)
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ddptop.tui.render import units
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.foreign.arguments import launcher_of, python_target
+from ddptop_runner.launchers.words import inner
 
 TIMEOUT_S = 120.0
 """Launching takes a second or two; a home on a slow network file system may take longer."""
@@ -24,6 +26,7 @@ class LaunchForm:
     """What was filled in, as typed."""
 
     script: str = ""
+    """A script's path, or a command: `-- ./run.sh`, or one that names a launcher or a Python."""
     arguments: str = ""
     gpus: tuple[int, ...] | None = None
     """Machine indices; () is none of them, None where there is no device to choose."""
@@ -41,15 +44,38 @@ def is_busy_refusal(line: str) -> bool:
     return "--force" in line and "--wait-gpus" in line
 
 
+def command_words(script: str) -> list[str] | None:
+    """The words of a command in place of a script; None for a script.
+
+    Raises:
+        ValueError: when a quote in a command is not closed.
+    """
+    text = script.strip()
+    if text == "--" or text.startswith("-- "):
+        return shlex.split(text[2:])
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None  # a file may have such a name
+    within = inner(words)
+    return words if launcher_of(within) or python_target(within) else None
+
+
 def problem(form: LaunchForm) -> str | None:
     """What is missing or cannot be meant, in one line; None when it can be tried."""
-    if not form.script.strip():
+    if form.script.strip() in ("", "--"):
         return "which script?"
+    try:
+        is_command = command_words(form.script) is not None
+    except ValueError:
+        return "script: a quote is not closed"
     try:
         shlex.split(form.arguments)
     except ValueError:
         return "arguments: a quote is not closed"
-    if not form.gpus and not form.nproc.strip():
+    if is_command and form.nproc.strip():
+        return "ranks: a command starts its ranks itself; tell it in its arguments"
+    if not is_command and not form.gpus and not form.nproc.strip():
         return "how many ranks? (no GPU is chosen)"
     for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
         if text.strip() and not text.strip().isdecimal():
@@ -61,7 +87,7 @@ def launch_argv(form: LaunchForm) -> list[str]:
     """The words after `ddptop` that launch what the form says.
 
     Raises:
-        ValueError: when a quote in the arguments is not closed.
+        ValueError: when a quote in the arguments or a command is not closed.
     """
     argv = ["launch"]
     if form.gpus is not None:
@@ -74,6 +100,9 @@ def launch_argv(form: LaunchForm) -> list[str]:
         argv += ["--name", form.name.strip()]
     if form.max_restarts.strip() not in ("", DEFAULT_MAX_RESTARTS):
         argv += ["--max-restarts", form.max_restarts.strip()]
+    command = command_words(form.script)
+    if command is not None:
+        return [*argv, "--", *command, *shlex.split(form.arguments)]
     script = form.script.strip()
     if script.startswith("~"):
         script = os.path.expanduser(script)  # noqa: PTH111 - "~x" of no user stays as it is

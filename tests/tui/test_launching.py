@@ -73,6 +73,31 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
         assert parse_gpus(options["gpus"]).indices == form.gpus
 
 
+COMMANDS = {
+    "-- ./run.sh 'a b'": ["./run.sh", "a b"],
+    "--  x": ["x"],
+    "torchrun --nproc-per-node 2 t.py": ["torchrun", "--nproc-per-node", "2", "t.py"],
+    "python -u t.py": ["python", "-u", "t.py"],
+    "env A=1 mpirun -np 2 ./t": ["env", "A=1", "mpirun", "-np", "2", "./t"],
+    "train.py": None,
+    "my dir/train.py": None,
+    "--odd.py": None,
+    "it's.py": None,
+}
+
+
+@pytest.mark.parametrize("script", COMMANDS)
+def test_a_command_in_place_of_a_script(script: str) -> None:
+    words = COMMANDS[script]
+    assert launching.command_words(script) == words
+    if words is not None:
+        form = LaunchForm(script=script, arguments="--lr '1 2'", gpus=(0, 1))
+        _, target = parsed(launching.launch_argv(form)[1:])
+        assert (target.kind, target.name) == ("command", words[0])
+        assert list(target.args) == [*words[1:], "--lr", "1 2"]
+        assert shlex.split(launching.command_line(form))[1:] == launching.launch_argv(form)
+
+
 @pytest.mark.parametrize(
     ("form", "wrong"),
     [
@@ -82,6 +107,13 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
         (LaunchForm(script="a.py", gpus=(0,), nproc="two"), "ranks: two is not a number"),
         (LaunchForm(script="a.py", gpus=(0,), arguments="'"), "arguments: a quote is not closed"),
         (LaunchForm(script="a.py", gpus=(0,)), None),
+        (LaunchForm(script="-- "), "which script?"),
+        (LaunchForm(script="-- a '"), "script: a quote is not closed"),
+        (LaunchForm(script="-- torchrun a.py"), None),
+        (
+            LaunchForm(script="torchrun a.py", nproc="2"),
+            "ranks: a command starts its ranks itself; tell it in its arguments",
+        ),
     ],
 )
 def test_problems_are_named_before_launching(form: LaunchForm, wrong: str | None) -> None:

@@ -114,7 +114,7 @@ class LaunchScreen(ModalScreen[str | None]):
                     yield Label("script")
                     yield PathInput(
                         id="script",
-                        placeholder=f"train.py, seen from {_here()}",
+                        placeholder=f"train.py or -- COMMAND, seen from {_here()}",
                         suggester=PathSuggester(),
                     )
                 with Horizontal(classes="row"):

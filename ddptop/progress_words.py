@@ -34,11 +34,12 @@ def step_and_total(progress: Progress | None, step: int | None) -> tuple[str, st
 
 
 def place(progress: Progress) -> str:
-    """`step 12,340 of 50,000`, `epoch 2 of 5, step 30 of 100`; empty where neither is known."""
+    """`step 12,340 of 50,000`, `epoch 2/5, step 30 of 100`; empty where neither is known."""
     parts = []
     if progress.epoch is not None and (progress.counts != "run" or progress.total is None):
-        number = f"{progress.epoch:g}"
-        parts.append(f"epoch {number}" + (f" of {progress.epochs}" if progress.epochs else ""))
+        # as printed: what stands behind the slash may be their number, or that of the last
+        of = f"/{progress.epochs}" if progress.epochs else ""
+        parts.append(f"epoch {progress.epoch:g}{of}")
     if progress.total is not None:
         unit = "sample" if progress.counts == "samples" else "step"
         done = NOT_AVAILABLE if progress.step is None else f"{progress.step:,}"

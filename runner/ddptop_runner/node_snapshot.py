@@ -97,7 +97,7 @@ def take(
         exit_code=group.exit_code,
         cause=group.cause,
         previous_cause=group.previous_cause,
-        step=min(steps, default=None),
+        step=min(steps, default=None if done is None or done.counts != "run" else done.step),
         total_steps=total_steps(done),
         eta_s=None if done is None else done.eta_s,
         guardian=guardian,

@@ -71,7 +71,7 @@ def test_jobs_without_a_probe_tell_by_what_they_print(
     assert progress["fraction"] == pytest.approx((1 + progress["step"] / 4000) / 5)
     rows = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
     assert {row["job"]: row["progress"]["total"] for row in rows} == {"bar": 4000, "isolated": 4000}
-    assert "epoch 2 of 5, step" in ddptop_cli("status", isolated.name).stdout
+    assert "epoch 2/5, step" in ddptop_cli("status", isolated.name).stdout
 
     (tmp_path / "bar.py.end").touch()
     assert bar.wait() == 0

@@ -41,7 +41,7 @@ def test_a_run_whose_total_is_known() -> None:
 def test_epochs_have_their_place_behind_the_bar() -> None:
     top, bar, _ = header(EPOCH, step=130)
     assert "step 130 " in top and "ETA 1m 00s" in top
-    assert bar.endswith("epoch 2 of 5, step 30 of 100   26.0 %")
+    assert bar.endswith("epoch 2/5, step 30 of 100   26.0 %")
     assert "━" in bar
     narrow = header(EPOCH, 44, step=130)[1]
     assert "━" in narrow and narrow.endswith("26.0 %")
@@ -114,7 +114,7 @@ def test_in_words() -> None:
         "[####................] 24.7 %, step 12,339 of 50,000, 3h27m left, by its output"
     )
     assert progress_words.in_words(EPOCH) == (
-        "[#####...............] 26.0 %, epoch 2 of 5, step 30 of 100, 1m00s left, by its output"
+        "[#####...............] 26.0 %, epoch 2/5, step 30 of 100, 1m00s left, by its output"
     )
     assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, by its output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")

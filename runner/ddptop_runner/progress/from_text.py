@@ -13,8 +13,8 @@ from ddptop_runner.progress.pace import Pace
 STRANGERS = 10
 """So many steps in a row of another counter, and it is the one that goes on."""
 HOLD_S = 600.0
-"""For so long a bar that is not at its end stays the one that counts while a smaller bar without a
-loss moves: an evaluation draws one, and nothing in it says so."""
+"""For so long a bar stays the one that counts while a smaller one without a loss moves: evaluations
+draw such bars, also after the last step, and nothing in them says so."""
 
 
 class _Count:
@@ -204,9 +204,9 @@ class TextProgress:
         return True
 
     def _holds(self, reading: Reading, at_s: float | None) -> bool:
-        """Whether what counts now has its end still before it, and the other is a lesser bar."""
+        """Whether what counts now was heard of not long ago, and the other is a lesser bar."""
         known, other = self._steps, reading.total
-        if not known.total or known.step is None or known.step >= known.total:
+        if not known.total or known.step is None:
             return False
         if reading.loss is not None or other is None or other >= known.total:
             return False

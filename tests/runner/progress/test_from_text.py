@@ -173,6 +173,10 @@ def test_the_bare_bar_of_an_evaluation_is_not_the_training() -> None:
     done = output.now()
     assert (done.step, done.total, done.counts) == (520, 1500, "run")
     assert done.eta_s == pytest.approx(980)
+    output.write(tqdm(1500, 1500) + "\r", 900)
+    for place, step in enumerate(range(64)):
+        output.write(tqdm(step, 63) + "\r", at_s=901 + place / 10)
+    assert (output.now().step, output.now().fraction) == (1500, 1.0)
 
 
 def test_another_training_takes_over_in_the_end() -> None:
@@ -180,10 +184,10 @@ def test_another_training_takes_over_in_the_end() -> None:
     for step in range(15):
         abandoned.write(tqdm(step, 500) + "\r", at_s=HOLD_S + step)
     assert abandoned.now().total == 500
-    ended = Output().write(tqdm(1000, 1000) + "\r", 0)
+    longer = Output().write(tqdm(1000, 1000) + "\r", 0)
     for step in range(15):
-        ended.write(tqdm(step, 500) + "\r", at_s=step)
-    assert ended.now().total == 500
+        longer.write(tqdm(step, 5000) + "\r", at_s=step)
+    assert longer.now().total == 5000
     with_loss = Output().write(tqdm(600, 1000) + "\r", 0)
     for step in range(15):
         with_loss.write(tqdm(step, 500, rest=f", loss=2.{step}") + "\r", at_s=step)

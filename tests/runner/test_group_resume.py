@@ -7,110 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
 from typing import Any
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.resuming import AT_START, CAUSE, WORKERS, begin, exited, run, told
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.group import Group
-from ddptop_runner.group_memory import WantedAgent
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import Cause, Event, NodeSnapshot, RankSample, decode_snapshot, encode
-from ddptop_runner.paths import RunFolder, run_folder
-from ddptop_runner.restarts.policy import AttemptOutcome
-from ddptop_runner.spec import JobSpec
-from ddptop_runner.story import Story
+from ddptop_runner.model import Cause, RankSample, decode_snapshot, encode
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
-CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
-AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
-WORKERS = [
-    {"rank": rank, "local_rank": rank, "pid": os.getpid(), "returncode": None} for rank in (0, 1)
-]
-
-
-class Around:
-    """A supervisor with a history, that may die."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.agents: list[tuple[int, int]] = []
-        self.tasks: list[asyncio.Task[None]] = []
-        self.group: Group | None = None
-        self.history = HistoryWriter(folder.path / "history.db")
-        self.story = Story(self.history, lambda line: None)
-        self.story.recall(HistoryReader(folder.path / "history.db").events())
-        self.published: NodeSnapshot | None = None
-
-    def snapshot_bytes(self) -> bytes:
-        return b"{}"
-
-    def publish(self) -> None:
-        assert self.group is not None
-        group = self.group
-        ranks = [record.sample(boottime_s(), probe=True) for record in group.table]
-        self.published = make_snapshot(
-            make_spec(),
-            state=group.state,
-            attempt=group.attempt,
-            restarts_used=group.restarts_used,
-            ranks=ranks,
-            exit_code=group.exit_code,
-            previous_cause=group.previous_cause,
-            memory=group.remember(),
-        )
-
-    def start_agent(self, attempt: int, restarts_left: int) -> None:
-        self.agents.append((attempt, restarts_left))
-
-    def device_report(self) -> DeviceReport | None:
-        return None
-
-    def change_spec(self, spec: JobSpec) -> None:
-        raise AssertionError
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self.tasks.append(asyncio.get_running_loop().create_task(work))
-
-    def die(self) -> NodeSnapshot:
-        """What the next one finds."""
-        for task in self.tasks:
-            task.cancel()
-        self.history.close()
-        assert self.published is not None
-        return decode_snapshot(encode(self.published))
-
-
-def begin(snapshot: NodeSnapshot | None = None) -> tuple[Group, Around]:
-    folder = run_folder("train")
-    folder.nodes_dir.mkdir(parents=True, exist_ok=True)
-    around = Around(folder)
-    group = Group(folder, make_spec(), around.story, HostUsage(), around, 0)
-    around.group = group
-    if snapshot is None:
-        group.planner.begin_attempt()
-    else:
-        group.recover(snapshot)
-    return group, around
-
-
-def told(type_: str) -> list[Event]:
-    events = HistoryReader(run_folder("train").path / "history.db").events()
-    return [event for event in events if event.type == type_]
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30.0))
-
-
-def exited(rank: int, returncode: int, at_s: float) -> dict[str, Any]:
-    ended = {"attempt": 0, "rank": rank, "pid": os.getpid(), "at_boottime_s": at_s}
-    return {**ended, "returncode": returncode}
 
 
 def test_each_exit_is_known_exactly_and_told_once():
@@ -207,132 +114,6 @@ def test_a_stop_has_what_was_left_of_its_grace():
         await asyncio.gather(*around.tasks)
         assert group.ended.is_set() and group.state == "stopped"
         assert len(told("stopping")) == 1
-
-    run(scenario)
-
-
-def test_an_agent_that_was_asked_for_is_asked_for_again():
-    async def scenario() -> None:
-        group, around = begin()
-        group.state = "restarting"
-        await group._restart_without_agent()
-        assert around.agents == [(1, 3)]
-        group, around = begin(around.die())
-        group.resume()
-        await asyncio.gather(*around.tasks)
-        assert around.agents == [(1, 3)]
-        group.agent_connected(
-            {"pid": os.getpid(), "attempt": 1, "workers": WORKERS, "exits": []}, print
-        )
-        # it came up, and started its group while no supervisor was there to be told
-        assert (group.state, group.attempt) == ("starting", 1)
-        assert len(told("attempt_started")) == 1
-
-    run(scenario)
-
-
-def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
-    async def scenario() -> None:
-        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as old:
-            group, around = begin()
-            group.state, group.agent_pid = "restarting", old.pid
-            group._wanted_agent = WantedAgent(attempt=1, restarts_left=3, replaces=old.pid)
-            around.publish()
-            group, around = begin(around.die())
-            group.agent_pid = old.pid
-            group._processes = Mock(end_leftovers=AsyncMock(side_effect=lambda *_, **__: hello()))
-
-            def hello() -> None:
-                old.kill()
-                group.agent_connected(
-                    {"pid": old.pid, "attempt": 0, "workers": [], "exits": []}, print
-                )
-                group.from_agent({"type": "torn_down", "attempt": 0, "workers": [], "question": 1})
-                old.wait()
-
-            group.resume()
-            while waiting := [task for task in around.tasks if not task.done()]:
-                await asyncio.gather(*waiting)
-            group.process_exited(old.pid, -9, boottime_s())
-            while waiting := [task for task in around.tasks if not task.done()]:
-                await asyncio.gather(*waiting)
-            assert around.agents == [(1, 3)]
-            assert (group.state, group.restarts_used, group.cause) == ("restarting", 0, None)
-            assert told("failure") == []
-
-    run(scenario)
-
-
-def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_status():
-    rank = (
-        "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit(7)));"
-        "print(1, flush=True); time.sleep(60)"
-    )
-
-    async def scenario() -> None:
-        with subprocess.Popen([sys.executable, "-c", rank], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            group, _ = begin()
-            group._processes = Mock(
-                end_leftovers=AsyncMock(), everything_started=Mock(return_value=[])
-            )
-            group.table.started(0, 0, process.pid)
-            group.agent_pid, group.state = os.getppid(), "running"
-            group.request_stop(20.0)
-            await asyncio.sleep(0.05)
-            group.process_exited(os.getppid(), -9, boottime_s())
-            await asyncio.sleep(0.05)
-            assert not group.ended.is_set() and process.poll() is None
-            returncode = await asyncio.to_thread(process.wait)
-            await asyncio.sleep(0.1)  # the guardian tells a moment after
-            group.process_exited(process.pid, returncode, boottime_s())
-            await group.ended.wait()
-        assert group.state == "stopped"
-        assert [event.exit_code for event in told("rank_exited")] == [7]
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("returncode", [None, -15], ids=["ranks live", "ranks were ended"])
-def test_an_agent_that_dies_during_a_restart_is_followed_by_another_and_no_failure(returncode):
-    async def scenario() -> None:
-        group, around = begin()
-        group.agent_connected(
-            {"pid": os.getppid(), "attempt": 0, "workers": WORKERS, "exits": []}, print
-        )
-        group._processes = Mock(end_leftovers=AsyncMock())
-        group.state = "running"
-        group.request_restart()
-        if returncode is not None:
-            group.rank_exited(exited(0, returncode, boottime_s()))
-        group.process_exited(os.getppid(), -9, boottime_s())
-        await asyncio.gather(*around.tasks)
-        assert around.agents == [(1, 3)]
-        assert group.state == "restarting" and group.restarts_used == 0
-        assert told("failure") == told("alert") == []
-
-    run(scenario)
-
-
-def test_an_agent_that_may_not_have_heard_is_told_again_to_restart():
-    async def scenario() -> None:
-        group, around = begin()
-        sent: list[dict[str, Any]] = []
-        hello = {"pid": os.getpid(), "attempt": 0, "workers": WORKERS, "exits": []}
-        group.agent_connected(hello, sent.append)
-        group.state = "running"
-        group.request_restart()
-        assert [one["type"] for one in sent] == ["restart_group"]
-        group, around = begin(around.die())
-        group.agent_pid = os.getpid()
-        group.resume()
-        group.agent_connected(hello, sent.append)
-        assert [one["type"] for one in sent] == ["restart_group"] * 2
-        group.from_agent({"type": "group_started", "attempt": 1, "workers": WORKERS})
-        group.agent_connected({**hello, "attempt": 1}, sent.append)
-        assert len(sent) == 2
-        assert group.state == "starting"
 
     run(scenario)
 

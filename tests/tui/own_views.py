@@ -1,0 +1,25 @@
+"""Views of ddptop's own jobs, in memory."""
+
+from __future__ import annotations
+
+from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
+
+from ddptop_runner.model import RankSample
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.registry import JobView
+
+
+def view_of(snapshot: object = None, **more: object) -> JobView:
+    """A view whose processes are not asked for."""
+    spec = spec_of("llama-ft", 2, 4330)
+    if snapshot is None:
+        snapshot = snapshot_of(spec, guardian=None, **more)
+    view = JobView(folder=RunFolder.__new__(RunFolder), spec=spec, snapshot=snapshot, read_at=NOW)
+    object.__setattr__(view.folder, "path", None)
+    view.__dict__.update(state=snapshot.state, guarded=True, on_other_host=False)
+    return view
+
+
+def rank(number: int = 0, **more: object) -> RankSample:
+    """A rank at one look."""
+    return RankSample(rank=number, local_rank=number, host=HOST, **more)

@@ -175,7 +175,6 @@ class TextWatch:
 
 
 def _named(reading: Reading, ranks: Collection[int]) -> int:
-    """Whose a line of a launcher's output is: who it names; else the first rank."""
-    first = min(ranks, default=0)
+    """Whose a line of a launcher's output is: who it names; else the first rank's."""
     named = reading.rank if reading.rank is not None else reading.local_rank
-    return first if named is None or len(ranks) == 1 else named
+    return min(ranks, default=0) if named is None else named

@@ -67,6 +67,12 @@ def test_a_launchers_lines_go_to_whom_they_name(folder, watch) -> None:
     assert (told(watch, 0), told(watch, 1)) == ((5, 0.5), (3, 1.5))
 
 
+def test_a_rank_that_is_not_known_yet_is_not_taken_for_one_that_is(folder, watch) -> None:
+    write(folder, LAUNCHER, "[1]<stdout>:step 3 loss 1.5\n")
+    look(watch, ranks=(0,))
+    assert (told(watch, 0), told(watch, 1)) == (None, (3, 1.5))
+
+
 def test_before_any_rank_is_known_a_launchers_lines_are_rank_0s(folder, watch) -> None:
     write(folder, LAUNCHER, "step 3/10 loss 1.5\n")
     look(watch, ranks=())

@@ -24,9 +24,10 @@ from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
+from ddptop_runner.spans import name_ranks
 
 DETAILS = 16
-"""Ranks of which more than a row is told."""
+"""Lines on ranks below their table."""
 FAILED_LINES = 15
 """Lines of the failing rank's log that are shown."""
 STALE_S = 5.0
@@ -111,8 +112,8 @@ def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
 
 
 def _details(status: JobStatus) -> list[str]:
-    """What the table does not tell of ranks."""
-    lines = []
+    """What the table does not tell of ranks, once for those of which the same is to be told."""
+    found: dict[str, list[int]] = {}
     for rank in status.ranks:
         losses = ", ".join(f"{name} {number(loss, 5)}" for name, loss in rank.losses.items())
         parts = [
@@ -123,7 +124,8 @@ def _details(status: JobStatus) -> list[str]:
             source_in_words(rank),
         ]
         if told := "; ".join(filter(None, parts)):
-            lines.append(f"  rank {rank.rank}: {told}")
+            found.setdefault(told, []).append(rank.rank)
+    lines = [f"  {name_ranks(ranks)}: {told}" for told, ranks in found.items()]
     more = len(lines) - DETAILS
     return lines if more <= 0 else [*lines[:DETAILS], f"  and {more} more"]
 

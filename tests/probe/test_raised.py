@@ -130,6 +130,33 @@ def test_a_rank_that_fails_before_its_first_step_and_its_helper_that_fails(
     assert stub_torch.receiver.last(process.pid).raised is None
 
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n    g()\n'
+
+
+@pytest.mark.parametrize(
+    ("message", "gist"),
+    [
+        (
+            f"Caught KeyError in DataLoader worker process 0.\nOriginal {TRACEBACK}KeyError: 'a'\n",
+            "Caught KeyError in DataLoader worker process 0. KeyError: 'a'",
+        ),
+        (
+            f"\n\n-- Process 1 terminated with the following error:\n{TRACEBACK}OSError: no disk\n",
+            "-- Process 1 terminated with the following error: OSError: no disk",
+        ),
+        (
+            "in user code:\n\n" + "    File x.py, line 3\n" * 900 + "    ValueError: bad\n",
+            "in user code: ValueError: bad",
+        ),
+        ("CUDA error: out of range\nCompile with X", "CUDA error: out of range Compile with X"),
+        ("a:", "a:"),
+        ("", ""),
+    ],
+)
+def test_the_gist_of_a_message_is_in_its_first_and_last_line(message: str, gist: str) -> None:
+    assert raised.in_words(ValueError(message)) == "ValueError" + (gist and f": {gist}")
+
+
 def test_a_message_that_cannot_be_read_leaves_the_type() -> None:
     class Hostile(Exception):
         def __str__(self) -> str:

@@ -1,11 +1,10 @@
 """Steps and losses: the decisions, without torch."""
 
 import gc
-import sys
-import types
 
 import pytest
 
+from ddptop_runner.probe.division import BY_FRAMEWORK
 from ddptop_runner.probe.recorder import LEADER_PATIENCE_STEPS, MAX_PENDING_LOSSES, Recorder
 
 
@@ -41,7 +40,7 @@ def test_a_step_is_an_optimizer_call_with_a_backward_pass_since_its_last() -> No
         train(record, optimizer, 1.5)
         record.stepped(optimizer)  # a wrapper that calls its own hook as well
         assert record.steps == expected
-    assert record.latest_loss == (1.5, "ok", 3, "probe")
+    assert record.latest_loss == (1.5, "ok", 3, "probe", 1, None)
     assert (record.loss_sum, record.loss_n) == (4.5, 3)
 
 
@@ -91,19 +90,80 @@ def test_an_optimizer_that_is_gone_gives_way_at_once() -> None:
     assert loss_of(record) == 7.0
 
 
-def test_accumulated_losses_are_a_mean() -> None:
-    record = Recorder()
-    train(record, Optimizer(), 1.0, 2.0, 6.0)
-    assert loss_of(record) == 3.0
-
-
-def test_accumulated_losses_are_a_sum_where_a_framework_divides(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("divisor", "loss", "kind"),
+    [(None, 3.0, "mean"), (3, 9.0, "sum"), (2, 3.0, "mean"), (BY_FRAMEWORK, 9.0, "sum")],
+)
+def test_accumulated_losses_are_a_sum_where_they_were_divided_by_their_number(
+    divisor: int | None, loss: float, kind: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "accelerate", types.ModuleType("accelerate"))
+    record, optimizer = Recorder(), Optimizer()
+    for step in (1, 2):
+        for number, part in enumerate((1.0, 2.0, 6.0)):
+            assert record.awaits_divisor == (number == 1)
+            if record.awaits_divisor:
+                record.divisor = divisor
+            record.backwards += 1
+            record.saw_loss(part)
+        record.stepped(optimizer)
+        assert record.latest_loss == (loss, "ok", step, "probe", 3, kind)
+    train(record, optimizer, 5.0)
+    assert record.latest_loss == (5.0, "ok", 3, "probe", 1, None)
+    train(record, optimizer, 5.0, 7.0)  # what the losses before were divided by says nothing
+    assert record.latest_loss == (6.0, "ok", 4, "probe", 2, "mean")
+
+
+def test_two_optimizers_are_told_apart_by_name() -> None:
+    record, critic, generator = Recorder(), Optimizer(), Custom()
+    assert record.told_apart() == {}
+    for number in range(4):
+        train(record, critic, 1.0, 3.0)
+        assert (record.told_apart() == {}) == (number < 2)
+        train(record, generator, None if number == 3 else 50.0)
+    assert record.told_apart() == {"Optimizer 1": [4, 2.0], "Custom 2": [4, 50.0]}
+    train(record, critic, float("nan"))
+    assert record.told_apart()["Optimizer 1"] == [5, None]
+    for _ in range(LEADER_PATIENCE_STEPS + 2):
+        train(record, critic, 1.0)
+    assert record.told_apart() == {}  # the other has not stepped for long
+
+
+def test_optimizers_of_phases_that_follow_each_other_are_not_told_apart() -> None:
     record = Recorder()
-    train(record, Optimizer(), 1.0, 2.0, 6.0)
-    assert loss_of(record) == 9.0
+    for optimizer in [Optimizer() for _ in range(3)]:
+        for _ in range(5):
+            train(record, optimizer, 1.0)
+    assert record.told_apart() == {}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_optimizers_that_share_a_backward_pass_are_not_told_apart(order: tuple[int, ...]) -> None:
+    record, optimizers = Recorder(), [Optimizer() for _ in range(3)]
+    for step in range(4):
+        record.backwards += 1
+        record.saw_loss(2.0)
+        # which of them is the first may change
+        for index in range(3) if step % 2 else order:
+            record.stepped(optimizers[index])
+    assert record.told_apart() == {} and record.steps == 4
+
+
+def test_so_many_optimizers_are_told_apart_and_no_more() -> None:
+    record, optimizers = Recorder(), [Optimizer() for _ in range(20)]
+    for _ in range(2):
+        for optimizer in optimizers:
+            train(record, optimizer, 1.0)
+    assert list(record.told_apart()) == [f"Optimizer {number}" for number in range(1, 9)]
+
+
+def test_batches_of_a_framework_are_steps_and_leave_no_loss_behind() -> None:
+    record = Recorder()
+    for count in (1, 1, 4):
+        record.backwards += 1
+        record.saw_loss(1.0)
+        record.batches_ended(count)
+    assert record.steps == 6 and record.pending_losses == 0 and record.latest_loss is None
+    assert record.first_progress[0] == 1
 
 
 @pytest.mark.parametrize("kind", [LBFGS, Custom])
@@ -126,7 +186,7 @@ def test_what_is_not_finite_is_a_state_and_no_number(value: float, state: str) -
     record, optimizer = Recorder(), Optimizer()
     train(record, optimizer, 1.0)
     train(record, optimizer, value)
-    assert record.latest_loss == (None, state, 2, "probe")
+    assert record.latest_loss == (None, state, 2, "probe", 1, None)
     assert (record.loss_sum, record.loss_n, record.loss_range) == (1.0, 1, (1.0, 1.0))
 
 
@@ -135,10 +195,10 @@ def test_a_skipped_step_keeps_its_loss_from_the_next() -> None:
     record.backwards += 1
     record.saw_loss(float("inf"))
     record.step_skipped()
-    assert record.latest_loss == (None, "inf", 0, "probe") and record.progress is None
+    assert record.latest_loss == (None, "inf", 0, "probe", 1, None) and record.progress is None
     train(record, optimizer, 2.0)
     record.step_skipped()
-    assert record.latest_loss == (2.0, "ok", 1, "probe")
+    assert record.latest_loss == (2.0, "ok", 1, "probe", 1, None)
 
 
 def test_endless_backward_passes_without_a_step_cost_no_memory_and_give_no_loss() -> None:
@@ -156,7 +216,10 @@ def test_losses_on_a_device_are_offered_and_not_read() -> None:
     record.offer_device_loss = lambda *what: offered.append(what)
     train(record, optimizer, "a tensor")
     train(record, optimizer, "one", "two")
-    assert offered == [(["a tensor"], False, 1), (["one", "two"], False, 2)]
+    assert [what[:3] for what in offered] == [(["a tensor"], False, 1), (["one", "two"], False, 2)]
+    train(record, Custom(), "generator's")
+    (*what, seen, leads) = offered[-1]
+    assert what == [["generator's"], False, 2] and seen.name == "Custom 2" and not leads
 
 
 def test_the_range_is_taken_once_and_can_be_given_back() -> None:
@@ -202,7 +265,7 @@ def test_the_scripts_own_loss_wins() -> None:
     record.script_reports_loss = True
     record.set_loss(9.0, record.steps, "api")
     train(record, optimizer, 1.0, 2.0)
-    assert record.latest_loss == (9.0, "ok", 1, "api")
+    assert record.latest_loss[:4] == (9.0, "ok", 1, "api")
 
 
 def test_the_first_news_are_announced_once() -> None:

@@ -43,16 +43,12 @@ def last_of(cases: Any, name: str) -> tuple[dict[str, Any], ProbeMessage]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("plain", "subclass", "tuple", "accumulate_mean", "accumulate_sum", "scaler"),
-        *("scaler_skips", "gan", "lbfgs", "in_backward", "two_hooks", "checkpointing"),
-        *(
-            "data_loader",
-            "lightning_closure",
-            "deepspeed_fp16",
-            "apex",
-            "compiled",
-            "sharpness_aware",
-        ),
+        *("plain", "subclass", "tuple", "accumulate_mean", "accumulate_sum", "accumulate_scaled"),
+        *("scaler", "scaler_skips", "gan", "lbfgs", "in_backward", "two_hooks", "checkpointing"),
+        *("data_loader", "compiled", "sharpness_aware", "accelerate", "accelerate_sum"),
+        *("accelerate_cut_short", "trainer", "lightning", "deepspeed", "deepspeed_fp16"),
+        *("deepspeed_own_optimizer", "deepspeed_before_division", "apex", "old_apex"),
+        *("keras", "keras_unknown_length"),
     ],
 )
 def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None:
@@ -63,6 +59,83 @@ def test_steps_and_losses_are_those_of_the_script(cases: Any, name: str) -> None
     assert (last.loss_state, last.loss_source, last.loss_step) == ("ok", "probe", last.steps)
     assert last.loss_n == len(losses)
     assert last.loss_sum == pytest.approx(sum(losses), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "kind"),
+    [
+        *(("plain", 1, None), ("accumulate_mean", 3, "mean"), ("accumulate_sum", 3, "sum")),
+        *(("accumulate_scaled", 4, "sum"), ("gan", 2, "mean"), ("lbfgs", 1, None)),
+        *(("in_backward", 1, None), ("accelerate", 1, None), ("accelerate_sum", 3, "sum")),
+        *(("accelerate_cut_short", 2, "sum"), ("trainer", 2, "sum"), ("lightning", 2, "sum")),
+        *(("deepspeed_fp16", 2, "sum"), ("old_apex", 1, None), ("keras", 8, "mean")),
+    ],
+)
+def test_what_a_loss_is_made_of_is_told(
+    cases: Any, name: str, parts: int, kind: str | None
+) -> None:
+    last = last_of(cases, name)[1]
+    assert (last.loss_parts, last.loss_is) == (parts, kind)
+
+
+def test_a_script_that_names_its_own_loss_does_not_say_what_it_is_made_of(cases: Any) -> None:
+    last = last_of(cases, "report")[1]
+    assert (last.loss_parts, last.loss_is, last.total_source) == (None, None, "api")
+
+
+def test_optimizers_are_told_apart_where_each_has_its_own_losses(cases: Any) -> None:
+    said, last = last_of(cases, "gan")
+    assert last.optimizers["SGD 1"] == [5, pytest.approx(said["losses"][-1], rel=1e-6)]
+    assert last.optimizers["SGD 2"] == [5, pytest.approx(said["others"], rel=1e-6)]
+    assert len(last.optimizers) == 2
+    for name in ("plain", "in_backward", "two_hooks", "lbfgs", "deepspeed", "keras"):
+        assert last_of(cases, name)[1].optimizers == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "tells"),
+    [
+        ("plain", (None, None, None, None, None)),
+        ("accelerate", (None, None, None, None, None)),
+        ("trainer", (103, 103, "trainer", 4.75, 5)),
+        ("lightning", (6, 16, "trainer", 2.0, 4)),
+        ("keras", (24, 24, "trainer", 3.0, 3)),
+        ("keras_many_per_call", (24, 24, "trainer", 3.0, 3)),
+        ("keras_unknown_length", (24, 24, "trainer", 3.0, 3)),
+    ],
+)
+def test_trainers_tell_their_progress(cases: Any, name: str, tells: tuple[Any, ...]) -> None:
+    last = last_of(cases, name)[1]
+    told = (last.global_step, last.total_steps, last.total_source, last.epoch, last.epochs)
+    assert told == tells
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("plain", []),
+        ("trainer", ["accelerate", "transformers"]),
+        ("deepspeed", ["deepspeed"]),
+        ("keras", ["keras"]),
+        ("apex", ["apex"]),
+        ("lightning", ["lightning"]),
+    ],
+)
+def test_imported_frameworks_are_named(cases: Any, name: str, imported: list[str]) -> None:
+    assert last_of(cases, name)[1].frameworks == imported
+
+
+def test_replicas_of_one_process_are_counted(cases: Any) -> None:
+    assert last_of(cases, "keras")[1].replicas == 2
+    assert last_of(cases, "data_parallel")[1].replicas == 3
+    assert last_of(cases, "plain")[1].replicas is None
+
+
+@pytest.mark.parametrize("name", ["keras_unread", "keras_many_per_call"])
+def test_a_logged_loss_is_read_when_there_is_time(cases: Any, name: str) -> None:
+    said, last = last_of(cases, name)
+    assert (last.steps, last.loss, last.loss_step) == (24, said["losses"][-1], 24)
+    assert 1 <= last.loss_n <= len(said["losses"])
 
 
 def test_lowest_and_highest_loss_are_those_of_all_messages(cases: Any) -> None:

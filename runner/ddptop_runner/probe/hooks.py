@@ -1,6 +1,6 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, in device.py or in flight.py. A
+Every private name of torch that the probe uses is in this file, or in device, division or flight. A
 patch that does not fit the torch at hand is left out; the rest still works.
 """
 
@@ -11,11 +11,7 @@ import sys
 import time
 from _thread import get_ident
 
-from . import compiled, device, recorder, saves
-
-UNSCALED = "_ddptop_unscaled"
-"""Attribute of a scaled loss that holds the loss before scaling, detached."""
-
+from . import compiled, device, division, identity, recorder, saves, scalers
 
 NO_GRADIENT = (None,)
 """How Tensor.backward passes on that it was called without a gradient."""
@@ -29,22 +25,25 @@ class Hooks:
         self.record = record
         self._training_thread = get_ident()
         self._dispatch_modes = torch._C._len_torch_dispatch_stack
-        self._has_scaler = False
-        """Whether any loss was ever scaled: those passed to backward are then not the script's."""
-        self._foreign = []
-        """[(loss before scaling, divisor)] of scalers that make a new tensor out of our sight."""
-        self._labels_losses = False
-        """Whether a GradScaler has labelled a scaled loss with the one before scaling."""
+        self.scalers = scalers.Scalers(torch, record, self._guarded)
         self._watch = compiled.StepWatch()
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, _is_compiling(torch))
         self._patched = []
+        """[(owner, name, original, what is in its place)]"""
+        self._is_out = False
         self._step_handle = None
 
     def arm(self):
         """Patch torch; each patch for itself, so that a missing name costs only its own figure."""
+        if self._is_out:
+            self._is_out = False
+            for owner, name, _, patch in self._patched:
+                setattr(owner, name, patch)
+            self._arm_step()
+            return
         torch = self.torch
         for patch in (
             lambda: self._patch(torch.autograd, "backward", self._backward),
@@ -52,9 +51,12 @@ class Hooks:
             self._arm_step,
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._meet),
             self._arm_data_loader,
+            lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: _hide_from_dynamo(
-                torch, [part.__name__ for part in (compiled, device, recorder, saves)] + [__name__]
+                torch,
+                [part.__name__ for part in (compiled, device, division, recorder, saves, scalers)]
+                + [__name__],
             ),
         ):
             try:
@@ -63,9 +65,9 @@ class Hooks:
                 pass
 
     def disarm(self):
-        """Put back what `arm` replaced."""
-        while self._patched:
-            owner, name, original = self._patched.pop()
+        """Put back what was replaced, until `arm`."""
+        self._is_out = True
+        for owner, name, original, _ in reversed(self._patched):
             setattr(owner, name, original)
         if self._step_handle is not None:
             self._step_handle.remove()
@@ -73,9 +75,9 @@ class Hooks:
 
     def arm_scaler(self, scaler):
         """Keep the unscaled loss of a class of gradient scalers; notice skipped steps."""
-        self._patch(scaler, "scale", self._scale)
+        self._patch(scaler, "scale", self.scalers.scale)
         if "update" in vars(scaler):
-            self._patch(scaler, "update", self._update)
+            self._patch(scaler, "update", self.scalers.update)
 
     def arm_saver(self, module):
         """Notice what a module of saves.SAVERS saves."""
@@ -84,18 +86,38 @@ class Hooks:
 
     def arm_deepspeed(self, engine):
         """DeepSpeed scales fp16 losses itself: take the loss that the script hands over."""
-        self._has_scaler = True
-        self._patch(engine, "backward", self._deepspeed_backward)
+        self.scalers.is_any = True
+        self._patch(engine, "backward", self.scalers.deepspeed_backward)
+        self._patch(engine, "step", self.scalers.deepspeed_step)
 
-    def arm_apex(self, amp):
-        """The same for apex.amp, as far as it still exists."""
-        self._has_scaler = True
-        self._patch(amp, "scale_loss", self._apex_scale_loss)
+    def arm_apex(self, module):
+        """The same for apex, as far as its scalers still exist."""
+        self.scalers.is_any = True
+        for name in scalers.APEX_SCALERS.get(module.__name__, ()):
+            if hasattr(module, name):
+                self._patch(getattr(module, name), "backward", self.scalers.apex_backward)
+        if hasattr(module, "scale_loss"):
+            self._patch(module, "scale_loss", self.scalers.apex_scale_loss)
 
     def _patch(self, owner, name, make):
         original = getattr(owner, name)
-        setattr(owner, name, functools.wraps(original)(make(original)))
-        self._patched.append((owner, name, original))
+        patch = functools.wraps(original)(make(original))
+        setattr(owner, name, patch)
+        self._patched.append((owner, name, original, patch))
+
+    def _guarded(self, function):
+        """`function`, silent while compiling; what it raises reaches the script only if its own."""
+        is_compiling = _is_compiling(self.torch)
+
+        def guarded(*args):
+            if not is_compiling():
+                try:
+                    function(*args)
+                except Exception as error:
+                    if not is_own(error):
+                        raise
+
+        return guarded
 
     def _backward(self, original):
         is_compiling, tensor_type = _is_compiling(self.torch), self.torch.Tensor
@@ -119,7 +141,7 @@ class Hooks:
 
     def saw_plain_backward(self, tensor):
         """`saw_backward` for what nearly all scripts do: the fewest steps that a loss needs."""
-        if self._has_scaler or not tensor.is_cpu:
+        if self.scalers.is_any or not tensor.is_cpu:
             self.saw_backward((tensor,), {})
             return
         record = self.record
@@ -127,6 +149,8 @@ class Hooks:
             self.find_unseen_steps()
         record.backwards += 1
         if tensor.numel() == 1 and not record.script_reports_loss and not self._dispatch_modes():
+            if record.awaits_divisor:
+                record.divisor = division.divisor_of(tensor, False)
             record.saw_loss(tensor.item())
 
     def saw_backward(self, args, kwargs):
@@ -148,17 +172,19 @@ class Hooks:
             gradient = None
         if gradient is not None:  # an inner pass, as of activation checkpointing: no loss
             return
-        divisor = 1
-        if self._labels_losses:
+        whole, divisor = tensor, 1
+        if self.scalers.handed_over:
+            tensor, divisor = self.scalers.handed_over.pop()
+            on_cuda = tensor.is_cuda
+        elif self.scalers.labels:
             # a scaled loss that went through more arithmetic is nothing a person would know
-            tensor = getattr(tensor, UNSCALED, None)
+            tensor = getattr(tensor, scalers.UNSCALED, None)
             if tensor is None:
                 return
-        if self._foreign:
-            tensor, divisor = self._foreign.pop()
-            on_cuda = tensor.is_cuda
         loss = self.read(tensor, on_cuda)
         if loss is not None:
+            if self.record.awaits_divisor:
+                self.record.divisor = division.divisor_of(whole, tensor is not whole)
             self.record.saw_loss(loss if divisor == 1 else loss / divisor)
 
     def find_unseen_steps(self):
@@ -194,80 +220,13 @@ class Hooks:
             return tensor.detach()
         return float(tensor.item()) if tensor.is_cpu else None
 
-    def _scale(self, original):
-        is_compiling, keep = _is_compiling(self.torch), self._keep_unscaled
-
-        def scale(scaler, outputs):
-            scaled = original(scaler, outputs)
-            if not is_compiling():
-                try:
-                    keep(outputs, scaled)
-                except Exception as error:
-                    if not is_own(error):
-                        raise
-            return scaled
-
-        return scale
-
-    def _keep_unscaled(self, outputs, scaled):
-        if scaled is outputs:  # a scaler that is switched off
-            return
-        if isinstance(outputs, self.torch.Tensor):
-            outputs, scaled = (outputs,), (scaled,)
-        if isinstance(outputs, (tuple, list)):
-            self._labels_losses = self._has_scaler = True
-            for before, after in zip(outputs, scaled):
-                setattr(after, UNSCALED, before.detach())
-
-    def _update(self, original):
-        is_compiling, skipped = _is_compiling(self.torch), self.record.step_skipped
-
-        def update(*args, **kwargs):
-            if not is_compiling():
-                try:
-                    skipped()
-                except Exception as error:
-                    if not is_own(error):
-                        raise
-            return original(*args, **kwargs)
-
-        return update
-
-    def _deepspeed_backward(self, original):
-        foreign = self._foreign
-
-        def backward(engine, loss, *args, **kwargs):
-            try:
-                if engine.fp16_enabled():
-                    foreign[:] = [(loss.detach(), engine.gradient_accumulation_steps())]
-            except Exception as error:
-                if not is_own(error):
-                    raise
-            try:
-                return original(engine, loss, *args, **kwargs)
-            finally:
-                del foreign[:]
-
-        return backward
-
-    def _apex_scale_loss(self, original):
-        foreign = self._foreign
-
-        def scale_loss(loss, *args, **kwargs):
-            try:
-                foreign[:] = [(loss.detach(), 1)]
-            except Exception as error:
-                if not is_own(error):
-                    raise
-            return original(loss, *args, **kwargs)
-
-        return scale_loss
-
     def _meet(self, original):
-        meet = self._watch.meet
+        meet, record = self._watch.meet, self.record
 
         def _patch_step_function(optimizer):
             meet(optimizer)
+            if record.is_unheard and identity.has_joined():
+                record.announce()  # a member of a group is a rank, whoever started it
             return original(optimizer)
 
         return _patch_step_function
@@ -292,6 +251,18 @@ class Hooks:
         loader = self.torch.utils.data.dataloader
         for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
             self._patch(getattr(loader, name), "_next_data", self._next_data)
+
+    def _replicate(self, original):
+        note = self._guarded(self._note_replicas)
+
+        def __init__(parallel, *args, **kwargs):
+            original(parallel, *args, **kwargs)
+            note(parallel)
+
+        return __init__
+
+    def _note_replicas(self, parallel):
+        self.record.replicas = max(len(parallel.device_ids), self.record.replicas or 0) or None
 
     def _arm_save(self, owners, name, target_of):
         """Put one wrapper in place of a function that several modules have."""

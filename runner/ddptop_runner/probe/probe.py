@@ -20,6 +20,25 @@ SAVERS = (
 )
 """Modules that save files: `saves.SAVERS` says how."""
 
+SCALERS = (
+    *("apex.amp", "apex.fp16_utils.loss_scaler", "apex.fp16_utils.fp16_optimizer"),
+    "apex.contrib.optimizers.fp16_optimizer",
+)
+"""Modules of apex that scale losses; what is in them, `scalers` says."""
+
+KERAS = (
+    *("keras.src.callbacks.callback_list", "keras.src.callbacks", "keras.callbacks"),
+    *("tf_keras.src.callbacks", "tensorflow.python.keras.callbacks"),
+)
+"""Modules that may hold Keras's list of callbacks."""
+
+TRAINERS = (
+    "transformers.trainer_callback",
+    "lightning.pytorch.loops.fit_loop",
+    "pytorch_lightning.loops.fit_loop",
+)
+"""Modules of trainers that know how long a training will take: `trainers.arm` says how."""
+
 _session = None
 
 
@@ -35,7 +54,9 @@ def start():
                 "torch": _torch_imported,
                 "torch.distributed.fsdp.sharded_grad_scaler": _sharded_scaler_imported,
                 "deepspeed.runtime.engine": _deepspeed_imported,
-                "apex.amp": _apex_imported,
+                **dict.fromkeys(SCALERS, _apex_imported),
+                **dict.fromkeys(KERAS, _keras_imported),
+                **dict.fromkeys(TRAINERS, _trainer_imported),
                 **dict.fromkeys(SAVERS, _saver_imported),
             }
         ),
@@ -91,6 +112,14 @@ def _deepspeed_imported(module):
 
 def _apex_imported(module):
     current_session().hooks.arm_apex(module)
+
+
+def _keras_imported(module):
+    current_session().keras_imported(module)
+
+
+def _trainer_imported(module):
+    current_session().trainer_imported(module)
 
 
 def _saver_imported(module):

@@ -31,12 +31,21 @@ def in_words(error):
     if isinstance(module, str) and module not in ("__main__", "__mp_main__", "builtins"):
         name = module + "." + name
     try:
-        # a long message would cost more to clean than the part that is kept
-        message = " ".join(str(error)[: MAX_LENGTH * 4].split())
+        message = _gist(str(error))
     except Exception:  # the script's own class may do anything
         message = ""
     text = name + ": " + message if message else name
     return "".join(c if c.isprintable() else "?" for c in text)[:MAX_LENGTH]
+
+
+def _gist(message):
+    """A message in one line; of one that quotes another's traceback, its first and last line."""
+    # a long message would cost more to clean than the part that is kept
+    head, tail = message[: MAX_LENGTH * 4].strip(), message[-MAX_LENGTH * 4 :].strip()
+    first = head.partition("\n")[0].strip()
+    if "\n" in head and (first.endswith(":") or "Traceback (most recent call last)" in head):
+        head = first + " " + tail.rpartition("\n")[2]
+    return " ".join(head.split())
 
 
 def place(error):

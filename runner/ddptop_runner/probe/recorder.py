@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import sys
 import time
 import weakref
 from _thread import get_ident
@@ -23,8 +22,10 @@ LEADER_PATIENCE_STEPS = 100
 SAVED_TOGETHER_S = 5.0
 """Files that are saved with no more than this between them can be parts of one checkpoint."""
 
-DIVIDING_FRAMEWORKS = ("accelerate", "transformers", "deepspeed", "lightning", "pytorch_lightning")
-"""They divide each micro-batch's loss by the accumulation factor, so that the sum is the loss."""
+MAX_NAME_LENGTH = 32
+
+MAX_OPTIMIZERS = 8
+"""Optimizers that are told apart."""
 
 boottime_s = (
     functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
@@ -37,14 +38,25 @@ boottime_s = (
 class _Optimizer:
     """What is known of one optimizer."""
 
-    __slots__ = ("backwards", "first_loss_only", "iteration", "ref")
+    __slots__ = (
+        *("alternates", "backwards", "first_loss_only", "iteration", "loss", "name", "ref"),
+        *("shares", "steps"),
+    )
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer, number):
         self.ref = weakref.ref(optimizer)
         self.backwards = 0
         """Backward passes of the process at this optimizer's last step."""
         self.iteration = 0
         """The iteration of its last step."""
+        self.steps = 0
+        self.loss = None
+        """Of its last step; known only where there are several."""
+        self.alternates = False
+        """Whether it ever stepped again after another had."""
+        self.shares = False
+        """Whether it ever stepped without a backward pass since another optimizer's step."""
+        self.name = "{} {}".format(type(optimizer).__name__[:MAX_NAME_LENGTH], number)
         # LBFGS evaluates its closure several times in one step: the first loss is the step's
         self.first_loss_only = any(kind.__name__ == "LBFGS" for kind in type(optimizer).__mro__)
 
@@ -74,7 +86,14 @@ class Recorder:
         self.first_progress = None
         """(iterations, CLOCK_BOOTTIME, data wait) of the first: where mean times start."""
         self.latest_loss = None
-        """(value or None, "ok" | "nan" | "inf", step, "probe" | "api")."""
+        """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
+        made of or None, "sum" | "mean" of them or None with one)."""
+        self.divisor = None
+        """What the losses of the step at hand were divided by, as division.divisor_of says."""
+        self.replicas = None
+        """Devices of a DataParallel; None without."""
+        self.trainer = None
+        """Called without arguments, gives a framework's own progress; see trainers.py."""
         self.last_good_loss = None
         self.bad_since = None
         """The step since which no loss was finite; None while they are."""
@@ -101,11 +120,15 @@ class Recorder:
         self.metrics = {}
         self.script_reports_loss = False
         self.offer_device_loss = None
-        """Called with (tensors, whether to take their sum, step) for losses on a device."""
+        """Called with (tensors, whether to take their sum, step, the optimizer's entry where it
+        does not lead) for losses on a device."""
         self._on_first_news = on_first_news
         self._pending = []
         self._optimizers = {}
+        self._met = 0
         self._leader = None
+        self._last = None
+        """The optimizer that stepped last."""
         self._iterations = 0
         self._reported_steps = 0
 
@@ -125,29 +148,50 @@ class Recorder:
         backwards = self.backwards
         if seen.backwards == backwards:
             return
+        if backwards == self.backwards_at_step:
+            seen.shares = True
         seen.backwards = self.backwards_at_step = backwards
         self.optimizer_steps += 1
+        if seen is not self._last and seen.steps:
+            seen.alternates = True
+        self._last = seen
+        seen.steps += 1
         if seen.iteration == self._iterations:
             self._iterations += 1
         seen.iteration = steps = self._iterations
         if steps < self._reported_steps:
             steps = self._reported_steps
+        self._progressed(steps)
+        pending = self._pending
+        if pending:
+            self._pending = []
+            leads = seen is self._leader or self._takes_over(seen)
+            if len(self._optimizers) > 1:
+                self._step_loss(
+                    pending[:1] if seen.first_loss_only else pending, steps, seen, leads
+                )
+            elif len(pending) == 1 and type(pending[0]) is float:
+                self.set_loss(pending[0], steps, "probe", 1)
+            else:
+                self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
+        self.dirty = True
+        if self._on_first_news is not None:
+            self.announce()
+
+    def batches_ended(self, count):
+        """A framework without torch's optimizers has trained on `count` more batches."""
+        self.backwards_at_step = self.backwards
+        self._pending = []
+        self._iterations += count
+        self._progressed(self._iterations)
+        self.announce()
+
+    def _progressed(self, steps):
         self.step_thread = get_ident()
         self.batches_at_step = self.batches
         self.progress = (steps, boottime_s())
         if self.first_progress is None:
             self.first_progress = (*self.progress, self.data_wait_s)
-        pending = self._pending
-        if pending:
-            self._pending = []
-            if seen is self._leader or self._takes_over(seen):
-                if len(pending) == 1 and type(pending[0]) is float:
-                    self.set_loss(pending[0], steps, "probe")
-                else:
-                    self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
-        self.dirty = True
-        if self._on_first_news is not None:
-            self._news()
 
     def found_steps(self, optimizers, count, losses_before):
         """Steps were made that no hook saw: `count` of them, the last by all the `optimizers`.
@@ -165,6 +209,11 @@ class Recorder:
             self.stepped(optimizer)
 
     @property
+    def awaits_divisor(self):
+        """Whether a second backward pass makes it matter by what losses are divided."""
+        return len(self._pending) == 1
+
+    @property
     def pending_losses(self):
         """How many losses belong to no step yet."""
         return len(self._pending)
@@ -177,7 +226,7 @@ class Recorder:
             if self.progress is not None:  # the loop lives, though the optimizer did not step
                 self.progress = (self.progress[0], boottime_s())
             self._step_loss(pending, self.steps)
-            self._news()
+            self.announce()
 
     def has_saved(self, path, began_t, ended_t, steps, size_bytes, inode):
         """A file was saved.
@@ -209,8 +258,16 @@ class Recorder:
         }
         self.dirty = True
 
-    def set_loss(self, value, step, source):
-        """A loss became known, perhaps later than the step it belongs to."""
+    def set_loss(self, value, step, source, parts=None, kind=None):
+        """A loss became known, perhaps later than the step it belongs to.
+
+        Args:
+            value: The loss.
+            step: The step it belongs to.
+            source: "probe" or "api".
+            parts: How many backward passes it is made of, None when not known.
+            kind: "sum" or "mean" of them, None with one.
+        """
         if source == "probe" and self.script_reports_loss:
             return
         if value - value == 0.0:  # finite
@@ -221,10 +278,11 @@ class Recorder:
                 self.loss_range = (value, value)
             elif not known[0] <= value <= known[1]:
                 self.loss_range = (min(known[0], value), max(known[1], value))
-            self.latest_loss = (value, "ok", step, source)
+            self.latest_loss = (value, "ok", step, source, parts, kind)
             self.last_good_loss, self.bad_since = value, None
         else:
-            self.latest_loss = (None, "nan" if math.isnan(value) else "inf", step, source)
+            state = "nan" if math.isnan(value) else "inf"
+            self.latest_loss = (None, state, step, source, parts, kind)
             if self.bad_since is None:
                 self.bad_since = step
         self.dirty = True
@@ -254,12 +312,37 @@ class Recorder:
             self.progress = (self._reported_steps, boottime_s())
             if self.first_progress is None:
                 self.first_progress = (*self.progress, self.data_wait_s)
-        self._news()
+        self.announce()
 
     def metric(self, name, value):
         """A figure of the script's own; NaN and infinities are kept as None."""
         self.metrics[name] = value if math.isfinite(value) else None
-        self._news()
+        self.announce()
+
+    @property
+    def is_unheard(self):
+        """Whether this process has had nothing to say so far."""
+        return self._on_first_news is not None
+
+    def told_apart(self):
+        """{name: [steps, last loss]} of optimizers that take turns.
+
+        Each after backward passes of its own: those that step together after one are one, and so
+        are those of phases that follow each other. Empty where fewer than two are left.
+        """
+        found = [
+            seen
+            for seen in list(self._optimizers.values())
+            if seen.alternates
+            and not seen.shares
+            and self._iterations - seen.iteration <= LEADER_PATIENCE_STEPS
+        ]
+        if len(found) < 2:
+            return {}
+        return {
+            seen.name: [seen.steps, None if seen.loss is None else finite(seen.loss)]
+            for seen in found[:MAX_OPTIMIZERS]
+        }
 
     @property
     def steps(self):
@@ -267,7 +350,8 @@ class Recorder:
         return self.progress[0] if self.progress else 0
 
     def _meet(self, optimizer):
-        seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
+        self._met += 1
+        seen = self._optimizers[id(optimizer)] = _Optimizer(optimizer, self._met)
         return seen
 
     def _takes_over(self, seen):
@@ -282,18 +366,33 @@ class Recorder:
             return True
         return False
 
-    def _step_loss(self, losses, step):
+    def _step_loss(self, losses, step, seen=None, leads=True):
+        divisor, self.divisor = self.divisor, None
         if losses[0] is None or self.script_reports_loss:
             return
-        is_sum = len(losses) > 1 and any(name in sys.modules for name in DIVIDING_FRAMEWORKS)
+        parts = len(losses)
+        # 0: a framework divides, by whatever it is
+        is_sum = parts > 1 and divisor in (0, parts)
+        kind = None if parts == 1 else "sum" if is_sum else "mean"
         if all(type(loss) is float for loss in losses):
-            total = sum(losses)
-            self.set_loss(total if is_sum else total / len(losses), step, "probe")
-        elif self.offer_device_loss is not None:
-            self.offer_device_loss(losses, is_sum, step)
+            loss = sum(losses)
+            if kind == "mean":
+                loss /= parts
+            if seen is not None:
+                seen.loss = loss
+            if leads:
+                self.set_loss(loss, step, "probe", parts, kind)
+        elif self.offer_device_loss is not None and (leads or not seen.shares):
+            self.offer_device_loss(losses, is_sum, step, seen, leads)
 
-    def _news(self):
+    def announce(self):
+        """Something is new: the process is heard from now on."""
         self.dirty = True
         if self._on_first_news is not None:
             wake, self._on_first_news = self._on_first_news, None
             wake()
+
+
+def finite(value):
+    """A float that JSON can hold, else None."""
+    return value if value - value == 0 else None

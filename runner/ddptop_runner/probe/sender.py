@@ -13,10 +13,10 @@ import signal
 import socket
 import time
 
-from . import identity, raised, stacks
+from . import identity, raised, stacks, trainers
 from .flight import Flight
 from .phases import QUIET_S, Phases
-from .recorder import boottime_s
+from .recorder import boottime_s, finite
 
 INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
@@ -175,7 +175,10 @@ class Sender:
         self._seq += 1
         progress = record.progress
         self._update_means(progress)
-        value, state, step, source = record.latest_loss or (None, None, None, None)
+        value, state, step, source, parts, kind = record.latest_loss or (None,) * 6
+        trainer = self._trainers_progress()
+        total = trainer.total_steps if record.total_steps is None else record.total_steps
+        by_script = record.global_step
         low, high = loss_range or (None, None)
         return {
             "v": 1,
@@ -199,8 +202,8 @@ class Sender:
             "loss_source": source,
             "step_time_s": self._step_time_s,
             "data_wait_s": self._data_wait_s,
-            "global_step": record.global_step,
-            "total_steps": record.total_steps,
+            "global_step": trainer.global_step if by_script is None else by_script,
+            "total_steps": total,
             "metrics": dict(record.metrics),
             "stack_signal": self._free_signal(),
             "final": is_final,
@@ -214,17 +217,25 @@ class Sender:
             "flight_record": self.flight.path,
             "loss_bad_since": record.bad_since,
             "loss_last_good": record.last_good_loss,
-            "loss_parts": None,
-            "loss_is": None,
-            "optimizers": {},
-            "frameworks": [],
-            "replicas": None,
-            "total_source": None,
-            "epoch": None,
-            "epochs": None,
+            "loss_parts": parts,
+            "loss_is": kind,
+            "optimizers": record.told_apart(),
+            "frameworks": trainers.frameworks(),
+            "replicas": record.replicas,
+            "total_source": total and ("trainer" if record.total_steps is None else "api"),
+            "epoch": trainer.epoch,
+            "epochs": trainer.epochs,
             "raised": self._raised[0],
             "raised_at": self._raised[1],
         }
+
+    def _trainers_progress(self):
+        try:
+            if self.record.trainer is not None:
+                return self.record.trainer()
+        except Exception:  # another version than the ones known
+            pass
+        return trainers.Progress()
 
     def _update_means(self, progress):
         """Mean step time and data wait since the last message that had new steps."""
@@ -257,11 +268,6 @@ class Sender:
             pass
         finally:
             done.release()
-
-
-def finite(value):
-    """A float that JSON can hold, else None."""
-    return value if value - value == 0 else None
 
 
 def encode(message):

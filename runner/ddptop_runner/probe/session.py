@@ -16,6 +16,7 @@ EXIT_LIMIT_S = 0.05
 """How long a process may wait at its end for a last loss to arrive from its device."""
 
 MAX_METRICS = 32
+MAX_SCALARS = 64
 MAX_NAME_LENGTH = 64
 MAX_COUNT = 2**53
 
@@ -29,6 +30,7 @@ class Session:
 
     def __init__(self):
         self.hooks = None
+        self.keras = None
         self.record = Recorder(on_first_news=self._speak)
         self._torch = None
         self._was_running = False
@@ -44,6 +46,8 @@ class Session:
         self._has_spoken = False
         self._has_ended = False
         self.sender = Sender(self.record)
+        if self.keras is not None:
+            self.sender.device_scalars.append(self.keras.loss)
 
     def torch_imported(self, torch):
         """Patch torch; a rank is heard from now on."""
@@ -59,6 +63,7 @@ class Session:
             Exception
         ):  # a torch without the names the probe knows: the rank is heard all the same
             self.hooks = None
+        self.keras = None
         self.record.offer_device_loss = self._offer_loss
         self._add_exit_hook()
         self._await_bootstrap()
@@ -188,8 +193,14 @@ class Session:
         else:
             self.record.metric(name, value)
 
-    def _offer_loss(self, tensors, is_sum, step):
-        self._device_scalar("", "probe").offer(tensors, is_sum, step)
+    def _offer_loss(self, tensors, is_sum, step, optimizer, leads):
+        """Have a step's losses read: for the process, for one of several optimizers, or both."""
+        parts = len(tensors)
+        made_of = (parts, None if parts == 1 else "sum" if is_sum else "mean")
+        key = "" if leads else id(optimizer)
+        if key in self._scalars or len(self._scalars) < MAX_SCALARS:
+            scalar = self._device_scalar(key, "probe")
+            scalar.offer(tensors, is_sum, (step, made_of, optimizer, leads))
 
     def _device_scalar(self, name, source="api"):
         """The reader of one figure: "" is the backward pass's loss, None the reported one."""
@@ -197,14 +208,39 @@ class Session:
         if scalar is None:
             from .device import DeviceScalar
 
-            key = name or None
-
             def publish(value, step):
-                self._publish(key, value, step, source)
+                self._publish(name, value, step, source)
 
-            scalar = self._scalars[name] = DeviceScalar(self._torch, publish)
+            def publish_loss(value, what):
+                step, made_of, optimizer, leads = what
+                if optimizer is not None:
+                    optimizer.loss = value
+                if leads:
+                    self.record.set_loss(value, step, source, *made_of)
+
+            scalar = DeviceScalar(self._torch, publish if source == "api" else publish_loss)
+            self._scalars[name] = scalar
             self.sender.device_scalars.append(scalar)
         return scalar
+
+    def keras_imported(self, module):
+        """Patch Keras's list of callbacks; a rank is heard from now on."""
+        from . import keras_training
+
+        if self.keras is None:
+            self.keras = keras_training.KerasTraining(self.record)
+            self.sender.device_scalars.append(self.keras.loss)
+        self.keras.arm(module)
+        self._add_exit_hook()
+        if identity.claim_rank():
+            self.sender.register_stacks()
+            self._speak()
+
+    def trainer_imported(self, module):
+        """Patch a framework's trainer, which knows how long the training will take."""
+        from . import trainers
+
+        trainers.arm(module, self.record)
 
 
 def whole(value):

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 import time
-import types
 
 import torch
-from torch import nn
+from training import loss_of, setup
+
+import frameworks
 
 WAIT_S = 0.004
 
@@ -16,16 +17,6 @@ WAIT_S = 0.004
 def say(case, losses=(), steps=0, **more):
     print(json.dumps({"case": case, "pid": os.getpid(), "losses": losses, "steps": steps, **more}))
     sys.stdout.flush()
-
-
-def setup():
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
-
-
-def loss_of(model):
-    return model(torch.randn(8, 4)).pow(2).mean()
 
 
 def plain(steps=20):
@@ -78,9 +69,19 @@ def accumulate(is_sum):
     return losses, 4
 
 
-def accumulate_sum():
-    sys.modules["transformers"] = types.ModuleType("transformers")
-    return accumulate(True)
+def accumulate_scaled():
+    """A script that divides by itself, before a gradient scaler."""
+    model, optimizer = setup()
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    losses = []
+    for _ in range(3):
+        parts = [loss_of(model) * (1 / 4) for _ in range(4)]
+        for part in parts:
+            scaler.scale(part).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(sum(part.item() for part in parts))
+    return losses, 3
 
 
 def scaler(skip=()):
@@ -118,10 +119,11 @@ def gan():
         real.backward()
         fake.backward()
         critic_optimizer.step()
-        (loss_of(generator) * 1000).backward()
+        loss = loss_of(generator) * 1000
+        loss.backward()
         generator_optimizer.step()
         losses.append((real.item() + fake.item()) / 2)
-    return losses, 5
+    return losses, 5, {"others": loss.item()}
 
 
 def lbfgs():
@@ -184,68 +186,6 @@ def checkpointing():
         hidden = torch.utils.checkpoint.checkpoint(model, data, use_reentrant=True)
         loss = hidden.pow(2).mean()
         loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, 3
-
-
-def lightning_closure():
-    """Backward inside step(closure), after micro-batches outside of it."""
-    sys.modules["lightning"] = types.ModuleType("lightning")
-    model, optimizer = setup()
-    losses = []
-    for _ in range(3):
-        first, second = loss_of(model) / 2, loss_of(model) / 2
-        first.backward()
-        optimizer.step(lambda second=second: second.backward())
-        losses.append(first.item() + second.item())
-    return losses, 3
-
-
-def deepspeed_fp16():
-    """An engine that divides by the accumulation factor and scales out of sight."""
-    engine_module = types.ModuleType("deepspeed.runtime.engine")
-
-    class DeepSpeedEngine:
-        def fp16_enabled(self):
-            return True
-
-        def gradient_accumulation_steps(self):
-            return 2
-
-        def backward(self, loss):
-            (loss / 2 * 4096).backward()
-
-    engine_module.DeepSpeedEngine = DeepSpeedEngine
-    sys.modules["deepspeed"] = types.ModuleType("deepspeed")
-    sys.modules["_ddptop_probe"]._deepspeed_imported(engine_module)
-    engine, (model, optimizer), losses = DeepSpeedEngine(), setup(), []
-    for _ in range(3):
-        parts = [loss_of(model), loss_of(model)]
-        for loss in parts:
-            engine.backward(loss)
-        optimizer.step()
-        losses.append((parts[0].item() + parts[1].item()) / 2)
-    return losses, 3
-
-
-def apex():
-    import contextlib
-
-    amp = types.ModuleType("apex.amp")
-
-    @contextlib.contextmanager
-    def scale_loss(loss, optimizer):
-        yield loss * 1024
-
-    amp.scale_loss = scale_loss
-    sys.modules["_ddptop_probe"]._apex_imported(amp)
-    model, optimizer = setup()
-    losses = []
-    for _ in range(3):
-        loss = loss_of(model)
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses, 3
@@ -407,7 +347,8 @@ CASES = {
     "subclass": subclass,
     "tuple": as_tuple,
     "accumulate_mean": lambda: accumulate(False),
-    "accumulate_sum": accumulate_sum,
+    "accumulate_sum": lambda: accumulate(True),
+    "accumulate_scaled": accumulate_scaled,
     "scaler": scaler,
     "scaler_skips": lambda: scaler(skip=(0, 1, 3)),
     "arithmetic_after_scaling": arithmetic_after_scaling,
@@ -416,9 +357,6 @@ CASES = {
     "in_backward": in_backward,
     "two_hooks": two_hooks,
     "checkpointing": checkpointing,
-    "lightning_closure": lightning_closure,
-    "deepspeed_fp16": deepspeed_fp16,
-    "apex": apex,
     "compiled": compiled,
     "sharpness_aware": sharpness_aware,
     "non_scalar": non_scalar,
@@ -429,6 +367,7 @@ CASES = {
     "report": report,
     "data_loader": data_loader,
     "fork_without_training": lambda: ([], 0),
+    **frameworks.CASES,
 }
 
 
@@ -441,8 +380,8 @@ def main():
             continue
         pid = os.fork()
         if pid == 0:
-            losses, steps = train()
-            say(name, losses, steps, wait_s=WAIT_S)
+            losses, steps, *more = train()
+            say(name, losses, steps, wait_s=WAIT_S, **(more[0] if more else {}))
             atexit._run_exitfuncs()
             os._exit(0)  # an end in order takes 0.6 s, to free what torch holds
         if os.waitpid(pid, 0)[1] != 0:

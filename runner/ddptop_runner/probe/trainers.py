@@ -1,0 +1,118 @@
+"""What a framework's trainer knows of its own progress.
+
+Only a weak reference to the trainer is kept, and its figures are read when a datagram is written:
+the training pays nothing per step.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+
+FRAMEWORKS = (
+    *("accelerate", "transformers", "deepspeed", "lightning", "pytorch_lightning", "horovod"),
+    *("tensorflow", "keras", "tf_keras", "apex", "ultralytics", "fairseq"),
+)
+NAMES = {"pytorch_lightning": "lightning", "tf_keras": "keras"}
+
+MAX_COUNT = 2**53
+
+
+def frameworks():
+    """The training frameworks that this process has imported."""
+    found = [NAMES.get(name, name) for name in FRAMEWORKS if name in sys.modules]
+    return list(dict.fromkeys(found))
+
+
+def arm(module, record):
+    """Notice a trainer of `module`, of those awaited, when it begins to train."""
+    name = module.__name__
+    if name == "transformers.trainer_callback":
+        _notice(module.CallbackHandler, "on_train_begin", record, _transformers_state, transformers)
+    elif name.endswith(".fit_loop"):
+        _notice(module._FitLoop, "on_run_start", record, _lightning_trainer, lightning)
+
+
+def _notice(kind, name, record, find, read):
+    """Have `record` know what `find` gives of a method's arguments, and that `read` reads it."""
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def begin(*args, **kwargs):
+        try:
+            watch(record, find(*args, **kwargs), read)
+        except Exception:  # another version than the ones known: its progress stays unknown
+            pass
+        return original(*args, **kwargs)
+
+    setattr(kind, name, begin)
+
+
+def watch(record, trainer, read):
+    """Read `trainer` with `read` from now on, for as long as it lives."""
+    ref, last = weakref.ref(trainer), read(trainer)
+
+    def progress():
+        nonlocal last
+        trainer = ref()
+        if trainer is not None:
+            last = read(trainer)
+        return last
+
+    record.trainer = progress
+
+
+class Progress:
+    """What a trainer says of its progress; None where it does not know."""
+
+    __slots__ = ("epoch", "epochs", "global_step", "total_steps")
+
+    def __init__(self, global_step=None, total_steps=None, epoch=None, epochs=None):
+        self.global_step = _count(global_step)
+        self.total_steps = _count(total_steps) or None
+        self.epoch = None if epoch is None or not 0 <= epoch < MAX_COUNT else float(epoch)
+        """Epochs done, with a fraction where the trainer tells it."""
+        self.epochs = _count(epochs) or None
+        if self.epochs is not None and self.epochs >= sys.maxsize // 2:
+            self.epochs = None
+
+
+def _transformers_state(handler, args, state, *rest, **named):
+    return state
+
+
+def _lightning_trainer(loop):
+    return loop.trainer
+
+
+def transformers(state):
+    """The progress of a Trainer's state. Its counts go on over a checkpoint."""
+    return Progress(state.global_step, state.max_steps, state.epoch, state.num_train_epochs)
+
+
+def lightning(trainer):
+    """The progress of a Lightning Trainer; in its own steps, which are those of all optimizers."""
+    epochs = trainer.max_epochs
+    epochs = None if epochs is None or epochs < 0 else epochs
+    limits = [trainer.max_steps] if trainer.max_steps is not None and trainer.max_steps > 0 else []
+    batches = trainer.num_training_batches
+    module = trainer.lightning_module
+    # without automatic optimization a batch can mean any number of steps
+    if (
+        epochs is not None
+        and 0 < batches < math.inf
+        and getattr(module, "automatic_optimization", False)
+    ):
+        limits.append(math.ceil(batches / trainer.accumulate_grad_batches) * epochs)
+    return Progress(
+        trainer.global_step, min(limits) if limits else None, trainer.current_epoch, epochs
+    )
+
+
+def _count(value):
+    """A whole number, None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        return None
+    return value

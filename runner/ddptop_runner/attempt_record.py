@@ -16,11 +16,10 @@ from ddptop_runner.errors import ControlError
 from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
 from ddptop_runner.last_resort import LastResort
-from ddptop_runner.model import LAUNCHER, Cause, NodeSnapshot, ProcessId
+from ddptop_runner.model import LAUNCHER, Cause, NodeSnapshot
 from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
-from ddptop_runner.process_watch import ProcessWatch
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.saves import request
 from ddptop_runner.saves.book import CheckpointBook
@@ -29,9 +28,6 @@ from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 
 Message = dict[str, Any]
-
-EXITS_TOLD_S = 1.5
-"""How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
 
 
 class Surroundings(Protocol):
@@ -91,8 +87,6 @@ class AttemptRecord:
         self.awaits_agent = False
         """The guardian was asked for an agent and has not answered yet."""
         self._deaths = DeathWatch()
-        self._met_ranks: ProcessWatch | None = None
-        """Of a command: the ranks that were met, whose ends nobody tells."""
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
@@ -256,35 +250,10 @@ class AttemptRecord:
             self._around.publish()
 
     def _take_up_new(self) -> None:
-        """Ranks of a command that were met just now: from now on their ends are seen."""
-        new, self.table.new = self.table.new, []
-        for record in new:
-            self._mind_met(record)
-            self.hangs.forget(record.rank)
-            self._tell_started(record)
-        if new:
-            self._around.publish()
+        """Ranks of a command that were met just now."""
 
     def _mind_met(self, record: RankRecord) -> None:
-        if record.process is None:
-            return
-        self._deaths.watch(record.process.pid)
-        if self._met_ranks is None:
-            self._met_ranks = ProcessWatch(self._met_rank_ended)
-        self._met_ranks.watch(record.process)
-
-    async def _met_ranks_told(self) -> None:
-        """Wait a moment for how the ranks of a command that have ended did so."""
-        deadline_s = boottime_s() + EXITS_TOLD_S
-        while self.table.launcher is not None and boottime_s() < deadline_s:
-            if all(procs.is_alive(record.process) for record in self.table.ranks_alive()):
-                return
-            await asyncio.sleep(0.02)
-
-    def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
-        record = self.table.rank_of_pid(process.pid)
-        if record is not None and record.process == process:
-            self._record_exited(record, returncode, boottime_s())
+        """A rank of a command whose end nobody tells."""
 
     def _saved(self, record: RankRecord, file: SavedFile) -> None:
         self.checkpoints.saved(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ddptop_runner import procs
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.launched import meeting
+from ddptop_runner.launched.look import Sight
 from ddptop_runner.launched.meeting import Met, Newcomer
 from ddptop_runner.model import LAUNCHER, ProcessId
 from ddptop_runner.probe_message import ProbeMessage
@@ -30,6 +31,9 @@ class CommandTable(RankTable):
         self.launcher = RankRecord(LAUNCHER, 0, started_boottime_s)
         self._numbered: set[int] = set()
         """Pids of ranks that know no rank themselves."""
+        self.launcher_name: str | None = None
+        """Who starts the ranks, where the tree tells it better than the command's words."""
+        self._seen_size: int | None = None
         self._told_size: int | None = None
 
     @property
@@ -50,7 +54,7 @@ class CommandTable(RankTable):
     @property
     def world_size(self) -> int | None:
         """As the ranks say, or as many as know no rank; None before the first is met."""
-        return self._told_size or len(self._numbered) or None
+        return self._told_size or self._seen_size or len(self._numbered) or None
 
     def started(self, rank: int, local_rank: int, pid: int) -> RankRecord:
         """A process exists; its record knows it from now on."""
@@ -85,8 +89,37 @@ class CommandTable(RankTable):
             self._told_size = message.world_size
         return record
 
+    @property
+    def is_told(self) -> bool:
+        """Whether every rank has been heard, so that no look from outside adds any."""
+        heard = sum(record.heard for record in self)
+        return self._told_size is not None and heard >= self._told_size
+
+    def see(self, sight: Sight, *, with_ranks: bool) -> None:
+        """What the process tree shows.
+
+        Args:
+            sight: the latest.
+            with_ranks: whether ranks that were only seen count as such.
+        """
+        self.launcher_name = sight.launcher or self.launcher_name
+        if not with_ranks or any(record.heard for record in self):
+            return
+        shown = {rank.pid for rank in sight.ranks}
+        for record in list(self):
+            if record.alive and record.pid is not None and record.pid not in shown:
+                self._leave(record.pid)  # taken for one while it had not yet started its ranks
+        self._seen_size = sight.world_size
+        for rank in sight.ranks:
+            known = self._records.get(rank.rank)
+            if known is None or known.pid != rank.pid:
+                self._add(rank.rank, rank.pid, rank.local_rank, rank.evidence)
+
     def _meet(self, message: ProbeMessage) -> RankRecord | None:
-        met = [_met(record, record.pid in self._numbered) for record in self._records.values()]
+        met = [
+            _met(record, record.pid in self._numbered or record.rank_source != "probe")
+            for record in self._records.values()
+        ]
         new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
         seating = meeting.seat(new, met, procs.descends_from)
         if seating is None:
@@ -98,15 +131,20 @@ class CommandTable(RankTable):
         for moved, rank in moving:
             moved.rank = moved.local_rank = rank
             self._seat(moved)
-        record = RankRecord(seating.rank, seating.rank, self._started_s)
-        record.process = procs.identify(message.pid)
-        record.started_boottime_s = max(self._started_s, _started_s(record.process))
-        record.rank_source = "probe"
-        if message.local_rank is not None and not seating.numbered:
-            record.local_rank = message.local_rank
-        self._seat(record)
+        local = seating.rank if seating.numbered else message.local_rank
+        record = self._add(
+            seating.rank, message.pid, seating.rank if local is None else local, "probe"
+        )
         if seating.numbered:
             self._numbered.add(message.pid)
+        return record
+
+    def _add(self, rank: int, pid: int, local_rank: int, source: str) -> RankRecord:
+        record = RankRecord(rank, local_rank, self._started_s)
+        record.process = procs.identify(pid)
+        record.started_boottime_s = max(self._started_s, _started_s(record.process))
+        record.rank_source = source
+        self._seat(record)
         self.new.append(record)
         return record
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ddptop_runner import procs, sweep
 from ddptop_runner.alerts import Finding
-from ddptop_runner.attempt_record import EXITS_TOLD_S, Message
+from ddptop_runner.attempt_record import Message
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.errors import ControlError
 from ddptop_runner.gpus.names import names_of
@@ -22,6 +22,7 @@ from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.group_failures import BAD_END_GRACE_S
 from ddptop_runner.group_memory import Ending
 from ddptop_runner.launched import tree
+from ddptop_runner.met_ranks import EXITS_TOLD_S
 from ddptop_runner.model import RankSample
 from ddptop_runner.saves import request
 from ddptop_runner.spec import Device

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from ddptop_runner import evidence, evidence_folder, failure, group_memory
-from ddptop_runner.attempt_record import AttemptRecord, Surroundings
+from ddptop_runner.attempt_record import Surroundings
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.evidence_folder import RankFiles, Scene
 from ddptop_runner.group_memory import Decided, Ending, GroupMemory
 from ddptop_runner.hangs.cause import hang_cause
 from ddptop_runner.hangs.types import HangVerdict
+from ddptop_runner.met_ranks import MetRanks
 from ddptop_runner.model import Cause, NodeSnapshot, encode
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
@@ -35,7 +36,7 @@ BAD_END_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
 
 
-class FailureHandling(AttemptRecord):
+class FailureHandling(MetRanks):
     """The part of a Group that handles failures, hangs and losses gone bad."""
 
     def __init__(

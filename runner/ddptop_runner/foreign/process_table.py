@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +74,12 @@ class _Known:
 class ProcessTable:
     """Reads /proc, and keeps what is fixed for a process's life by (pid, start time)."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, proc: Path = Path("/proc"), only: Callable[[], Sequence[int]] | None = None
+    ) -> None:
+        """`only` tells the processes to look at; without it all of the host are."""
         self._proc = os.fspath(proc)
+        self._only = only
         self._known: dict[int, _Known] = {}
         self._sockets = SocketReader(proc)
 
@@ -103,7 +107,9 @@ class ProcessTable:
         self._known = seen
         return [known.facts for _, known in sorted(seen.items())]
 
-    def _pids(self) -> list[int]:
+    def _pids(self) -> Sequence[int]:
+        if self._only is not None:
+            return self._only()
         try:
             return [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         except OSError:

@@ -23,7 +23,7 @@ class Met:
     alive: bool
     stepped: bool
     numbered: bool = False
-    """Whether it knows no rank itself."""
+    """Whether its number is not its own word: it knows no rank, or only its tree tells it."""
     start_ticks: int = 0
 
 
@@ -78,7 +78,7 @@ def _seat_by_order(new: Newcomer, met: Sequence[Met], descends: Descends) -> Sea
         return None
     taken = {one.rank for one in living}
     free = next(number for number in range(len(taken) + 1) if number not in taken)
-    if all(one.start_ticks <= new.start_ticks for one in living):
+    if all((one.start_ticks, one.pid) < (new.start_ticks, new.pid) for one in living):
         return Seating(free, takes=True, numbered=True)
     in_order = sorted([*((one.start_ticks, one.pid) for one in living), (new.start_ticks, new.pid)])
     numbers = dict(zip((pid for _, pid in in_order), sorted({*taken, free}), strict=True))

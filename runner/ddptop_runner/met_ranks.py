@@ -1,0 +1,82 @@
+"""The ranks of a command: met as they are heard or seen, and seen to end.
+
+Nobody tells of them but their probes and their process tree, so their ends are seen from outside.
+None of these is the attempt's: their launcher decides what becomes of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ddptop_runner import procs
+from ddptop_runner.attempt_record import AttemptRecord, Surroundings
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.command_table import CommandTable
+from ddptop_runner.launched.look import PATIENCE_S, TreeLook
+from ddptop_runner.model import ProcessId
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.process_watch import ProcessWatch
+from ddptop_runner.rank_record import RankRecord
+from ddptop_runner.spec import JobSpec
+from ddptop_runner.story import Story
+
+EXITS_TOLD_S = 1.5
+"""How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
+
+
+class MetRanks(AttemptRecord):
+    """The part of a Group that meets ranks which ddptop did not start."""
+
+    def __init__(
+        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+    ) -> None:
+        super().__init__(folder, spec, story, around, attempt)
+        self._tree = TreeLook(self._tree_pids)
+        self._watch: ProcessWatch | None = None
+
+    def look_at_tree(self, now_s: float) -> None:
+        """Look, each other second, for ranks of a command that no probe tells of."""
+        table = self.table
+        if not isinstance(table, CommandTable) or table.is_told or not self._tree.is_due(now_s):
+            return
+        late = now_s - self.attempt_started_s > PATIENCE_S
+        sight = self._tree.look(now_s)
+        table.see(sight if late else sight.sure, with_ranks=late or not self._spec.probe)
+        self._take_up_new()
+
+    def _tree_pids(self) -> list[int]:
+        launcher = self.table.launcher
+        if launcher is None or launcher.pid is None or not launcher.alive:
+            return []
+        return [launcher.pid, *procs.descendants_of(launcher.pid)]
+
+    def _take_up_new(self) -> None:
+        """Ranks of a command that were met just now: from now on their ends are seen."""
+        new, self.table.new = self.table.new, []
+        for record in new:
+            self._mind_met(record)
+            self.hangs.forget(record.rank)
+            self._tell_started(record)
+        if new:
+            self._around.publish()
+
+    def _mind_met(self, record: RankRecord) -> None:
+        if record.process is None:
+            return
+        self._deaths.watch(record.process.pid)
+        if self._watch is None:
+            self._watch = ProcessWatch(self._met_rank_ended)
+        self._watch.watch(record.process)
+
+    async def _met_ranks_told(self) -> None:
+        """Wait a moment for how the ranks of a command that have ended did so."""
+        deadline_s = boottime_s() + EXITS_TOLD_S
+        while self.table.launcher is not None and boottime_s() < deadline_s:
+            if all(procs.is_alive(record.process) for record in self.table.ranks_alive()):
+                return
+            await asyncio.sleep(0.02)
+
+    def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
+        record = self.table.rank_of_pid(process.pid)
+        if record is not None and record.process == process:
+            self._record_exited(record, returncode, boottime_s())

@@ -1,0 +1,133 @@
+"""The ranks of a command, as probes and the process tree tell of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.runner.builders import make_spec
+
+from ddptop_runner import procs
+from ddptop_runner.command_table import CommandTable, table_of
+from ddptop_runner.diagnose import RankExit
+from ddptop_runner.foreign.types import ForeignRank
+from ddptop_runner.launched.look import Sight
+from ddptop_runner.model import LAUNCHER
+from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.rank_table import RankTable
+
+OWN = os.getpid()
+
+
+@pytest.fixture
+def pids() -> Iterator[list[int]]:
+    """Three processes of no kin but this one, in the order of their start."""
+    started = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
+    yield [process.pid for process in started]
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def table() -> CommandTable:
+    made = CommandTable(0.0)
+    made.started(LAUNCHER, 0, OWN)
+    return made
+
+
+def hear(table: CommandTable, pid: int, rank: int | None, **fields: Any) -> int | None:
+    message = ProbeMessage(
+        **{"v": 1, "pid": pid, "rank": rank, "attempt": 0, "seq": 1, "t": 1.0} | fields
+    )
+    record = table.hear(message, attempt=0)
+    return None if record is None else record.rank
+
+
+def ranks_of(table: CommandTable) -> dict[int, int | None]:
+    return {record.rank: record.pid for record in table}
+
+
+def seen(rank: int, pid: int, evidence: Any = "environment") -> ForeignRank:
+    return ForeignRank(rank, rank, pid, procs.start_ticks(pid) or 0, evidence)
+
+
+def test_only_a_command_has_a_launcher():
+    assert type(table_of(make_spec(), 0.0)) is RankTable
+    made = table_of(make_spec(kind="command", nproc=0), 0.0)
+    assert made.launcher is not None
+    assert list(made) == [] and made.world_size is None and not made.has_begun
+
+
+def test_the_attempt_lives_in_its_launcher(table, pids):
+    hear(table, pids[0], 0, world_size=2)
+    assert [record.rank for record in table.alive()] == [LAUNCHER]
+    assert table.of_pid(OWN) is table.launcher is table[LAUNCHER]
+    table[0].exit = RankExit(0, pids[0], 1, 5.0)
+    assert table.exits() == []
+    table[LAUNCHER].exit = RankExit(LAUNCHER, OWN, 0, 6.0)
+    assert [exit_.rank for exit_ in table.exits()] == [LAUNCHER]
+    assert table.alive() == [] and [record.rank for record in table] == [0]
+
+
+def test_ranks_appear_in_any_order_and_are_new_once(table, pids):
+    assert hear(table, pids[1], 1, world_size=2, local_rank=1) == 1
+    assert hear(table, pids[0], 0, world_size=2, local_rank=0) == 0
+    assert ranks_of(table) == {0: pids[0], 1: pids[1]}
+    assert [record.rank for record in table.new] == [1, 0]
+    table.new = []
+    assert hear(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
+    assert (table.new, table.world_size, table[1].steps) == ([], 2, 3)
+    assert table.is_told
+
+
+def test_messages_of_another_attempt_make_no_rank(table, pids):
+    assert hear(table, pids[0], 0, attempt=1) is None
+    assert list(table) == []
+
+
+def test_a_launcher_that_restarts_its_ranks(table, pids):
+    hear(table, pids[0], 0, steps=9, last_step_t=1.0)
+    table[0].exit = RankExit(0, pids[0], -9, 5.0)
+    assert hear(table, pids[1], 0, steps=1, last_step_t=6.0) == 0
+    assert (table[0].pid, table[0].steps, table[0].exit) == (pids[1], 1, None)
+    assert hear(table, pids[0], 0, steps=10, last_step_t=6.0) is None  # its last words, come late
+    assert table[0].steps == 1
+
+
+def test_one_that_is_only_seen_dead_makes_room(table, pids):
+    gone = subprocess.Popen(["true"])
+    hear(table, gone.pid, 0)
+    gone.wait()
+    assert table[0].exit is None  # nobody has told yet
+    assert hear(table, pids[0], 0) == 0
+    assert table[0].pid == pids[0]
+
+
+def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
+    for pid in (pids[1], pids[2], pids[0]):
+        hear(table, pid, None, steps=1, last_step_t=1.0)
+    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
+    assert ranks_of(table) == dict(enumerate(in_order))
+    assert table.world_size == 3
+    assert (
+        hear(table, pids[0], 0, world_size=1) == 0
+    )  # it joined a group: its number is its own now
+
+
+def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
+    sight = Sight("mp.spawn", 2, (seen(0, pids[0]), seen(1, pids[1])))
+    table.see(sight, with_ranks=False)
+    assert (table.launcher_name, list(table)) == ("mp.spawn", [])
+    table.see(Sight("python", 1, (seen(0, pids[2], "single"),)), with_ranks=True)
+    table.see(sight, with_ranks=True)  # the single process has started its ranks
+    assert ranks_of(table) == {0: pids[0], 1: pids[1]}
+    assert [record.rank_source for record in table] == ["environment"] * 2
+    assert table.world_size == 2
+    assert hear(table, pids[1], 0) == 0  # it knows better
+    assert ranks_of(table) == {0: pids[1]}
+    table.see(sight, with_ranks=True)
+    assert ranks_of(table) == {0: pids[1]}

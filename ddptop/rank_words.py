@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from ddptop_runner.model import LauncherSample, RankSample
+from ddptop_runner.registry import JobView
 
 REPLICATING = ("DataParallel", "MirroredStrategy")
 """Launchers that are one process on several devices."""
@@ -52,3 +55,10 @@ def source_in_words(rank: RankSample) -> str:
 def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
     """Whether the process that a command started is its only rank."""
     return len(ranks) == 1 and launcher.pid is not None and ranks[0].pid == launcher.pid
+
+
+def launcher_in_words(view: JobView) -> str:
+    """Who starts a command's ranks; where nothing tells, the name of the program that runs."""
+    if view.spec.launcher is None and view.launcher == "python":
+        return PurePath(view.spec.target).name or view.launcher
+    return view.launcher

@@ -16,7 +16,13 @@ from ddptop.output import (
     table,
 )
 from ddptop.progress_words import in_words
-from ddptop.rank_words import parts_in_words, parts_text, replicas_in_words, source_in_words
+from ddptop.rank_words import (
+    launcher_in_words,
+    parts_in_words,
+    parts_text,
+    replicas_in_words,
+    source_in_words,
+)
 from ddptop.unguarded import taken_up
 from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
@@ -74,7 +80,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     if (how_far := in_words(status.progress)) is not None:
         lines.append(f"  progress: {how_far}")
     if status.launcher is not None:
-        lines.append(f"  launcher: {_launcher(status.launcher)}")
+        lines.append(f"  launcher: {launcher_in_words(view)}, {_launcher(status.launcher)}")
     lines += _no_ranks(view, status)
     lines += _next(view, status)
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
@@ -94,10 +100,10 @@ def describe(view: JobView, status: JobStatus) -> str:
 
 
 def _launcher(launcher: LauncherSample) -> str:
-    """`accelerate, pid 4711, running; it and all it started: CPU 187 %, 2.1 GiB`."""
+    """`pid 4711, running; it and all it started: CPU 187 %, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
     end = end if launcher.signal is None else f" ({launcher.signal})"
-    words = f"{launcher.name}, pid {count(launcher.pid)}, {launcher.state}{end}"
+    words = f"pid {count(launcher.pid)}, {launcher.state}{end}"
     if launcher.cpu_percent is None:
         return words
     cpu, memory = f"CPU {launcher.cpu_percent:.0f} %", size(launcher.rss_bytes)

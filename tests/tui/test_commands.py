@@ -113,7 +113,7 @@ class TestWords:
             name="accelerate", pid=7, state="running", cpu_percent=208.0, rss_bytes=2 << 30
         )
         state = launched.launcher_state(launcher)
-        row = plain(launched.launcher_line(launcher, state, layout, cells))
+        row = plain(launched.launcher_line("accelerate", launcher, state, layout, cells))
         rank = plain(row_line(rows.rank_row(rank_of(0), NOW, True), layout, cells))
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
@@ -144,6 +144,8 @@ class TestWords:
         row = rows.job_row(read_job(fake_commands.mpirun(frozen)), NOW)
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width
+        script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
+        assert launched.launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
         unknown = rows.job_row(read_job(fake_commands.waiting(frozen)), NOW)
         assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
         own = rows.job_row(read_job(fake_home.two_cpu_ranks(frozen)), NOW)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.rank_words import parts_in_words, parts_text, replicas_in_words, source_in_words
+from ddptop.rank_words import (
+    launcher_in_words,
+    parts_in_words,
+    parts_text,
+    replicas_in_words,
+    source_in_words,
+)
 from ddptop.tui.render import units, words
 from ddptop.tui.render.columns import GAP, Column
 from ddptop.tui.render.text import (
     Line,
     Span,
     cells_of,
+    clip,
     field,
     fill,
     fit,
@@ -21,6 +28,9 @@ from ddptop.tui.render.text import (
 )
 from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob, JobView
+
+LONGEST_NAME = 20
+"""Of a launcher, in cells."""
 
 SEEN_BY_S = 60.0
 """A command that trains has shown a rank by then, as a rule."""
@@ -40,13 +50,17 @@ def common_parts(ranks: Sequence[RankSample]) -> str:
 def launcher_name(view: AnyJob) -> str | None:
     """Who starts a command's ranks; None of a job whose ranks ddptop starts itself."""
     if isinstance(view, JobView):
-        return view.launcher if view.spec.is_command else None
+        return launcher_in_words(view) if view.spec.is_command else None
     has_one = view.snapshot is not None and view.snapshot.launcher is not None
     return view.launcher if has_one else None
 
 
 def launcher_line(
-    launcher: LauncherSample, state: Span, layout: Sequence[tuple[Column, int]], cells: int
+    name: str,
+    launcher: LauncherSample,
+    state: Span,
+    layout: Sequence[tuple[Column, int]],
+    cells: int,
 ) -> Line:
     """Its row above those of ranks: CPU and RSS, of the whole tree, stand in their columns.
 
@@ -57,7 +71,7 @@ def launcher_line(
         starts[column.key] = at
         at += size + GAP
     widths = {column.key: size for column, size in layout}
-    name = f" {launcher.name} "
+    name = f" {clip(name, LONGEST_NAME)} "
     head = line((pad(name, max(starts["state"], cells_of(name))), "strong"), state, "   ")
     pid = field("pid", units.NOT_KNOWN if launcher.pid is None else str(launcher.pid), "")
     cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)

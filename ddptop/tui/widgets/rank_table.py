@@ -9,6 +9,7 @@ from ddptop.rank_words import is_rank_too, parts_text
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.launched import (
     launcher_line,
+    launcher_name,
     launcher_state,
     rank_detail,
     waiting_text,
@@ -116,7 +117,7 @@ class RankTable(Table):
         """The launcher's row begins with its name, and its figures stand where there is room."""
         if key != LAUNCHER_ROW or self._launcher is None:
             return super().line_of(key, row, layout, width)
-        return launcher_line(self._launcher, row["state"], layout, width)
+        return launcher_line(row["launcher"][0], self._launcher, row["state"], layout, width)
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""
@@ -136,7 +137,9 @@ class RankTable(Table):
         ]
         launcher = None if snapshot is None else snapshot.launcher
         if launcher is not None and not is_rank_too(launcher, ranks):
-            rows.insert(0, (LAUNCHER_ROW, {"state": launcher_state(launcher)}))
+            name = launcher_name(detail.view) or launcher.name
+            row = {"launcher": (name, ""), "state": launcher_state(launcher)}
+            rows.insert(0, (LAUNCHER_ROW, row))
         self._launcher = launcher
         self._waiting = "" if snapshot is None else waiting_text(detail.view, snapshot)
         self._by_rank = {rank.rank: rank for rank in ranks}

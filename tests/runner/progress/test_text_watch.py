@@ -132,11 +132,10 @@ def test_a_flood_is_read_at_its_end_only_and_nothing_is_made_of_two_halves(folde
 def test_many_logs_share_the_budget_in_turn(folder, watch, monkeypatch) -> None:
     monkeypatch.setattr(text_watch, "BUDGET_BYTES", 4096)
     monkeypatch.setattr(text_watch, "LEAST_BYTES", 1024)
-    for rank in range(8):
-        write(folder, rank, "nothing\n" * 500 + "step 3 loss 1.5\n")
-    for number in range(8):
-        write(folder, 0, "step 3 loss 1.5\n")
-        assert look(watch, ranks=range(8)) <= 4096, number
+    for _ in range(8):
+        for rank in range(8):
+            write(folder, rank, "nothing\n" * 500 + "step 3 loss 1.5\n")
+        assert look(watch, ranks=range(8)) <= 4096
     assert [told(watch, rank) for rank in range(8)] == [(3, 1.5)] * 8
 
 

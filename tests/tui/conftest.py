@@ -12,7 +12,7 @@ from ddptop.tui import foreign_source, sources
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Machine
-from tests.tui import fake_home
+from tests.tui import fake_gpus
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW
 from tests.tui.terminal import Terminal
@@ -51,7 +51,7 @@ def frozen(ddptop_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def eight_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same world with eight devices."""
     monkeypatch.setattr(sources, "driver_library_exists", lambda: True)
-    monkeypatch.setattr(sources, "DeviceFeed", fake_home.FrozenFeed)
+    monkeypatch.setattr(sources, "DeviceFeed", fake_gpus.FrozenFeed)
     return frozen
 
 

@@ -16,14 +16,7 @@ from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreada
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.watch import NewLines
 from ddptop_runner.history_reader import Series
-from ddptop_runner.model import (
-    Alert,
-    Event,
-    GpuProcess,
-    GpuSample,
-    NodeSnapshot,
-    RankSample,
-)
+from ddptop_runner.model import Alert, Event, GpuProcess, GpuSample, NodeSnapshot, RankSample
 
 
 class FakeWorld:

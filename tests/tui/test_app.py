@@ -15,7 +15,7 @@ from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.lines import LinesView
-from tests.tui import fake_home
+from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, shown, until
 from textual.widgets import Input, Static
 
@@ -169,28 +169,28 @@ class TestDevices:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await look(pilot, 2)
-            await until(pilot, lambda: fake_home.FrozenFeed.running == 1)
+            await until(pilot, lambda: fake_gpus.FrozenFeed.running == 1)
             assert "bob: python eval.py" in shown(app)
             await pilot.press("enter")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             await settle(pilot)
-            await until(pilot, lambda: fake_home.FrozenFeed.running == 0)
+            await until(pilot, lambda: fake_gpus.FrozenFeed.running == 0)
             await pilot.press("escape")
             await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
             await look(pilot, 2)
-            await until(pilot, lambda: fake_home.FrozenFeed.running == 1)
-        assert fake_home.FrozenFeed.running == 0
+            await until(pilot, lambda: fake_gpus.FrozenFeed.running == 1)
+        assert fake_gpus.FrozenFeed.running == 0
 
     async def test_a_job_s_fresh_snapshot_speaks_for_its_devices(
         self, eight_gpus: Path, make_app: MakeApp
     ) -> None:
-        fake_home.eight_gpu_ranks(eight_gpus)
+        fake_gpus.eight_gpu_ranks(eight_gpus)
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await look(pilot, 6)
             assert "llama-ft rank 5" in shown(app)
             assert "bob" not in shown(app)
-            await until(pilot, lambda: fake_home.FrozenFeed.running == 0)
+            await until(pilot, lambda: fake_gpus.FrozenFeed.running == 0)
 
 
 class TestProgram:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
-from tests.tui import fake_foreign, fake_home
+from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
 from textual.pilot import Pilot
 
@@ -45,7 +45,7 @@ def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
 def test_all_jobs(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     for make in (
         fake_home.two_cpu_ranks,
-        fake_home.eight_gpu_ranks,
+        fake_gpus.eight_gpu_ranks,
         fake_home.failed_job,
         fake_home.finished_job,
     ):
@@ -67,21 +67,21 @@ def test_two_cpu_ranks(
 def test_eight_gpus_with_a_straggler(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
-    fake_home.eight_gpu_ranks(frozen)
+    fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after())
 
 
 def test_its_devices_alone(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
-    fake_home.eight_gpu_ranks(frozen)
+    fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("v"))
 
 
 def test_its_log_alone(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
-    fake_home.eight_gpu_ranks(frozen)
+    fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("l"))
 
 
@@ -105,7 +105,7 @@ def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: obje
 
 
 def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    fake_home.eight_gpu_ranks(frozen)
+    fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("K"))
 
 

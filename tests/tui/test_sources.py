@@ -13,7 +13,7 @@ from ddptop.tui.collector import Collector
 from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
 from ddptop.tui.snapshot import Machine, Wish
 from ddptop.tui.sources import DeviceSource, HistorySource, JobSource, LogSource, covered_devices
-from tests.tui import fake_home
+from tests.tui import fake_gpus, fake_home
 from tests.tui.fake_home import NOW, FrozenFeed
 from textual.message import Message
 
@@ -125,7 +125,7 @@ class TestHistory:
         assert queries == ["rank_series", "events"]
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
-        view = read_job(fake_home.eight_gpu_ranks(frozen))
+        view = read_job(fake_gpus.eight_gpu_ranks(frozen))
         chart = HistorySource().chart(view, Wish(job="llama-ft"), NOW.timestamp())
         assert [label for _, label in chart.marks] == ["attempt 1"]
 
@@ -179,7 +179,7 @@ class TestLog:
 
 class TestDevices:
     def test_fresh_snapshots_cover_their_devices(self, frozen: Path) -> None:
-        folder = fake_home.eight_gpu_ranks(frozen)
+        folder = fake_gpus.eight_gpu_ranks(frozen)
         assert sorted(covered_devices([read_job(folder)])) == [fake_home.uuid(i) for i in range(8)]
         fake_home.change(folder, ts=fake_home.ago(10))
         assert covered_devices([read_job(folder)]) == {}
@@ -195,7 +195,7 @@ class TestDevices:
                 asked.append(uuids)
 
         monkeypatch.setattr(sources, "DeviceFeed", Feed)
-        folder = fake_home.eight_gpu_ranks(eight_gpus)
+        folder = fake_gpus.eight_gpu_ranks(eight_gpus)
         snapshot = read_job(folder).snapshot
         assert snapshot is not None
         fake_home.change(folder, gpus=snapshot.gpus[:6])
@@ -209,7 +209,7 @@ class TestDevices:
         await source.close()
 
     async def test_no_sampler_while_all_devices_are_told(self, eight_gpus: Path) -> None:
-        folder = fake_home.eight_gpu_ranks(eight_gpus)
+        folder = fake_gpus.eight_gpu_ranks(eight_gpus)
         source = DeviceSource()
         source.loop = asyncio.get_running_loop()
         for _ in range(8):

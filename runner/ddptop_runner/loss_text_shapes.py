@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ddptop_runner import loss_text_bars as bars
-from ddptop_runner.loss_text_line import Said, clean, says_clean
+from ddptop_runner.loss_text_line import Form, Said, clean, says_clean
 from ddptop_runner.loss_text_reading import Reading
 
 MAX_SHAPES = 96
@@ -39,6 +39,7 @@ _TOKEN = re.compile(
 )
 
 
+_USUAL = Reading.__struct_defaults__
 _NUMBERS = frozenset(["int", "float", "exp", "clock", "time"])
 
 
@@ -55,7 +56,7 @@ _LEVELS = (_Level(9, 6, 18, 8), _Level(9, 6, 9, 0), _Level(7, 4, 8, 0), _Level(0
 """The widest first; 0: as in the line itself."""
 
 Convert = Callable[[bytes], Any]
-_Plan = tuple[str, list[Any], list[tuple[int, int, Convert]]]
+_Plan = tuple[Form, list[Any], list[tuple[int, int, Convert]]]
 """Form, fields that never change, and which field is made of which group and how."""
 
 
@@ -75,16 +76,24 @@ _CONVERTS: dict[str, Sequence[Convert]] = {
 class _Shape(NamedTuple):
     match: Callable[[bytes], re.Match[bytes] | None]
     plans: list[_Plan]
+    only: _Plan | None
+    """The plan where there is but one."""
 
     def read(self, groups: Sequence[bytes]) -> list[Said]:
         """What the line says whose variable parts these are."""
-        told = []
+        if self.only is not None:
+            form, base, slots = self.only
+            row = base.copy()
+            for at, group, convert in slots:
+                row[at] = convert(groups[group])
+            return [(form, Reading(*row))]
+        told: list[Said] = []
         for form, base, slots in self.plans:
             row = base.copy()
             for at, group, convert in slots:
                 row[at] = convert(groups[group])
             told.append((form, Reading(*row)))
-        return told  # type: ignore[return-value]  # forms of the line it was learned from
+        return told
 
 
 class Shapes:
@@ -202,7 +211,7 @@ class _Line:
         for index, (literal, pattern) in enumerate(zip(self.literals, patterns, strict=False)):
             whole += re.escape(literal) + (b"(%b)" % pattern if index in used else pattern)
         match = re.compile(whole + re.escape(self.literals[-1])).fullmatch
-        shape = _Shape(match, plans)
+        shape = _Shape(match, plans, plans[0] if len(plans) == 1 else None)
         trials = [[text for _, text in self.tokens], first, second]
         trials += [self._with(level, _extreme, salt) for salt in range(3)]
         for trial in trials:
@@ -332,6 +341,9 @@ def _plans(
                 return None, []
             wanted.append((at, *source))
             used.append(source[0])
+        last = max((at for at, _, _ in wanted), default=-1)
+        while len(base) - 1 > last and base[-1] == _USUAL[len(base) - 1]:
+            base.pop()  # what is left out is as usual
         plans.append((said[0], base, wanted))
     used = sorted(set(used))
     ordered = [

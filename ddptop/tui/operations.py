@@ -9,6 +9,7 @@ from pathlib import Path
 from textual.worker import get_current_worker
 
 from ddptop.commands.stacks import stored_files
+from ddptop.rank_words import launcher_in_words
 from ddptop.tui import launching
 from ddptop.tui.render.units import plural
 from ddptop_runner import commands
@@ -16,6 +17,7 @@ from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.launched.stopping import ask_to_end
 from ddptop_runner.logs import sanitize
 from ddptop_runner.paths import owner_in_words
 from ddptop_runner.registry import AnyJob, JobView
@@ -76,10 +78,30 @@ def _signalled(view: ForeignView, action: signals.Action) -> Operation:
 
 def _ranks(view: JobView) -> str:
     size = view.snapshot.world_size if view.snapshot is not None else None
-    if view.spec.is_command:
-        return f"every process of {view.spec.launcher or 'the command'}"
     number = size or view.spec.nproc
+    if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
+        return f"{launcher_in_words(view)} and all that it started"
     return "its rank" if number == 1 else f"all {number} ranks"
+
+
+def _everything(view: JobView) -> str:
+    if view.spec.is_command:
+        return f"{launcher_in_words(view)} and all that it started"
+    return f"{_ranks(view)} and everything they started"
+
+
+def _asked_to_end(view: JobView) -> str:
+    """Who gets which signal first; of a command its ranks before their launcher."""
+    ranks = view.snapshot.ranks if view.snapshot is not None else []
+    first = "/".join(sorted({ask_to_end(rank.frameworks).name for rank in ranks})) or "SIGTERM"
+    if not view.spec.is_command:
+        return f"SIGTERM to {_ranks(view)}, so that a script which handles it can save"
+    if not ranks:
+        return f"SIGTERM to {_ranks(view)}"
+    return (
+        f"{first} to {_ranks(view)}, so that a script which handles it can save, then SIGTERM to "
+        f"{launcher_in_words(view)} and what else it started"
+    )
 
 
 def stop(view: AnyJob) -> Operation:
@@ -91,8 +113,8 @@ def stop(view: AnyJob) -> Operation:
         f"Stop {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"SIGTERM to {_ranks(own)}, so that a script which handles it can save; after "
-        f"{GRACE_S:.0f} s SIGKILL to what is left. It is not restarted. Logs and history stay.",
+        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s SIGKILL to what is left. It is not "
+        "restarted. Logs and history stay.",
         "Stop",
         f"{view.job} is asked to stop",
         lambda: commands.stop(own, grace_s=GRACE_S),
@@ -108,8 +130,8 @@ def kill(view: AnyJob) -> Operation:
         f"Kill {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"SIGKILL to {_ranks(own)} and everything they started, now. Nothing can be saved: "
-        "the work since the last checkpoint is lost.",
+        else f"SIGKILL to {_everything(own)}, now. Nothing can be saved: the work since the last "
+        "checkpoint is lost.",
         "Kill",
         f"{view.job} is being killed",
         lambda: commands.kill(own),

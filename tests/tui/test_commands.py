@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.render import launched, rows
 from ddptop.tui.render.columns import fit_columns, row_line
@@ -138,6 +139,20 @@ class TestWords:
         assert said(launcher=None) == ""
         view.__dict__.update(state="finished")
         assert said() == "no rank was seen; l: what it wrote"
+
+    def test_what_stopping_a_command_sends_to_whom(self, frozen: Path) -> None:
+        folder = fake_commands.mpirun(frozen)
+        change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
+        effect = operations.stop(read_job(folder)).effect
+        assert effect.startswith("SIGINT/SIGTERM to all 2 ranks, so that")
+        assert "then SIGTERM to mpirun and what else it started; after 30 s SIGKILL" in effect
+        effect = operations.kill(read_job(folder)).effect
+        assert effect.startswith("SIGKILL to mpirun and all that it started, now.")
+        waiting = read_job(fake_commands.waiting(frozen))
+        effect = operations.stop(waiting).effect
+        assert effect.startswith("SIGTERM to accelerate and all that it started; after 30 s")
+        own = read_job(fake_home.two_cpu_ranks(frozen))
+        assert operations.stop(own).effect.startswith("SIGTERM to all 2 ranks, so that a script")
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
         (width,) = [column.width for column in JOB_COLUMNS if column.key == "by"]

@@ -96,6 +96,15 @@ def script_facts(
         devices: how many GPUs each of them would see.
         folders: where its own modules lie, beside its own folder.
     """
+    try:
+        return _facts(path, args, ranks, devices, folders)
+    except RecursionError:  # a program wrote it: nobody nests so deep
+        return UNKNOWN
+
+
+def _facts(
+    path: Path, args: Sequence[str], ranks: int, devices: int, folders: Sequence[Path]
+) -> ScriptFacts:
     reader = Reader([path.parent, *folders])
     main = reader.read(path)
     if main is None:

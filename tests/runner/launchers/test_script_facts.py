@@ -164,6 +164,10 @@ SNIPPETS = {
         "hvd.init()",
         "",
     ),
+    "called for type checkers": (
+        f"from typing import TYPE_CHECKING\n{MP}if TYPE_CHECKING:\n    mp.spawn(f)",
+        "",
+    ),
     "after the end": (f"{MP}import sys\nsys.exit(0)\nmp.spawn(f)", ""),
     "after a return": (f"{MP}def main():\n    return\n    mp.spawn(f)\nmain()", ""),
     "a spawn of somebody else": ("import mine as mp\nmp.spawn(f)", ""),
@@ -292,6 +296,16 @@ def test_circles_of_imports_end(tmp_path):
 def test_what_is_not_this_language_is_unknown(tmp_path, text):
     assert not facts(tmp_path, text).known
     assert seen(facts(tmp_path, f"import other\n{MP}mp.spawn(f)", other=text)) == "spawn"
+
+
+def test_a_program_wrote_it(tmp_path):
+    chain = "".join(f"elif x == {i}:\n    mp.spawn({i})\n" for i in range(3000))
+    assert not facts(tmp_path, f"{MP}if x:\n    pass\n{chain}").known
+
+
+def test_a_mark_of_byte_order_is_no_word(tmp_path):
+    (tmp_path / "train.py").write_bytes(b"\xef\xbb\xbf" + f"{MP}mp.spawn(f)".encode())
+    assert seen(script_facts(tmp_path / "train.py")) == "spawn"
 
 
 def test_what_cannot_be_read_is_unknown(tmp_path):

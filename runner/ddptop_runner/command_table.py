@@ -85,6 +85,8 @@ class CommandTable(RankTable):
         if record is None:
             return None
         record.hear(message)
+        if message.rank == record.rank:
+            record.rank_source = "probe"
         if message.rank is not None and message.world_size:
             self._told_size = message.world_size
         return record

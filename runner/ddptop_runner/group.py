@@ -9,6 +9,7 @@ restart gets a new agent. What was begun when a supervisor died is gone on with 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ddptop_runner.gpus.names import names_of
 from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.group_failures import BAD_END_GRACE_S
 from ddptop_runner.group_memory import Ending
-from ddptop_runner.launched import tree
+from ddptop_runner.launched import stopping, tree
 from ddptop_runner.met_ranks import EXITS_TOLD_S
 from ddptop_runner.model import RankSample
 from ddptop_runner.saves import request
@@ -90,6 +91,7 @@ class Group(GroupAlone):
         except Exception as error:  # the agent waits for its answer, whatever happens here
             self._around.defects.tell(error)
         self._ending_ranks_at_s = boottime_s()
+        self._interrupt_those_that_trap_sigterm()
         self._around.publish()
         self._answer(question)
 
@@ -209,12 +211,20 @@ class Group(GroupAlone):
 
     def _restart_ranks(self) -> None:
         self._ending_ranks_at_s = boottime_s()
+        self._interrupt_those_that_trap_sigterm()
         if self._send_to_agent is not None and not self._new_agent_wanted:
             self._restart_asked = self.attempt
             self._around.publish()
             self._send_to_agent({"type": "restart_group", "restarts_left": self.restarts_left})
         else:
             self._around.spawn(self._restart_without_agent())
+
+    def _interrupt_those_that_trap_sigterm(self) -> None:
+        """Else torch's agent, which sends SIGTERM, would wait for them in vain."""
+        for record in [] if self._spec.is_command else self.table.ranks_alive():
+            number = stopping.ask_to_end(record.frameworks)
+            if record.process is not None and number != signal.SIGTERM:
+                procs.signal_process(record.process, number)
 
     async def _end_tree(self, grace_s: float) -> None:
         """End a command and all that it started."""
@@ -236,7 +246,8 @@ class Group(GroupAlone):
         if self._spec.is_command:
             await self._end_tree(grace_s)
         else:
-            await sweep.end(ranks, grace_s)
+            asked = {r.pid: stopping.ask_to_end(r.frameworks) for r in self.table.ranks_alive()}
+            await sweep.end(ranks, grace_s, asked)
         self._in_grace = False
         await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
         if self.agent_pid is not None:

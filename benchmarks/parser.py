@@ -5,7 +5,7 @@
 Each recorded output is repeated to that size and fed in pieces as a log is read. CPU time counts,
 and of two runs the faster: both keep out what else the machine does. Beside the recorded ones
 stand outputs in which every line holds a loss, and ordinary chatter in which none does. Where lines
-are a dozen bytes long, what each of them costs decides, not bytes: 400 000 lines a second are enough.
+are a dozen bytes long, their number decides and not their bytes: 400 000 a second are enough.
 """
 
 from __future__ import annotations

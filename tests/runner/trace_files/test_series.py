@@ -9,7 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptop_runner import loss_text_names as names
@@ -250,7 +250,7 @@ def test_a_huge_record_is_not_held() -> None:
     assert series.note is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=400), st.integers(1, 50))
 def test_any_bytes_are_taken_as_events_and_in_any_pieces_alike(noise: bytes, piece: int) -> None:
     data = STREAM[0] + noise + STREAM[1]

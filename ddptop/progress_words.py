@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.output import NOT_AVAILABLE, duration
 from ddptop_runner.model import Progress
 
-BAR_CELLS = 20
+BAR_CELLS, LIST_CELLS = 20, 10
 _SOURCES = {"api": "ddptop.report", "trainer": "its trainer", "log": "its output"}
 
 
@@ -14,6 +14,19 @@ def share(progress: Progress | None) -> str:
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
     return f"{shown_percent(progress.fraction):.1f} %"
+
+
+def text_bar(fraction: float, cells: int) -> str:
+    """`[##........]`; full only at the end."""
+    full = int(min(1.0, max(0.0, fraction)) * cells)
+    return f"[{'#' * full}{'.' * (cells - full)}]"
+
+
+def bar_and_share(progress: Progress | None) -> str:
+    """`[##........] 24.7 %`; n/a where the share is not known."""
+    if progress is None or progress.fraction is None:
+        return NOT_AVAILABLE
+    return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>7}"
 
 
 def shown_percent(fraction: float) -> float:
@@ -56,8 +69,7 @@ def in_words(progress: Progress | None) -> str | None:
         return None
     parts = []
     if progress.fraction is not None:
-        full = int(progress.fraction * BAR_CELLS)
-        parts.append(f"[{'#' * full}{'.' * (BAR_CELLS - full)}] {share(progress)}")
+        parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {share(progress)}")
     parts.append(place(progress))
     if progress.eta_s is not None:
         parts.append(f"{duration(progress.eta_s)} left")

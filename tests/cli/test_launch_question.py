@@ -59,7 +59,7 @@ def test_who_says_how_many_is_told_only(ddptop_cli, script):
 
 @pytest.mark.torch
 @pytest.mark.tmux
-def test_a_person_chooses_one_process(script, wait_until):
+def test_a_person_chooses_one_process(script, wait_until, ddptop_cli):
     terminal = Terminal.of_ddptop("launch", "-d", "train.py")
     terminal.read_until(b"1 to 3: ")
     assert b"train.py starts its ranks itself: mp.spawn (line 5)" in terminal.output
@@ -73,6 +73,10 @@ def test_a_person_chooses_one_process(script, wait_until):
     view = read_job(folder)
     assert (view.state, view.spec.kind, view.spec.nproc) == ("finished", "command", 0)
     (log,) = folder.path.glob("logs/attempt-0/*.log")
+    assert log.read_text() == "ran in run None\n"
+    assert ddptop_cli("restart", "train").returncode == 0, "the same command, without a question"
+    wait_until(lambda: read_job(folder).state == "finished", what="the second attempt's end")
+    (log,) = folder.path.glob("logs/attempt-1/*.log")
     assert log.read_text() == "ran in run None\n"
 
 

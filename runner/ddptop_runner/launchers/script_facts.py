@@ -8,6 +8,7 @@ condition that does not hold. What cannot be read is unknown, and never an error
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,10 +97,15 @@ def script_facts(
         devices: how many GPUs each of them would see.
         folders: where its own modules lie, beside its own folder.
     """
+    collects = gc.isenabled()
+    gc.disable()  # trees are many small objects that live: looking for dead ones takes a fifth
     try:
         return _facts(path, args, ranks, devices, folders)
     except RecursionError:  # a program wrote it: nobody nests so deep
         return UNKNOWN
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _facts(

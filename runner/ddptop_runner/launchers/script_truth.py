@@ -140,11 +140,16 @@ class Conditions:
             return self.devices
         if name == "is_torchelastic_launched":
             return True
-        if name == "is_available" and "cuda" in ast.dump(call.func):
+        if name == "is_available" and _is_of_cuda(call.func):
             return self.devices > 0
         if name in ("int", "bool", "min", "max", "str") and len(call.args) == 1:
             return self.value(call.args[0], depth - 1)
         return None
+
+
+def _is_of_cuda(func: ast.expr) -> bool:
+    of = func.value if isinstance(func, ast.Attribute) else None
+    return (of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")) == "cuda"
 
 
 def _is_environ(expr: ast.expr) -> bool:

@@ -45,7 +45,6 @@ class JobFiles:
             if not needed or not job.ranks or now_s < self._since_s + AFTER_S:
                 return []
             self._watch = TraceWatch(EVERY_S)
-        if job.ranks:
             self._watch.find(f"/proc/{job.ranks[0].pid}/cwd", job.started_at.timestamp())
         for known in self._ranks.values():
             known.begin_look()

@@ -38,6 +38,8 @@ class JobProgress:
         self._traces: TraceWatch | None = None
         self._traced: dict[int, TextProgress] = {}
         self._attempt: int | None = None
+        self._began_s = 0.0
+        """Unix seconds at which the attempt began, taken once: files are told apart by it."""
 
     def look(self, table: RankTable, attempt: int, started_s: float) -> None:
         """Read on.
@@ -50,15 +52,20 @@ class JobProgress:
         age_s, now = boottime_s() - started_s, utc_now()
         if attempt != self._attempt:
             self._attempt = attempt
+            self._began_s = utc_from_boottime(started_s).timestamp()
             self._traced.clear()
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
         for known in self._traced.values():
             known.begin_look()
-        if self._traces is None and age_s > TRACES_AFTER_S and self._lacks_a_loss(table):
+        lacks_a_loss = self._lacks_a_loss(table)
+        if self._traces is None and age_s > TRACES_AFTER_S and lacks_a_loss:
             self._traces = TraceWatch(TRACES_EVERY_S)
+        elif self._traces is not None and not lacks_a_loss and not self._traced:
+            self._traces.close()  # the loss came late, and from elsewhere
+            self._traces = None
         if self._traces is not None:
-            self._traces.find(self._cwd, utc_from_boottime(started_s).timestamp())
+            self._traces.find(self._cwd, self._began_s)
             for file, reading in self._traces.read_files():
                 self._hear(file, reading, table, now)
 

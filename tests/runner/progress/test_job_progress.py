@@ -61,13 +61,12 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
         return samples(progress, table)[0].loss is not None
 
     wait_until(told)
+    wanted = progress._traces._wanted
+    progress.look(table, 0, began_s + 1e-4)
+    assert progress._traces._wanted == wanted  # another would have all be read again
     first, second = samples(progress, table)
-    assert (first.loss, first.loss_source, first.step, first.step_source) == (
-        2.25,
-        "log",
-        19,
-        "log",
-    )
+    assert (first.loss, first.loss_source) == (2.25, "log")
+    assert (first.step, first.step_source) == (19, "log")
     assert (second.loss, second.step) == (None, None)  # whose the file is, only its name could tell
     with RunFolder(tmp_path / "run").log_file(0, 0).open("w") as log:
         log.write("step 30/100 loss 9.5\n")
@@ -81,6 +80,15 @@ def test_no_thread_is_started_for_a_job_whose_probes_tell(progress, table) -> No
     for record in table:
         record.loss_state = "ok"
     progress.look(table, 0, boottime_s() - 100)
+    assert progress._traces is None
+
+
+def test_the_search_ends_when_a_probe_tells_after_all(progress, table) -> None:
+    progress.look(table, 0, boottime_s() - 100)
+    assert progress._traces is not None
+    for record in table:
+        record.loss_state = "ok"
+    progress.look(table, 0, boottime_s() - 101)
     assert progress._traces is None
 
 

@@ -54,6 +54,7 @@ class JobProgress:
             self._attempt = attempt
             self._began_s = utc_from_boottime(started_s).timestamp()
             self._traced.clear()
+            self._end_search()  # what it still holds is of the attempt before
         ranks = [record.rank for record in table]
         self._text.look(attempt, age_s, ranks, now)
         for known in self._traced.values():
@@ -62,8 +63,7 @@ class JobProgress:
         if self._traces is None and age_s > TRACES_AFTER_S and lacks_a_loss:
             self._traces = TraceWatch(TRACES_EVERY_S)
         elif self._traces is not None and not lacks_a_loss and not self._traced:
-            self._traces.close()  # the loss came late, and from elsewhere
-            self._traces = None
+            self._end_search()  # the loss came late, and from elsewhere
         if self._traces is not None:
             self._traces.find(self._cwd, self._began_s)
             for file, reading in self._traces.read_files():
@@ -106,8 +106,12 @@ class JobProgress:
     def close(self) -> None:
         """Let go of all files; what they told stays."""
         self._text.close()
+        self._end_search()
+
+    def _end_search(self) -> None:
         if self._traces is not None:
             self._traces.close()
+            self._traces = None
 
 
 def of_table(

@@ -108,6 +108,9 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
         log.write("step 30/100 loss 9.5\n")
     progress.look(table, 0, boottime_s())
     assert samples(progress, table)[1].loss == 9.5
+    progress.look(table, 0, boottime_s() - 100)
+    assert progress._traces is not None  # for the other rank's loss
     progress.look(table, 1, boottime_s())
+    assert progress._traces is None
     assert samples(progress, table)[1].loss is None
     assert progress.of_job(table, 1) is None

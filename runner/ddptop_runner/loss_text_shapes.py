@@ -114,6 +114,10 @@ class Shapes:
         last = self._last
         if last is not None and (found := last.match(piece)) is not None:
             return last.read(found.groups())
+        if 27 in piece or 0x9B in piece:
+            piece = clean(piece)
+        if 8 in piece:
+            piece = piece.strip(b"\x08")
         if not (
             b"loss" in piece
             or b"step" in piece
@@ -123,12 +127,9 @@ class Shapes:
             or b"it/s" in piece
             or b"s/it" in piece
             or b"batch" in piece
+            or 8 in piece  # may take apart a word
         ):
             return []  # most lines of a log
-        if 27 in piece or 0x9B in piece:
-            piece = clean(piece)
-        if 8 in piece:
-            piece = piece.strip(b"\x08")
         kind = piece.translate(None, _VARIABLE)
         for shape in self._known.get(kind, ()):
             if (found := shape.match(piece)) is not None:

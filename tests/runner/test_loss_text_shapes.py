@@ -68,6 +68,15 @@ def test_numbers_and_bytes_changed_in_every_sample() -> None:
         same([*[line] * 4, *(mutated(line, random_) for _ in range(12)), line])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"epoc\x1b[1mh 7/9", b"step 3 lo\x1b[0mss 2.5", b"st 3 lox\x08ss 2.5", b"epox\x08ch 7/9"],
+)
+def test_a_word_with_control_bytes_in_it_is_read(line: bytes) -> None:
+    assert says(line)
+    same([line] * 4)
+
+
 def test_many_shapes_at_a_time() -> None:
     random_ = random.Random(8)
     pool = random_.sample(LINES, 60) + MORE

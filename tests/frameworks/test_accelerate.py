@@ -31,7 +31,7 @@ def test_its_own_launcher(python, start, free_port):
         *["--main_process_port", free_port],
     )
     run.until_ranks_step(2)
-    run.compare(2, loss_parts=2, rank_source="probe")
+    run.compare(2, loss_parts=2)
     assert run.status()["launcher"]["name"] == "accelerate"
     run.kill_rank_and_see_restart(1, 2)
     run.compare(2, attempt=1, figures=2)

@@ -25,7 +25,7 @@ def test_two_ranks_of_its_launcher(python, start, free_port):
         *["--master_port", free_port],
     )
     run.until_ranks_step(2)
-    run.compare(2, loss_parts=2, rank_source="probe")
+    run.compare(2, loss_parts=2)
     assert run.status()["launcher"]["name"] == "deepspeed"
     run.kill_rank_and_see_restart(1, 2)
     run.compare(2, attempt=1, figures=2)

@@ -15,7 +15,7 @@ def test_two_ranks_of_its_launcher(python, start):
     launcher = python.with_name("horovodrun")
     run = start("horovod_train.py", "--", launcher, "--gloo", "-np", "2", python)
     run.until_ranks_step(2)
-    run.compare(2, rank_source="probe")
+    run.compare(2)
     assert run.status()["launcher"]["name"] == "horovod"
     run.kill_rank_and_see_restart(1, 2)
     run.compare(2, attempt=1, figures=2)

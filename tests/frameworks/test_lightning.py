@@ -29,7 +29,7 @@ def test_processes_that_it_starts_itself(python, start, strategy, bar, needs):
     variables = ("--env", f"STRATEGY={strategy}", "--env", f"BAR={bar}")
     run = start("lightning_train.py", *variables, "--", python)
     run.until_ranks_step(2)
-    run.compare(2, loss_parts=2, rank_source="probe")
+    run.compare(2, loss_parts=2)
     status = run.status()
     assert status["total_steps"] == 4000
     assert status["launcher"]["state"] == "running"

@@ -16,7 +16,7 @@ from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.gpus.for_launch import DeviceChoice
 from ddptop_runner.launch_checks import program_of, require_command, require_own_ranks
 from ddptop_runner.launch_request import LaunchRequest
-from ddptop_runner.launchers import consult, shortcuts, tools
+from ddptop_runner.launchers import consult
 from ddptop_runner.launchers.words import command_name, launcher_name
 from ddptop_runner.spec import derive_name
 
@@ -107,6 +107,8 @@ def _command(
 def _launched(
     request: LaunchRequest, name: str, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
 ) -> Program:
+    from ddptop_runner.launchers import shortcuts, tools  # only where they are asked for
+
     require_own_ranks(request, f"--launcher {name}")
     python = interpreters.choose(request.python, env)
     there = tools.look(name, python, env, python_given=request.python is not None)

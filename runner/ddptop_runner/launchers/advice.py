@@ -21,7 +21,8 @@ What is said was tried, two ranks each, under the variables of torch's launcher:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.launchers.script_facts import ScriptFacts, Sighting
 
@@ -31,8 +32,7 @@ _TRAINERS = ("tensorflow", "keras", "jax", "mxnet", "paddle")
 _OTHER_RANKS = {"OMPI_COMM_WORLD_RANK": "mpi", "PMI_RANK": "mpi", "HOROVOD_RANK": "horovod"}
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What is about to be started."""
 
     script: str
@@ -59,8 +59,7 @@ class Asked:
         return f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """The launch that is right."""
 
     launcher: str | None
@@ -69,8 +68,7 @@ class Remedy:
     """What it does: `runs it as one process`."""
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What to tell, or to ask."""
 
     problem: str

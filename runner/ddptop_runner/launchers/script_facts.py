@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import gc
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ddptop_runner.launchers.script_names import PLAIN, What
 from ddptop_runner.launchers.script_source import Reader, Source
@@ -21,8 +22,7 @@ from ddptop_runner.launchers.script_walk import Call, Lines, Scope, Walk, expres
 _SURE, _MAYBE = 2, 1
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(msgspec.Struct, frozen=True):
     """One telling call that can be reached."""
 
     what: What
@@ -47,8 +47,7 @@ class Sighting:
         return f"line {self.line}" if self.in_main else f"{self.file}, line {self.line}"
 
 
-@dataclass(frozen=True)
-class ScriptFacts:
+class ScriptFacts(msgspec.Struct, frozen=True):
     """What is known of a script."""
 
     known: bool = False

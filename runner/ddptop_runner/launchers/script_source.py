@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 FILE_BYTES = 512 * 1024
 """A longer file was written by a program."""
@@ -21,8 +22,7 @@ DEPTH = 2
 """Imports of imports are followed, and no further."""
 
 
-@dataclass
-class Source:
+class Source(msgspec.Struct, eq=False):
     """One file of the script."""
 
     path: Path
@@ -30,13 +30,13 @@ class Source:
     tree: ast.Module
     is_main: bool
     """Whether it is run, and not imported."""
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = {}
     """What its names stand for, as far as it is imported: `mp` is `torch.multiprocessing`."""
-    stars: list[str] = field(default_factory=list)
+    stars: list[str] = []
     """Modules of which it imports every name."""
-    imports: set[str] = field(default_factory=set)
+    imports: set[str] = msgspec.field(default_factory=set)
     """Top-level packages that are not files of the script."""
-    locals: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    locals: dict[str, tuple[str, str | None]] = {}
     """Names of other files' things: to the file's path, and the name there."""
 
 

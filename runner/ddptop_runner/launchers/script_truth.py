@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop_runner.launchers.script_names import RANK_VARIABLES
 
@@ -40,8 +41,7 @@ _OF_RANK: dict[tuple[type[ast.cmpop], int], bool] = {
 Value = int | str | bool | None
 
 
-@dataclass
-class Conditions:
+class Conditions(msgspec.Struct, eq=False):
     """What is known when a script's `if` is asked."""
 
     args: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class Conditions:
     """How many there would be."""
     devices: int = 0
     """How many GPUs each rank would see."""
-    assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
+    assigned: dict[str, list[ast.expr]] = {}
     """What names are given, `.name` for an attribute."""
-    switches: dict[str, tuple[bool, tuple[str, ...]]] = field(default_factory=dict)
+    switches: dict[str, tuple[bool, tuple[str, ...]]] = {}
     """Options without a value, by the name that they get: what they are when given, and how they
     are written."""
 

@@ -10,7 +10,8 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop_runner.launchers.script_names import (
     HOT_WORDS,
@@ -36,8 +37,7 @@ _PREFIXES = {name[: index + 1] for name in MEANS for index, c in enumerate(name)
 """`torch.`, `torch.nn.` ...: beginnings of names that mean something."""
 
 
-@dataclass
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One telling call, or another use of a telling name."""
 
     what: What
@@ -51,8 +51,7 @@ class Call:
         return self.node.lineno
 
 
-@dataclass(eq=False)
-class Scope:
+class Scope(msgspec.Struct, eq=False):
     """A function, a class or a file: what runs when it is called, or imported."""
 
     name: str
@@ -65,21 +64,20 @@ class Scope:
     """The first and the last; of a file both 0."""
     handed_over: bool = False
     """Whether a decorator or a base class calls it under another name."""
-    items: list[tuple[ast.AST, Guards]] = field(default_factory=list)
+    items: list[tuple[ast.AST, Guards]] = []
     """Statements and conditions of its own, in order."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call] = []
 
 
-@dataclass
-class Walk:
+class Walk(msgspec.Struct, eq=False):
     """What was found in all files of a script."""
 
     conditions: Conditions
     sources: dict[str, Source]
-    scopes: list[Scope] = field(default_factory=list)
-    reads: set[str] = field(default_factory=set)
+    scopes: list[Scope] = []
+    reads: set[str] = msgspec.field(default_factory=set)
     """Variables of a rank that it reads."""
-    options: set[str] = field(default_factory=set)
+    options: set[str] = msgspec.field(default_factory=set)
     """Ways in which it is told its local rank on the command line."""
 
     def run(self) -> None:
@@ -299,8 +297,7 @@ def expressions(root: ast.AST, guards: Guards) -> Iterator[tuple[ast.AST, Guards
                 stack.append((child, above))
 
 
-@dataclass
-class Lines:
+class Lines(msgspec.Struct, eq=False):
     """Some lines of a file, in order."""
 
     lines: list[int]

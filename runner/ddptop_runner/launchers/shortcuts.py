@@ -8,7 +8,8 @@ person can type it. How each was tried stands beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus.names import names_of
@@ -39,8 +40,7 @@ OWN_DISTRIBUTION = frozenset({"", "NO", "NONE"})
 """`distributed_type` of an accelerate configuration that starts one process only."""
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """What a shortcut needs to know of the machine and of the job's environment."""
 
     python: str
@@ -60,8 +60,7 @@ class Tools:
     """One that nobody listens on."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What is to be started."""
 
     target: tuple[str, ...]
@@ -76,12 +75,11 @@ class Wanted:
     """Whether CUDA_VISIBLE_DEVICES names them by UUID."""
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True):
     """A command, and what to know about it."""
 
     argv: tuple[str, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def recipe(launcher: str, wanted: Wanted, tools: Tools) -> Recipe:

@@ -87,7 +87,8 @@ class Group(GroupAlone):
         if question["attempt"] == self.attempt:
             self._failed_by_themselves = frozenset(question.get("ranks", ()))
         try:
-            await self._keep_evidence("failure")
+            if not self._has_evidence:
+                await self._keep_evidence("failure")
         except Exception as error:  # the agent waits for its answer, whatever happens here
             self._around.defects.tell(error)
         self._ending_ranks_at_s = boottime_s()

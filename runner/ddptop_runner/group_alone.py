@@ -236,7 +236,9 @@ class GroupAlone(FailureHandling):
         if self._changing_agent or self._new_agent_begins:
             return
         failed = any(exit_.failed for exit_ in self.table.exits())
-        if failed and not self._ending_orphans and self.ending is None and self.table.alive():
+        over = self.table.launcher is None or not self.table.launcher.alive
+        others = self.table.ranks_alive() if over else []
+        if failed and not self._ending_orphans and self.ending is None and others:
             self._ending_orphans = True
             await self._keep_evidence("failure")
             self._ending_ranks_at_s = self._ending_ranks_at_s or boottime_s()

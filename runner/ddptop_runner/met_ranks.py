@@ -7,6 +7,7 @@ None of these is the attempt's: their launcher decides what becomes of the other
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 
 from ddptop_runner import procs
 from ddptop_runner.attempt_record import AttemptRecord, Surroundings
@@ -33,6 +34,16 @@ class MetRanks(AttemptRecord):
         super().__init__(folder, spec, story, around, attempt)
         self._tree = TreeLook(self._tree_pids)
         self._watch: ProcessWatch | None = None
+        self._has_evidence = False
+        """Whether it was kept as the first of the ranks that are known now ended badly."""
+
+    def _begin_attempt(self, attempt: int) -> None:
+        super()._begin_attempt(attempt)
+        self._has_evidence = False
+
+    @abstractmethod
+    async def _keep_evidence(self, reason: str) -> str:
+        """Stacks and all else that is known of this moment; where it lies."""
 
     def look_at_tree(self, now_s: float) -> None:
         """Look, each other second, for ranks of a command that no probe tells of."""
@@ -54,6 +65,7 @@ class MetRanks(AttemptRecord):
         """Ranks of a command that were met just now: from now on their ends are seen."""
         new, self.table.new = self.table.new, []
         for record in new:
+            self._has_evidence = False
             self._mind_met(record)
             self.hangs.forget(record.rank)
             self._tell_started(record)
@@ -78,5 +90,13 @@ class MetRanks(AttemptRecord):
 
     def _met_rank_ended(self, process: ProcessId, returncode: int | None) -> None:
         record = self.table.rank_of_pid(process.pid)
-        if record is not None and record.process == process:
-            self._record_exited(record, returncode, boottime_s())
+        if record is None or record.process != process:
+            return
+        self._record_exited(record, returncode, boottime_s())
+        well = returncode == 0 or (returncode is None and record.leaving)
+        if not well and not self._has_evidence and self._ending_ranks_at_s is None:
+            self._has_evidence = True  # its launcher is about to end the others
+            self._around.spawn(self._keep_first_evidence())
+
+    async def _keep_first_evidence(self) -> None:
+        await self._keep_evidence("failure")

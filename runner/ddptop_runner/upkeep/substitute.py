@@ -69,7 +69,7 @@ def from_events(
         attempt=attempt,
         restarts_used=used,
         restarts_left=max(0, spec.max_restarts - used),
-        world_size=spec.nproc,
+        world_size=None if spec.is_command else spec.nproc,
         started_at=spec.created_at,
         ended_at=None if ended is None else ended.ts,
         exit_code=None if ended is None else _exit_code(ended),

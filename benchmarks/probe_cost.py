@@ -1,11 +1,13 @@
-"""What the probe costs a training step: hooks in and out, in alternating windows of one run.
+"""What the probe costs: per training step of each framework, and at an interpreter's start.
 
-    python benchmarks/probe_cost.py [--windows 40] [--steps 200]
+    python benchmarks/probe_cost.py [--framework torch] [--python PATH] [--windows 40] [--steps 200]
+    python benchmarks/probe_cost.py --start [--python PATH] [--windows 40]
 
-Starts itself once more as a rank of a job with a socket that is really read, so that the sender's
-thread does its share. A small CPU model keeps the step short: what is added to it is the same for
-any model. The figures are medians over the windows of (with hooks - without), per step: of the time
-that passed, and of the CPU time of the training's thread, which a busy machine disturbs less.
+Starts the interpreter of an environment as a rank of a job, with a socket that is really read, so
+that the sender's thread does its share. In that one run the hooks are in and out in alternating
+windows. A small CPU model keeps the step short: what is added to it is the same for any model. The
+figures are medians over the pairs of windows of (with hooks - without), per optimizer step: of the
+time that passed, and of the CPU time of the training's thread, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -21,60 +23,123 @@ import threading
 import time
 from pathlib import Path
 
+from probe_cost_trainings import TRAININGS
+
 INJECT = Path(__file__).parents[1] / "runner" / "ddptop_runner" / "probe" / "inject"
 
 
-def train(windows: int, steps: int) -> None:
-    """Time windows of training with and without the hooks, and print the difference."""
-    import torch
+class Ended(Exception):
+    """Enough was measured."""
 
-    hooks = sys.modules["_ddptop_probe"].current_session().hooks
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.utils.data.TensorDataset(torch.randn(steps, 16), torch.randn(steps, 1))
-    loader = torch.utils.data.DataLoader(data, batch_size=1)
 
-    def window_us() -> tuple[float, float]:
-        start_s, cpu_start_s = time.perf_counter(), time.thread_time()
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(inputs), targets).backward()
-            optimizer.step()
-        passed_s, cpu_s = time.perf_counter() - start_s, time.thread_time() - cpu_start_s
-        return passed_s / steps * 1e6, cpu_s / steps * 1e6
+class Windows:
+    """Switches the probe's hooks at the beginning of each window, and takes the times.
 
-    window_us()
-    passed, cpu, plain = [], [], []
-    for index in range(windows):
-        taken = {}
+    Args:
+        pairs: How many windows with hooks, and as many without.
+        batches: Length of a window in batches.
+    """
+
+    def __init__(self, pairs: int, batches: int) -> None:
         # which of the two comes first alternates, so that a drift cancels out
-        for has_hooks in (index % 2 == 0, index % 2 == 1):
-            hooks.disarm()
-            if has_hooks:
-                hooks.arm()
-            taken[has_hooks] = window_us()
-        passed.append(taken[True][0] - taken[False][0])
-        cpu.append(taken[True][1] - taken[False][1])
-        plain.append(taken[False][0])
-    low, middle, high = statistics.quantiles(passed, n=4)
+        self._order = [index % 4 in (0, 3) for index in range(2 * pairs)]
+        self._batches, self._left, self._at = batches, batches, -1
+        self._start = (0.0, 0.0)
+        self.taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        """{whether with hooks: [(seconds, seconds of CPU)]}."""
+
+    def tick(self) -> None:
+        """One more batch was trained on. The first window is none: it warms up."""
+        self._left -= 1
+        if self._left:
+            return
+        now = (time.perf_counter(), time.thread_time())
+        if self._at >= 0:
+            spent = (now[0] - self._start[0], now[1] - self._start[1])
+            self.taken[self._order[self._at]].append(spent)
+        self._at += 1
+        self._left = self._batches
+        if self._at == len(self._order):
+            raise Ended
+        self._switch(self._order[self._at])
+        self._start = (time.perf_counter(), time.thread_time())
+
+    def _switch(self, is_in: bool) -> None:
+        session = sys.modules["_ddptop_probe"].current_session()
+        for hooks in (session.hooks, session.keras):
+            if hooks is not None:
+                hooks.disarm()
+                if is_in:
+                    hooks.arm()
+
+
+def measure(framework: str, pairs: int, steps: int, accumulate: int) -> None:
+    """Train in windows with and without the hooks, and print the difference."""
+    windows = Windows(pairs, steps * accumulate)
+    try:
+        TRAININGS[framework](windows.tick, accumulate)
+    except Ended:
+        pass
+    columns = [
+        [
+            (with_hooks[kind] - without[kind]) / steps * 1e6
+            for with_hooks, without in zip(windows.taken[True], windows.taken[False], strict=True)
+        ]
+        for kind in (0, 1)
+    ]
+    low, middle, high = statistics.quantiles(columns[0], n=4)
+    plain_us = statistics.median(taken[0] for taken in windows.taken[False]) / steps * 1e6
     print(
-        f"probe cost: {middle:+.1f} us per step (median of {windows} pairs of "
-        f"{steps} steps; quartiles {low:+.1f} to {high:+.1f}), CPU time "
-        f"{statistics.median(cpu):+.1f} us; a step without it takes "
-        f"{statistics.median(plain):.0f} us"
+        f"{framework}: probe cost {middle:+.1f} us per step (median of {pairs} pairs of {steps} "
+        f"steps of {accumulate} batches; quartiles {low:+.1f} to {high:+.1f}), CPU time "
+        f"{statistics.median(columns[1]):+.1f} us; a step without it takes {plain_us:.0f} us"
+    )
+
+
+def environment(folder: str, path: Path) -> dict[str, str]:
+    """Variables of a rank of a job."""
+    own = str(Path(__file__).parent)
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(INJECT), own]))
+    env.update(DDPTOP_PROBE_SOCK=str(path), DDPTOP_STACKS_DIR=folder)
+    env.update(DDPTOP_JOB_ID="benchmark@0", DDPTOP_ATTEMPT="0", OMP_NUM_THREADS="1")
+    env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29777", DS_ACCELERATOR="cpu")
+    return env
+
+
+def measure_start(python: str, pairs: int, env: dict[str, str]) -> None:
+    """Start an interpreter that does nothing, with and without the probe, in turn."""
+    without = {name: value for name, value in env.items() if name != "DDPTOP_PROBE_SOCK"}
+    del without["PYTHONPATH"]
+    differences, plain = [], []
+    for index in range(pairs + 1):
+        taken = {}
+        for has_probe in (index % 2 == 0, index % 2 == 1):
+            start_s = time.perf_counter()
+            subprocess.run([python, "-c", "pass"], env=env if has_probe else without, check=True)
+            taken[has_probe] = time.perf_counter() - start_s
+        if index:  # the first fills the caches
+            differences.append((taken[True] - taken[False]) * 1e3)
+            plain.append(taken[False] * 1e3)
+    low, middle, high = statistics.quantiles(differences, n=4)
+    print(
+        f"start: probe cost {middle:+.1f} ms (median of {pairs} pairs; quartiles {low:+.1f} to "
+        f"{high:+.1f}); a start without it takes {statistics.median(plain):.1f} ms"
     )
 
 
 def main() -> int:
     """Run the measurement in a process that the probe is in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--windows", type=int, default=40)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--framework", choices=sorted(TRAININGS), default="torch")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of an environment")
+    parser.add_argument("--windows", type=int, default=40, help="pairs of windows")
+    parser.add_argument("--steps", type=int, default=200, help="optimizer steps of a window")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
+    parser.add_argument("--start", action="store_true", help="measure an interpreter's start")
     options = parser.parse_args()
     if "DDPTOP_PROBE_SOCK" in os.environ:
-        train(options.windows, options.steps)
+        measure(options.framework, options.windows, options.steps, options.accumulate)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "probe.sock"
@@ -88,17 +153,21 @@ def main() -> int:
 
         thread = threading.Thread(target=read)
         thread.start()
-        env = dict(os.environ, PYTHONPATH=str(INJECT), DDPTOP_PROBE_SOCK=str(path))
-        env.update(DDPTOP_JOB_ID="benchmark@0", DDPTOP_ATTEMPT="0", OMP_NUM_THREADS="1")
-        env.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", DDPTOP_STACKS_DIR=folder)
-        status = subprocess.run([sys.executable, *sys.argv], env=env, check=False).returncode
+        env, status = environment(folder, path), 0
+        if options.start:
+            measure_start(options.python, options.windows, env)
+        else:
+            argv = [options.python, *sys.argv]
+            status = subprocess.run(argv, env=env, cwd=folder, check=False).returncode
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
             end.sendto(b"", str(path))
         thread.join()
         receiver.close()
-    print(f"datagrams: {len(heard)}, the largest of {max(heard, default=0)} bytes")
+    if not options.start:
+        print(f"datagrams: {len(heard)}, the largest of {max(heard, default=0)} bytes")
     return status
 
 
 if __name__ == "__main__":
+    sys.argv[0] = str(Path(sys.argv[0]).absolute())
     sys.exit(main())

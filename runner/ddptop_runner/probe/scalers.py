@@ -119,14 +119,16 @@ class Scalers:
             for before, after in zip(outputs, scaled):
                 setattr(after, UNSCALED, before.detach())
 
-    def _keep(self, loss, divisor=1):
+    def _keep(self, loss):
         if isinstance(loss, self._torch.Tensor):
-            self.handed_over[:] = [(loss.detach(), divisor)]
+            self.handed_over[:] = [(loss.detach(), 1)]
 
     def _keep_deepspeeds(self, engine, loss, kwargs):
-        # before its division as well, which rounds in half precision
-        is_divided = kwargs.get("scale_wrt_gas", True)
-        self._keep(loss, engine.gradient_accumulation_steps() if is_divided else 1)
+        # before its division as well, which rounds in half precision; forgotten before it returns
+        if isinstance(loss, self._torch.Tensor):
+            is_divided = kwargs.get("scale_wrt_gas", True)
+            divisor = engine.gradient_accumulation_steps() if is_divided else 1
+            self.handed_over[:] = [(loss, divisor)]
 
     def _note_deepspeeds_step(self, engine, steps_before, skipped_before):
         if engine.skipped_steps != skipped_before:

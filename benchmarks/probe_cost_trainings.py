@@ -1,0 +1,192 @@
+"""Trains a small model as each framework does, calling `tick` once a batch, until it raises."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Tick = Callable[[], None]
+
+FOR_EVER = 10**9
+
+
+def _model() -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    layers = (torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    return torch.nn.Sequential(*layers)
+
+
+def _loader() -> Any:
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randn(512, 1))
+    return torch.utils.data.DataLoader(data, batch_size=1)
+
+
+def _batches(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def train_torch(tick: Tick, accumulate: int) -> None:
+    """A plain loop."""
+    import torch
+
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for number, (inputs, targets) in enumerate(_batches(_loader()), 1):
+        (torch.nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
+        if number % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        tick()
+
+
+def train_accelerate(tick: Tick, accumulate: int) -> None:
+    """The loop of accelerate's documentation."""
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, _loader())
+    for inputs, targets in _batches(loader):
+        with accelerator.accumulate(model):
+            accelerator.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+            optimizer.step()
+            optimizer.zero_grad()
+        tick()
+
+
+def train_lightning(tick: Tick, accumulate: int) -> None:
+    """A Trainer without logger, bar and checkpoints."""
+    import lightning
+    import torch
+
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = _model()
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            tick()
+            return torch.nn.functional.mse_loss(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=FOR_EVER,
+        accumulate_grad_batches=accumulate,
+        **dict.fromkeys(quiet, False),
+    )
+    trainer.fit(Module(), _loader())
+
+
+def train_transformers(tick: Tick, accumulate: int) -> None:
+    """A Trainer of transformers with a model of its own."""
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = _model()
+
+        def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+            tick()
+            return {"loss": torch.nn.functional.mse_loss(self.model(x), labels)}
+
+    data = [{"x": torch.randn(16), "labels": torch.randn(1)} for _ in range(512)]
+    arguments = TrainingArguments(
+        output_dir="out",
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=accumulate,
+        max_steps=FOR_EVER,
+    )
+    Trainer(Model(), arguments, train_dataset=data).train()
+
+
+def train_deepspeed(tick: Tick, accumulate: int) -> None:
+    """An engine of ZeRO stage 0."""
+    import deepspeed
+    import torch
+
+    model = _model()
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": accumulate,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}},
+    }
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config
+    )
+    for inputs, targets in _batches(_loader()):
+        engine.backward(torch.nn.functional.mse_loss(engine(inputs), targets))
+        engine.step()
+        tick()
+
+
+def train_horovod(tick: Tick, accumulate: int) -> None:
+    """Its optimizer, in a world of one."""
+    import horovod.torch
+    import torch
+
+    horovod.torch.init()
+    model = _model()
+    optimizer = horovod.torch.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+        named_parameters=model.named_parameters(),
+        backward_passes_per_step=accumulate,
+    )
+    for number, (inputs, targets) in enumerate(_batches(_loader()), 1):
+        (torch.nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
+        if number % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        tick()
+
+
+def train_keras(tick: Tick, accumulate: int) -> None:
+    """`fit` with TensorFlow beneath."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import keras
+    import tensorflow
+
+    class Ticks(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            tick()
+
+    layers = (keras.Input((16,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(1))
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    data = tensorflow.data.Dataset.from_tensors(
+        (tensorflow.zeros((1, 16)), tensorflow.ones((1, 1)))
+    )
+    model.fit(data.repeat(10**6), epochs=1, verbose=0, callbacks=[Ticks()])
+
+
+TRAININGS = {
+    name.partition("_")[2]: train
+    for name, train in list(vars(sys.modules[__name__]).items())
+    if name.startswith("train_")
+}

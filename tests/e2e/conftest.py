@@ -146,3 +146,17 @@ def launch_script(
         return Job(answer.stdout.strip(), ddptop_cli)
 
     return start
+
+
+@pytest.fixture
+def launch_command(
+    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., Job]:
+    """`launch_command(argv, *options)` starts a command on CPUs, detached."""
+
+    def start(argv: list[str], *options: str) -> Job:
+        answer = ddptop_cli("launch", "-d", "--gpus", "none", *options, "--", *argv)
+        assert answer.returncode == 0, answer.stderr
+        return Job(answer.stdout.strip(), ddptop_cli)
+
+    return start

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.e2e.conftest import Job
+from tests.e2e.command_jobs import gone, launcher_of, pids_of, steps_of
 
 from ddptop_runner import procs
 
@@ -45,35 +43,6 @@ def script(tmp_path: Path) -> list[str]:
     """A training script and its argument: it fails once that file is there."""
     (tmp_path / "train.py").write_text(TRAINER)
     return [str(tmp_path / "train.py"), str(tmp_path / "fail")]
-
-
-@pytest.fixture
-def launch_command(ddptop_cli) -> Callable[..., Job]:
-    """`launch_command(argv, *options)` starts a command, detached."""
-
-    def start(argv: list[str], *options: str) -> Job:
-        answer = ddptop_cli("launch", "-d", "--gpus", "none", *options, "--", *argv)
-        assert answer.returncode == 0, answer.stderr
-        return Job(answer.stdout.strip(), ddptop_cli)
-
-    return start
-
-
-def pids_of(job: Job) -> list[int]:
-    return [rank["pid"] for rank in job.status()["ranks"]]
-
-
-def steps_of(job: Job) -> list[int]:
-    return [rank["step"] or 0 for rank in job.status()["ranks"]]
-
-
-def launcher_of(job: Job) -> dict[str, Any]:
-    launcher: dict[str, Any] = job.status()["launcher"]
-    return launcher
-
-
-def gone(pids: list[int]) -> bool:
-    return all(procs.state_letter(pid) in (None, "Z", "X") for pid in pids)
 
 
 def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(

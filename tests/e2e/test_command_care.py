@@ -1,0 +1,102 @@
+"""What a launched command gets as any job does: stacks, saves, hang verdicts, restarts, grace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+from tests.e2e.command_jobs import gone, launcher_of, pids_of
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SPAWNER = '''
+"""Two ranks by mp.spawn. Saves when asked, stands still while a file is there."""
+import os, signal, socket, sys, time
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def stand_still(path):
+    while os.path.exists(path):
+        time.sleep(0.05)
+
+def train(rank, port, folder):
+    def save(number, frame):
+        time.sleep(1.0)
+        torch.save({}, f"{folder}/{signal.Signals(number).name}-{rank}.pt")
+        if number == signal.SIGTERM:
+            sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    signal.signal(signal.SIGUSR1, save)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        loss = (model(torch.randn(8, 16)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.03)
+        if rank == 1:
+            stand_still(f"{folder}/stand-still")
+
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    print("terminal", sys.stdout.isatty(), flush=True)
+    mp.spawn(train, (port, sys.argv[1]), nprocs=2)
+'''
+
+
+def test_mp_spawn_is_cared_for(launch_command, tmp_path, wait_until):
+    (tmp_path / "spawn.py").write_text(SPAWNER)
+    argv = [sys.executable, str(tmp_path / "spawn.py"), str(tmp_path)]
+    job = launch_command(argv, "--pty", "--hang-timeout", "6")
+    wait_until(job.trains, what="both ranks to train")
+    wait_until(lambda: launcher_of(job)["name"] == "mp.spawn", what="the launcher's name")
+    assert [rank["rank_source"] for rank in job.status()["ranks"]] == ["probe", "probe"]
+    assert "terminal True" in job.cli("logs", job.name).stdout
+
+    stacks = job.cli("stacks", job.name).stdout
+    assert stacks.count("spawn.py") >= 2, stacks
+    asked = job.cli("checkpoint", job.name)
+    assert asked.returncode == 0, asked.stderr
+    wait_until(lambda: (tmp_path / "SIGUSR1-1.pt").exists(), what="the save that was asked for")
+
+    pids, guards = pids_of(job), job.processes()
+    for role in ("guardian", "supervisor", "agent"):
+        os.kill(guards[role], signal.SIGKILL)
+    wait_until(lambda: gone(list(guards.values())), what="the guards' end")
+    assert "taken up again" in job.cli("ls").stderr
+    wait_until(lambda: job.processes().get("supervisor") != guards["supervisor"], what="a guard")
+    before = job.status()["step"]
+    wait_until(lambda: job.trains(step=before + 5), what="progress")
+    assert pids_of(job) == pids
+
+    (tmp_path / "stand-still").touch()
+    wait_until(lambda: job.status()["attempt"] == 1, what="the end of the hang")
+    (tmp_path / "stand-still").unlink()
+    wait_until(lambda: job.trains(attempt=1), what="attempt 1")
+    cause = job.status()["previous_cause"]
+    assert (cause["kind"], cause["rank"]) == ("hang", 1), cause
+    assert "stand_still" in cause["place"]
+    assert gone(pids)
+
+    pids = pids_of(job)
+    assert job.cli("restart", job.name).returncode == 0
+    wait_until(lambda: job.trains(attempt=2), what="attempt 2")
+    assert gone(pids)
+    assert job.status()["restarts_used"] <= 1
+
+    for saved in tmp_path.glob("SIGTERM-*"):
+        saved.unlink()
+    assert job.cli("stop", job.name).returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("SIGTERM-*")) == [
+        "SIGTERM-0.pt",
+        "SIGTERM-1.pt",
+    ]
+    assert [rank["exit_code"] for rank in job.status()["ranks"]] == [0, 0]

@@ -31,6 +31,8 @@ class RankTold(NamedTuple):
     epoch: float | None = None
     epochs: int | None = None
     text: Progress | None = None
+    text_every: int | None = None
+    """How far apart the last two steps were that the output told."""
 
 
 def of_rank(told: RankTold, resumed: bool) -> Progress | None:
@@ -40,7 +42,7 @@ def of_rank(told: RankTold, resumed: bool) -> Progress | None:
         told: by its probe and its output.
         resumed: whether this is not the job's first attempt, so that its steps may not be all.
     """
-    text = told.text
+    text = told.text if resumed else _brought_up(told)
     if not told.total:
         return text
     done = told.global_step
@@ -65,6 +67,21 @@ def of_rank(told: RankTold, resumed: bool) -> Progress | None:
         source=told.source or "api",
     )
     return text if fraction is None and text is not None and text.fraction is not None else said
+
+
+def _brought_up(told: RankTold) -> Progress | None:
+    """What the output tells, with the probe's step where that has gone on since the last line.
+
+    Only where both count the same, as they do that are never farther apart than two lines.
+    """
+    text, steps = told.text, told.steps
+    if text is None or text.counts != "run" or text.step is None or not text.total:
+        return text
+    if steps is None or text.fraction is None or steps > text.total:
+        return text
+    if not 0 < steps - text.step <= (told.text_every or 0):
+        return text
+    return msgspec.structs.replace(text, step=steps, fraction=steps / text.total)
 
 
 def of_job(ranks: Iterable[Progress | None]) -> Progress | None:

@@ -32,15 +32,20 @@ class _Count:
         self.rate_per_s: float | None = None
         """As the output reckons."""
         self.last: Reading | None = None
+        self.every: int | None = None
+        """How far apart the last two steps were."""
 
     def begin_anew(self) -> None:
         self.step = self.total = self.told = self.told_of_run = self.rate_per_s = self.last = None
+        self.every = None
         self.pace.clear()
 
     def take(self, reading: Reading, at_s: float | None, epochs_before: float) -> None:
         """Fold in a reading with a step."""
         if reading.step is None:
             return
+        if self.step is not None and reading.step > self.step:
+            self.every = reading.step - self.step
         self.step = reading.step
         if reading.total is not None:
             self.total = reading.total
@@ -119,6 +124,11 @@ class TextProgress:
     def step(self) -> int | None:
         """As printed: within the epoch where the log counts so."""
         return self._steps.step
+
+    @property
+    def every(self) -> int | None:
+        """How far apart the last two steps were that were told."""
+        return self._steps.every
 
     @property
     def total_steps(self) -> int | None:

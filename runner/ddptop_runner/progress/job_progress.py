@@ -100,7 +100,9 @@ class JobProgress:
     def of_job(self, table: RankTable, attempt: int | None) -> Progress | None:
         """How far the job is; None where nothing said a total."""
         now = utc_now()
-        texts = {rank: known.progress(now) for rank, known in self._text.ranks.items()}
+        texts = {
+            rank: (known.progress(now), known.every) for rank, known in self._text.ranks.items()
+        }
         return of_table(table, texts, boottime_s(), resumed=bool(attempt))
 
     def close(self) -> None:
@@ -116,13 +118,21 @@ class JobProgress:
 
 def of_table(
     table: RankTable,
-    texts: Mapping[int, Progress | None],
+    texts: Mapping[int, tuple[Progress | None, int | None]],
     now_s: float,
     resumed: bool = False,
 ) -> Progress | None:
-    """How far a job is, by its ranks and by what is told by rank in `texts`; see `combine`."""
+    """How far a job is; see `combine`.
+
+    Args:
+        table: its ranks.
+        texts: by rank what its output tells, and how far apart the last two steps in it were.
+        now_s: CLOCK_BOOTTIME.
+        resumed: whether this is not its first attempt.
+    """
     told, others = [], dict(texts)
     for record in table:
+        text, text_every = others.pop(record.rank, (None, None))
         figures = combine.RankTold(
             steps=record.steps,
             global_step=record.global_step,
@@ -131,10 +141,11 @@ def of_table(
             source=record.total_source,
             epoch=record.epoch,
             epochs=record.epochs,
-            text=others.pop(record.rank, None),
+            text=text,
+            text_every=text_every,
         )
         told.append(combine.of_rank(figures, resumed))
-    return combine.of_job([*told, *others.values()])
+    return combine.of_job([*told, *(text for text, _ in others.values())])
 
 
 def _pids(record: RankRecord) -> tuple[int, ...]:

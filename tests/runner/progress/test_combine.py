@@ -49,6 +49,25 @@ def test_a_share_that_is_known_beats_a_better_source_without_one() -> None:
     assert of_job([api, None]) == api
 
 
+@pytest.mark.parametrize(
+    ("steps", "resumed", "step"),
+    [
+        (210, False, 210),  # since the last line, of every ten steps
+        (200, False, 200),
+        (211, False, 200),  # they do not count the same
+        (50, False, 200),
+        (210, True, 200),
+        (None, False, 200),
+    ],
+)
+def test_a_probe_goes_on_between_two_lines(steps, resumed, step) -> None:
+    told = RankTold(steps=steps, text=log(200, 400, eta_s=9.0), text_every=10)
+    done = of_rank(told, resumed)
+    assert (done.step, done.fraction, done.eta_s, done.source) == (step, step / 400, 9.0, "log")
+    beyond = RankTold(steps=405, text=log(398, 400), text_every=10)
+    assert of_rank(beyond, resumed=False).step == 398
+
+
 def test_more_steps_than_the_total_tell_no_share() -> None:
     done = of_rank(RankTold(steps=130, steps_per_s=1.0, total=100), resumed=False)
     assert (done.step, done.fraction, done.eta_s) == (130, None, None)

@@ -14,6 +14,8 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
+from .prepared import take_prepared_logs
+
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
 
@@ -60,7 +62,9 @@ class RankFiles(LogsSpecs):
         """Complete each rank's variables before it is spawned; `envs` is {local_rank: env}."""
         plan = self._plan
         error_files = {}
-        _take_prepared_logs(plan["logs_dir"], list(envs.values()))
+        number = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
+        names = ["rank-%s.log" % env["RANK"] for env in envs.values()]
+        take_prepared_logs(plan["logs_dir"], number, names)
         for local_rank, env in envs.items():
             attempt, rank = env["TORCHELASTIC_RESTART_COUNT"], env["RANK"]
             folder = os.path.join(plan["logs_dir"], "attempt-" + attempt)
@@ -78,19 +82,6 @@ class RankFiles(LogsSpecs):
         nothing = dict.fromkeys(envs, "")
         # no file to tee: torch would follow each in a thread, and wait for them before a restart
         return LogsDest(dict(nothing), dict(nothing), {}, {}, error_files)
-
-
-def _take_prepared_logs(logs_dir, envs):
-    """Make a folder of logs that hold disk blocks, prepared for the case of a full disk, ours."""
-    folder = os.path.join(logs_dir, "attempt-" + envs[0]["TORCHELASTIC_RESTART_COUNT"])
-    try:
-        if not os.path.exists(folder):
-            os.rename(os.path.join(logs_dir, ".next"), folder)
-            ours = {"rank-%s.log" % env["RANK"] for env in envs}
-            for name in set(os.listdir(folder)) - ours:
-                os.unlink(os.path.join(folder, name))
-    except OSError:
-        pass  # there is none
 
 
 def start_from_spares(spares, command):

@@ -42,6 +42,8 @@ _CALLS: dict[What, str] = {
         accelerate.notebook_launcher accelerate.launchers.notebook_launcher
         accelerate.debug_launcher accelerate.launchers.debug_launcher
         detectron2.engine.launch detectron2.engine.launch.launch
+        ray.train.torch.TorchTrainer pyspark.ml.torch.distributor.TorchDistributor
+        torch_xla.launch torch_xla.distributed.xla_multiprocessing.spawn
     """,
     "process": "torch.multiprocessing.Process multiprocessing.Process",
     "subprocess": """
@@ -117,7 +119,7 @@ MEANS: dict[str, What] = {name: what for what, names in _CALLS.items() for name 
 
 HOT_WORDS = (
     r"spawn|start_processes|elastic_launch|_launcher|launch|Process\b|process_group|torchrun"
-    r"|torch\.distributed|DataParallel|data_parallel|Trainer|Fabric|LightningCLI|Strategy"
+    r"|torch\.distributed|DataParallel|data_parallel|Trainer|Distributor|Fabric|LightningCLI|Strategy"
     r"|deepspeed|initialize|hvd|horovod|\.init\(|[Aa]ccelerat|MPI|mpi|srun|RANK|WORLD_SIZE|device_count"
     r"|is_available|os\.(?:system|popen|exec)|subprocess|local[-_]rank|fully_shard|device_mesh"
     r"|optim\.|SGD|Adam|RMSprop|LBFGS|multiprocessing|store_(?:true|false)"

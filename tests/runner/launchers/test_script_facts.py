@@ -64,6 +64,8 @@ SNIPPETS = {
         "from torch.distributed.launcher.api import elastic_launch\nelastic_launch(c, f)()",
         "spawn",
     ),
+    "Ray": ("from ray.train.torch import TorchTrainer as T\nT(f).fit()", "spawn"),
+    "XLA": ("import torch_xla.distributed.xla_multiprocessing as xmp\nxmp.spawn(f)", "spawn"),
     "processes that join a group": (
         "import torch.distributed as dist\nfrom torch.multiprocessing import Process\n"
         "def run(r):\n    dist.init_process_group('gloo', rank=r, world_size=2)\n"

@@ -79,6 +79,7 @@ def test_a_full_disk_does_not_hold_up_the_command(watch, wait_until):
     writer.communicate(b"\n", timeout=30)
     assert writer.returncode == 0
     wait_until(lambda: pumps() == [], what="the pump's end")
+    assert terminal._pumps == 1
     terminal.close()
 
 

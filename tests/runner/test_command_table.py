@@ -123,6 +123,8 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     table.see(sight, with_ranks=False)
     assert (table.launcher_name, list(table)) == ("mp.spawn", [])
     table.see(Sight("python", 1, (seen(0, pids[2], "single"),)), with_ranks=True)
+    table.see(Sight("mp.spawn", 2, (seen(1, pids[1]),)), with_ranks=True)
+    assert ranks_of(table) == {1: pids[1]}
     table.see(sight, with_ranks=True)  # the single process has started its ranks
     assert ranks_of(table) == {0: pids[0], 1: pids[1]}
     assert [record.rank_source for record in table] == ["environment"] * 2

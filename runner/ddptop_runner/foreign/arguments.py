@@ -278,7 +278,7 @@ def launched_script(argv: tuple[str, ...]) -> str | None:
     """The name of the script or module that a launcher's command line starts, if it names one."""
     target = python_target(argv)
     args = argv[1:] if target is None else target.args
-    for word, following in zip(args, (*args[1:], ""), strict=True):
+    for word, following in zip(args, [*args[1:], ""][: len(args)], strict=True):
         if word in ("-m", "--module") and following:
             return Target("module", following).stem
         if word.endswith(".py") and not word.startswith("-"):

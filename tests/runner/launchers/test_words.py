@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 
 import pytest
 
 from ddptop_runner.launchers.words import command_name, inner, launcher_name
+from ddptop_runner.spec import check_name
 
 COMMANDS = {
     # command: (launcher, name)
@@ -38,6 +40,7 @@ COMMANDS = {
     "uv run train.py --x": ("python", "train"),
     "uv run --with rich -- accelerate launch t.py": ("accelerate", "t"),
     "timeout 10 sleep": (None, "timeout"),
+    "torchrun": ("torchrun", "torchrun"),
     "": (None, "job"),
     "...": (None, "job"),
 }
@@ -54,3 +57,35 @@ def test_shells_in_shells_end():
     for _ in range(9):
         words = ["sh", "-c", shlex.join(words)]
     assert inner(words)[0] == "sh"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_words_get_a_name_that_a_job_can_have(seed):
+    words = [
+        "env",
+        "A=1",
+        "bash",
+        "-c",
+        "-lc",
+        "torchrun",
+        "python",
+        "-m",
+        "x.py",
+        "--",
+        "-",
+        "&&",
+        ";",
+        "./x",
+        "sudo",
+        "uv",
+        "run",
+        "mpirun",
+        "/",
+        "//",
+    ]
+    words += ["", "a 'b", "cd x; python 'a", "日本", "\x00", "...", "cd /x && python a.py"]
+    choose = random.Random(seed)
+    for _ in range(1000):
+        argv = [choose.choice(words) for _ in range(choose.randint(0, 6))]
+        assert check_name(command_name(argv))
+        launcher_name(argv)

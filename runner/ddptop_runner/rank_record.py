@@ -116,9 +116,11 @@ class RankRecord:
         counted = sample.step_source != "log"  # what was printed is read again, and proves no life
         if counted:
             self.steps, self.global_step = sample.step, sample.global_step
-        self.loss, self.loss_step = sample.loss, sample.loss_step
-        self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
-        self.step_time_s, self.data_wait_s = sample.step_time_s, sample.data_wait_s
+            self.step_time_s = sample.step_time_s
+        if sample.loss_source != "log":
+            self.loss, self.loss_step = sample.loss, sample.loss_step
+            self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
+        self.data_wait_s = sample.data_wait_s
         self.metrics = dict(sample.metrics)
         self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
         self.loss_parts, self.loss_is = sample.loss_parts, sample.loss_is

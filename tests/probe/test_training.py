@@ -186,6 +186,10 @@ def test_processes_that_train_nothing_are_silent(cases: Any) -> None:
     assert cases["fork_without_training"][1] == []
 
 
+def test_a_member_of_a_group_is_heard_before_its_first_step(cases: Any) -> None:
+    assert last_of(cases, "joined")[1].steps is None
+
+
 # --- unseen by the script --------------------------------------------------------------------
 
 

@@ -22,23 +22,37 @@ DIVIDERS = {
 }
 """{function: modules} of those that divide, and call the backward pass."""
 
+LOOK_EVERY = 8
+"""A framework that has called the backward pass is taken to call it for so many steps."""
+
 MAX_FRAMES = 24
 """Lightning's is twelve above its backward pass."""
 
 
-def divisor_of(tensor, is_scaled):
-    """What a loss was divided by, BY_FRAMEWORK or a number; None where nothing tells.
+class Divisions:
+    """Looks up what the losses of one process are divided by."""
 
-    Args:
-        tensor: The loss, as given to the backward pass.
-        is_scaled: Whether its last operation is that of a gradient scaler.
-    """
-    if _is_inside_divider(sys._getframe(1)):
-        return BY_FRAMEWORK
-    try:
-        return _in_graph(tensor, is_scaled)
-    except (AttributeError, IndexError, RuntimeError):  # another graph than the one known
-        return None
+    def __init__(self):
+        self._skip = 0
+        """How many more steps are taken for a framework's without a look."""
+
+    def of(self, tensor, is_scaled):
+        """What a loss was divided by, BY_FRAMEWORK or a number; None where nothing tells.
+
+        Args:
+            tensor: The loss, as given to the backward pass.
+            is_scaled: Whether its last operation is that of a gradient scaler.
+        """
+        if self._skip:
+            self._skip -= 1
+            return BY_FRAMEWORK
+        if _is_inside_divider(sys._getframe(1)):
+            self._skip = LOOK_EVERY - 1
+            return BY_FRAMEWORK
+        try:
+            return _in_graph(tensor, is_scaled)
+        except (AttributeError, IndexError, RuntimeError):  # another graph than the one known
+            return None
 
 
 def _is_inside_divider(frame):

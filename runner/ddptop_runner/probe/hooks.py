@@ -26,6 +26,7 @@ class Hooks:
         self._training_thread = get_ident()
         self._dispatch_modes = torch._C._len_torch_dispatch_stack
         self.scalers = scalers.Scalers(torch, record, self._guarded)
+        self._divisions = division.Divisions()
         self._watch = compiled.StepWatch()
         self._steps_at_last_look = 0
         self._unseen_in_a_row = 0
@@ -150,7 +151,7 @@ class Hooks:
         record.backwards += 1
         if tensor.numel() == 1 and not record.script_reports_loss and not self._dispatch_modes():
             if record.awaits_divisor:
-                record.divisor = division.divisor_of(tensor, False)
+                record.divisor = self._divisions.of(tensor, False)
             record.saw_loss(tensor.item())
 
     def saw_backward(self, args, kwargs):
@@ -184,7 +185,7 @@ class Hooks:
         loss = self.read(tensor, on_cuda)
         if loss is not None:
             if self.record.awaits_divisor:
-                self.record.divisor = division.divisor_of(whole, tensor is not whole)
+                self.record.divisor = self._divisions.of(whole, tensor is not whole)
             self.record.saw_loss(loss if divisor == 1 else loss / divisor)
 
     def find_unseen_steps(self):

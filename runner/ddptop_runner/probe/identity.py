@@ -83,7 +83,7 @@ def world_size():
     number = _first(WORLD_SIZE_NAMES)
     if number is None and _is_slurm_task():
         number = _first(("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
-    return number
+    return _tensorflow_place()[1] if number is None else number
 
 
 def env_int(name):
@@ -113,9 +113,29 @@ def _launchers_rank():
     number = _first(RANK_NAMES)
     if number is None and _is_slurm_task():
         number = env_int("SLURM_PROCID")
+    if number is None:
+        number = _tensorflow_place()[0]
     if number is None and env_int("NODE_RANK") == 0 and env_int("WORLD_SIZE") is not None:
         number = env_int("LOCAL_RANK")  # Lightning starts its ranks but the first like this
     return number
+
+
+def _tensorflow_place():
+    """(rank, world size) by TF_CONFIG, where TensorFlow's workers read theirs; else Nones."""
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return None, None
+    import json
+
+    try:
+        config = json.loads(text)
+        kind, index = config["task"]["type"], int(config["task"]["index"])
+        chiefs, workers = (len(config["cluster"].get(name, ())) for name in ("chief", "worker"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None, None
+    if kind not in ("chief", "worker"):
+        return None, None
+    return index + (chiefs if kind == "worker" else 0), chiefs + workers
 
 
 def _is_slurm_task():

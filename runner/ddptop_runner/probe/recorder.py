@@ -89,7 +89,7 @@ class Recorder:
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
         self.divisor = None
-        """What the losses of the step at hand were divided by, as division.divisor_of says."""
+        """What the losses of the step at hand were divided by, as `Divisions.of` says."""
         self.replicas = None
         """Devices of a DataParallel; None without."""
         self.trainer = None

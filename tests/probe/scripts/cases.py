@@ -300,6 +300,13 @@ def report():
     return losses, 5
 
 
+def joined():
+    """A member of a process group that has an optimizer and waits with its first step."""
+    sys.modules["_ddptop_probe.identity"].has_joined = lambda: True
+    setup()
+    return [], 0
+
+
 class Slow(torch.utils.data.Dataset):
     def __init__(self, wait_s):
         self.wait_s = wait_s
@@ -366,6 +373,7 @@ CASES = {
     "inf": lambda: not_finite(float("inf")),
     "report": report,
     "data_loader": data_loader,
+    "joined": joined,
     "fork_without_training": lambda: ([], 0),
     **frameworks.CASES,
 }

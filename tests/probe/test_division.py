@@ -1,0 +1,57 @@
+"""What losses were divided by before their backward pass: the last operation of a real graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddptop_runner.probe.division import BY_FRAMEWORK, LOOK_EVERY, Divisions
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+def loss() -> Any:
+    return torch.ones(3, requires_grad=True).sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "divisor"),
+    [
+        (lambda: loss() / 4, 4),
+        (lambda: loss() * 0.25, 4),
+        (lambda: 0.25 * loss(), 4),
+        (lambda: loss().div(torch.tensor(8.0)), 8),
+        (lambda: loss() * (1 / 3), 3),
+        (lambda: loss() / 2.5, None),
+        (lambda: loss() * 4, None),
+        (lambda: loss() * 0.0, None),
+        (lambda: loss() / 1, None),
+        (lambda: loss() / 4 + 1, None),
+        (lambda: loss() / loss(), None),
+        (lambda: loss() / torch.tensor([2.0]), None),
+        (lambda: 4 / loss(), None),
+        (loss, None),
+        (lambda: torch.ones((), requires_grad=True), None),
+    ],
+)
+def test_a_division_is_the_last_operation_of_a_graph(make: Any, divisor: int | None) -> None:
+    assert Divisions().of(make(), False) == divisor
+
+
+def test_a_scalers_own_multiplication_is_passed_over() -> None:
+    assert Divisions().of(loss() / 4 * 65536.0, True) == 4
+    assert Divisions().of(torch.ones((), requires_grad=True), True) is None
+    assert Divisions().of(loss().detach().requires_grad_() * 2.0, True) is None
+
+
+def test_a_framework_above_is_looked_for_now_and_then() -> None:
+    source = "def backward(of, loss): return of(loss, False)"
+    framework: dict[str, Any] = {"__name__": "accelerate.accelerator"}
+    exec(source, framework)
+    divisions = Divisions()
+    assert divisions.of(loss(), False) is None
+    assert framework["backward"](divisions.of, loss()) == BY_FRAMEWORK
+    later = [divisions.of(loss() / 3, False) for _ in range(LOOK_EVERY)]
+    assert later == [BY_FRAMEWORK] * (LOOK_EVERY - 1) + [3]

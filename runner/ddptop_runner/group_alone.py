@@ -197,7 +197,8 @@ class GroupAlone(FailureHandling):
             self._story.tell(
                 "alert",
                 f"the agent ended ({RankExit(0, 0, returncode, 0).in_words()}); "
-                f"{len(alive)} ranks go on without it",
+                f"{'the command goes' if self.table.launcher else f'{len(alive)} ranks go'} on "
+                "without it",
                 once=True,
                 attempt=self.attempt,
             )

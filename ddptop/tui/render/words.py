@@ -55,6 +55,7 @@ _SEVERITIES: dict[str, tuple[str, str]] = {
 
 _EVENT_STYLES: dict[str, str] = {
     "rank_exited": "warn",
+    "launcher_exited": "warn",
     "hang_suspected": "warn",
     "hang": "bad",
     "failure": "bad",

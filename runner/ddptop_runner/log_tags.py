@@ -128,10 +128,9 @@ class RankFilter:
         for tag in _TAG.finditer(line):
             if tag["role"] is not None and not self._at_start:
                 continue
-            if not self.is_tagged:
-                self.is_tagged, self._keeps = True, False
             if self._keeps:
                 kept.append(line[at : tag.start()])
+            self.is_tagged = True
             self._keeps = int(tag["out"] or tag["role"]) == self.rank
             at = tag.start()
         if self._keeps:

@@ -50,6 +50,16 @@ def test_one_ranks_lines_are_kept_whatever_the_pieces(data, rank, kept):
         assert only(rank, data, random.Random(seed), is_tagged=True) == kept
 
 
+def test_any_bytes_give_the_same_whatever_the_pieces():
+    chance = random.Random(5)
+    words = [b"[0]<stdout>:", b"[1,1]<stderr>:", b"[default1]:", b"[", b"1", b"]<std", b"\n", b"\r"]
+    for seed in range(500):
+        data = b"".join(chance.choices([*words, b"x\xff", b"<stdout>:"], k=chance.randrange(30)))
+        whole = only(1, data)
+        assert only(1, data, random.Random(seed)) == whole, data
+        assert len(whole) <= len(data)
+
+
 def test_a_log_without_tags_is_kept_whole_until_there_is_one():
     assert only(1, PLAIN) == PLAIN
     assert only(1, PLAIN, random.Random(1)) == PLAIN

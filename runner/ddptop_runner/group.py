@@ -230,7 +230,7 @@ class Group(GroupAlone):
     async def _end_tree(self, grace_s: float) -> None:
         """End a command and all that it started."""
         ranks = {
-            record.pid: record.frameworks
+            record.pid: [*record.frameworks, *filter(None, [self.launcher_name])]
             for record in self.table.ranks_alive()
             if record.pid is not None
         }

@@ -13,7 +13,7 @@ from ddptop_runner import procs
 from ddptop_runner.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.command_table import CommandTable
-from ddptop_runner.launched.look import PATIENCE_S, TreeLook
+from ddptop_runner.launched.look import PATIENCE_S, UNTOLD, TreeLook
 from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.process_watch import ProcessWatch
@@ -54,6 +54,13 @@ class MetRanks(AttemptRecord):
         sight = self._tree.look(now_s)
         table.see(sight if late else sight.sure, with_ranks=late or not self._spec.probe)
         self._take_up_new()
+
+    @property
+    def launcher_name(self) -> str | None:
+        """Who starts a command's ranks: by its words, or by its tree where that tells more."""
+        told = self._spec.launcher
+        seen = self.table.launcher_name if isinstance(self.table, CommandTable) else None
+        return (seen if told in UNTOLD else told) or told
 
     def _tree_pids(self) -> list[int]:
         launcher = self.table.launcher

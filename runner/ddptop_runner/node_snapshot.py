@@ -9,28 +9,25 @@ import msgspec
 from ddptop_runner import procs
 from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
-from ddptop_runner.command_table import CommandTable
 from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
-from ddptop_runner.launched.look import UNTOLD
 from ddptop_runner.model import LauncherSample, NodeSnapshot, ProcessId
 from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.progress.combine import total_steps
 from ddptop_runner.progress.job_progress import JobProgress
-from ddptop_runner.rank_table import RankTable
 from ddptop_runner.spec import JobSpec
 
 
-def launcher_sample(table: RankTable, spec: JobSpec, now_s: float) -> LauncherSample | None:
+def launcher_sample(group: Group, now_s: float) -> LauncherSample | None:
     """The process that a command started; None where the job is none."""
-    record = table.launcher
+    record = group.table.launcher
     if record is None:
         return None
     sample = record.sample(now_s, probe=False)
     return LauncherSample(
-        name=_name(spec.launcher, table),
+        name=group.launcher_name or "python",
         pid=sample.pid,
         state=sample.state,
         exit_code=sample.exit_code,
@@ -38,12 +35,6 @@ def launcher_sample(table: RankTable, spec: JobSpec, now_s: float) -> LauncherSa
         cpu_percent=sample.cpu_percent,
         rss_bytes=sample.rss_bytes,
     )
-
-
-def _name(by_words: str | None, table: RankTable) -> str:
-    """Who starts the ranks: by the command's words, or by its process tree where it tells more."""
-    seen = table.launcher_name if isinstance(table, CommandTable) else None
-    return (seen if by_words in UNTOLD else by_words) or by_words or "python"
 
 
 def take(
@@ -124,7 +115,7 @@ def take(
         set_aside=[device.index for device in group.planner.set_aside],
         ran_s=clock.lived_s(now_s),
         boottime_s=now_s,
-        launcher=launcher_sample(group.table, spec, now_s),
+        launcher=launcher_sample(group, now_s),
         progress=done,
         memory={**group.remember(), "alerts": alerts_memory},
     )

@@ -64,6 +64,7 @@ def test_all_that_is_written_reaches_the_log_also_over_the_death_of_a_pump(
     wait_until(lambda: b"nobody's" in log.read_bytes(), what="the first lines")
     (first,) = pumps()
     os.kill(first, signal.SIGKILL)
+    wait_until(lambda: first not in pumps(), what="its end")  # what it had read is lost with it
     writer.communicate(b"\n", timeout=30)
     wait_until(lambda: pumps() == [], what="the last pump's end")
     lines = log.read_bytes().split(b"\n")

@@ -10,6 +10,7 @@ import pytest
 
 from ddptop_runner import host_usage, procs
 from ddptop_runner.host_usage import HostUsage
+from ddptop_runner.model import LAUNCHER
 
 TREE = """
 import subprocess, sys
@@ -81,3 +82,15 @@ def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
     monkeypatch.setattr(host_usage, "SEEN_LIMIT", 11)
     usage.look({0: rank.pid})
     assert set(usage.seen) == {rank.pid, child}
+
+
+def test_a_rank_that_started_another_is_told_without_it_and_their_launcher_with_all(rank):
+    assert rank.stdout is not None
+    child = int(rank.stdout.readline())
+    usage = HostUsage().look({0: rank.pid, 1: child, LAUNCHER: rank.pid})
+    assert [usage[number].tree_pids for number in (0, 1, LAUNCHER)] == [
+        (rank.pid,),
+        (child,),
+        (rank.pid, child),
+    ]
+    assert usage[0].rss_bytes < 64 << 20 < usage[1].rss_bytes < usage[LAUNCHER].rss_bytes

@@ -90,6 +90,9 @@ COUNTING = {
 }
 """How each launcher is told the number of ranks."""
 
+_TELLING = frozenset({"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"})
+"""With these an interpreter without a script tells something of itself, or refuses."""
+
 
 def require_command(request: LaunchRequest, launcher: str | None) -> None:
     """Refuse for a command what only ranks that ddptop starts itself can have.
@@ -164,6 +167,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
         if not os.access(path, os.X_OK):
             remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
             raise UsageError(f"{program} cannot be executed", remedy)
+        _require_interpreter(program, path, cwd)
         return os.path.normpath(path)
     search = env.get("PATH", os.defpath)
     if (found := shutil.which(program, path=search)) is not None:
@@ -180,6 +184,28 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
     )
 
 
+def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
+    """Raises UsageError for a text whose first line names no interpreter that is there.
+
+    A shell takes such a text for its own; nothing else does.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(256)
+    except OSError:  # executable, but not readable
+        return
+    python = program.endswith(".py")
+    if head.startswith(b"#!"):
+        named = os.fsdecode(head[2:].split(b"\n")[0].strip().split(b" ")[0])
+        if named and not (cwd / named).exists():
+            raise UsageError(
+                f"{program} begins with #!{named}, which is not there", "mend its first line"
+            )
+    elif head and b"\0" not in head:
+        remedy = f"write -- {'python' if python else 'sh'} {program}"
+        raise UsageError(f"{program} does not begin with #! and an interpreter", remedy)
+
+
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
     """`executable_of` a command whose script, where a Python is told one, is there too.
 
@@ -188,6 +214,11 @@ def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside
     """
     program = executable_of(request.target, cwd, env, beside)
     target = python_target((request.target, *request.args))
+    if target is not None and target.kind == "interactive" and not _TELLING & {*request.args}:
+        raise UsageError(
+            f"{request.target} would read its script from stdin, which a job does not have",
+            f"write -- {request.target} SCRIPT",
+        )
     if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
         require_script(cwd, target.name)
     return program

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,8 @@ from ddptop_runner.paths import RunFolder
 
 MAX_NAME_LENGTH = 48
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\']")
 
 
 class Device(Base, frozen=True, kw_only=True):
@@ -112,11 +115,26 @@ class JobSpec(Base, frozen=True, kw_only=True):
         return [self.python, "-u", *target, *self.args]
 
     def command_line(self) -> str:
-        """What the person typed after `launch` and its options, quoted for a shell."""
+        """What the person typed after `launch` and its options, quoted for a shell: one line."""
         if self.is_command:
-            return shlex.join(["--", self.target, *self.args])
+            return _quoted(["--", self.target, *self.args])
         target = ["-m", self.target] if self.kind == "module" else [self.target]
-        return shlex.join([*target, *self.args])
+        return _quoted([*target, *self.args])
+
+
+def _quoted(words: Iterable[str]) -> str:
+    r"""As `shlex.join`, but control characters as in `$'a\nb'`: some arguments are code."""
+    return " ".join(
+        shlex.quote(word) if not _CONTROL.search(word) else f"$'{_ESCAPED.sub(_escape, word)}'"
+        for word in words
+    )
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found[0]
+    if char in "\\'":
+        return "\\" + char
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or f"\\x{ord(char):02x}"
 
 
 def check_name(name: str) -> str:

@@ -25,6 +25,21 @@ BAD = {
         ["launch", "--", "./train.py"],
         ["./train.py cannot be executed", "-- python ./train.py"],
     ),
+    "a text without an interpreter": (
+        2,
+        ["launch", "--", "./plain"],
+        ["./plain does not begin with #!", "-- sh ./plain"],
+    ),
+    "a text whose interpreter is gone": (
+        2,
+        ["launch", "--", "./gone"],
+        ["./gone begins with #!/no/such, which is not there", "first line"],
+    ),
+    "a script from stdin": (
+        2,
+        ["launch", "--", sys.executable, "-"],
+        ["would read its script from stdin", " SCRIPT"],
+    ),
     "a script as a program's name": (
         2,
         ["launch", "--", "train.py"],
@@ -87,8 +102,11 @@ BAD = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", BAD.values(), ids=list(BAD))
-def test_what_a_command_cannot_have(bad_input, case):
+def test_what_a_command_cannot_have(bad_input, case, tmp_path):
     status, arguments, words = case
+    for name, text in (("plain", "echo no"), ("gone", "#!/no/such -x\necho no")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
     line = bad_input(status, *arguments)
     for word in words:
         assert word in line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,18 @@ def test_a_spec_comes_back_as_it_was_written(tmp_path):
 )
 def test_the_argv_of_a_rank(kind, argv):
     assert make_spec(kind=kind, args=["-x", ""]).command() == argv
+
+
+def test_a_command_line_is_one_line_that_a_shell_would_take():
+    words = ["printf", "[%s]", "a\nb\t'c'\\n\x1b[31m", "it's", "", "$x", "é"]
+    spec = make_spec(kind="command", target=words[0], args=tuple(words[1:]))
+    line = spec.command_line().removeprefix("-- ")
+    assert line.isprintable()
+    shown = [
+        subprocess.run(argv, capture_output=True, check=True).stdout
+        for argv in (words, ["bash", "-c", line])
+    ]
+    assert shown[0] == shown[1] != b""
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from ddptop_runner.foreign.arguments import (
 from ddptop_runner.spec import derive_name
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_BEFORE_COMMANDS = frozenset({"exec", "do", "then", "else", "if", "while", "until", "!", "{"})
+_NO_COMMANDS = frozenset({"done", "fi", "esac", "}", "wait", "exit", "for", "case", "cd", "export"})
+"""Words of a shell's own that stand where a command does."""
 _MOST_SHELLS = 3
 """A shell in a shell in a shell: deeper it is no command that a person typed."""
 
@@ -63,24 +66,24 @@ def _looks_like_program(word: str) -> bool:
 
 
 def _code_of_shell(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The last command of `sh -c CODE`, which is the one that trains; empty for anything else."""
+    """The last command of `sh -c CODE` that trains, else its last; empty for anything else."""
     if len(words) < 3 or not re.fullmatch(r"-[a-z]*c", words[1]):
         return ()
     try:
-        lexer = shlex.shlex(words[2], posix=True, punctuation_chars=True)
+        lexer = shlex.shlex(words[2].replace("\n", ";"), posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         code = list(lexer)
     except ValueError:
         return ()
-    while code and set(code[-1]) <= set(";&|"):
-        code.pop()
-    for index in range(len(code) - 1, -1, -1):
-        if code[index] and set(code[index]) <= set(";&|"):
-            code = code[index + 1 :]
-            break
-    while code and (_VARIABLE.match(code[0]) or code[0] == "exec"):
-        code.pop(0)
-    return tuple(code)
+    commands: list[tuple[str, ...]] = [()]
+    for word in code:
+        if word and set(word) <= set(";&|()"):
+            commands.append(())
+        elif commands[-1] or not (_VARIABLE.match(word) or word in _BEFORE_COMMANDS):
+            commands[-1] += (word,)
+    found = [words for words in reversed(commands) if words and words[0] not in _NO_COMMANDS]
+    trains = (words for words in found if launcher_of(words) or python_target(words))
+    return next(trains, found[0] if found else ())
 
 
 def launcher_name(argv: Sequence[str]) -> str | None:

@@ -20,9 +20,11 @@ def agent_command(spec: JobSpec) -> list[str]:
     """The argv of the agent. `-u`: its words reach the log at once.
 
     It runs under the job's interpreter; that of a command under ddptop's, for the command may have
-    no torch, or be no Python at all.
+    no torch, or be no Python at all, and with nothing of the job's own on its path.
     """
-    return [sys.executable if spec.is_command else spec.python, "-u", str(AGENT_MAIN)]
+    if spec.is_command:
+        return [sys.executable, "-I", "-u", str(AGENT_MAIN)]
+    return [spec.python, "-u", str(AGENT_MAIN)]
 
 
 def agent_plan(

@@ -173,6 +173,17 @@ def test_lbfgs_shows_the_first_loss_of_a_step(kind: type) -> None:
     assert loss_of(record) == 5.0
 
 
+def test_unseen_steps_are_looked_for_after_the_usual_number_of_backward_passes() -> None:
+    record, optimizer = Recorder(), Optimizer()
+    for parts in (1, 4, 2):
+        train(record, optimizer, *[1.0] * parts)
+        record.stepped(optimizer)  # a second hook of the same step changes nothing
+        assert record.usual_backwards == parts
+    record.backwards += 1
+    record.found_steps([optimizer], 1, 0)
+    assert record.usual_backwards == 1
+
+
 def test_a_step_without_a_readable_loss_still_counts() -> None:
     record = Recorder()
     train(record, Optimizer(), None)

@@ -146,7 +146,7 @@ class Hooks:
             self.saw_backward((tensor,), {})
             return
         record = self.record
-        if record.backwards != record.backwards_at_step:
+        if record.backwards - record.backwards_at_step >= record.usual_backwards:
             self.find_unseen_steps()
         record.backwards += 1
         if tensor.numel() == 1 and not record.script_reports_loss and not self._dispatch_modes():
@@ -163,10 +163,11 @@ class Hooks:
         on_cuda = is_tensor and tensor.is_cuda
         if on_cuda and device.is_capturing(self.torch):
             return
-        if self.record.backwards != self.record.backwards_at_step:
+        record = self.record
+        if record.backwards - record.backwards_at_step >= record.usual_backwards:
             self.find_unseen_steps()
-        self.record.backwards += 1
-        if self.record.script_reports_loss or not is_tensor:
+        record.backwards += 1
+        if record.script_reports_loss or not is_tensor:
             return
         gradient = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         if isinstance(gradient, (tuple, list)) and all(item is None for item in gradient):

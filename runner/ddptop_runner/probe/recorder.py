@@ -79,6 +79,8 @@ class Recorder:
         self.backwards = 0
         self.backwards_at_step = -1
         """Backward passes at the last step of any optimizer."""
+        self.usual_backwards = 1
+        """Backward passes of the last step: before as many again, no step is missed."""
         self.optimizer_steps = 0
         """Counted steps of all optimizers together."""
         self.progress = None
@@ -150,6 +152,8 @@ class Recorder:
             return
         if backwards == self.backwards_at_step:
             seen.shares = True
+        else:
+            self.usual_backwards = backwards - max(self.backwards_at_step, 0)
         seen.backwards = self.backwards_at_step = backwards
         self.optimizer_steps += 1
         if seen is not self._last and seen.steps:
@@ -165,15 +169,13 @@ class Recorder:
         pending = self._pending
         if pending:
             self._pending = []
+            if seen.first_loss_only:
+                del pending[1:]
             leads = seen is self._leader or self._takes_over(seen)
-            if len(self._optimizers) > 1:
-                self._step_loss(
-                    pending[:1] if seen.first_loss_only else pending, steps, seen, leads
-                )
-            elif len(pending) == 1 and type(pending[0]) is float:
+            if len(pending) == len(self._optimizers) == 1 and type(pending[0]) is float:
                 self.set_loss(pending[0], steps, "probe", 1)
             else:
-                self._step_loss(pending[:1] if seen.first_loss_only else pending, steps)
+                self._step_loss(pending, steps, seen, leads)
         self.dirty = True
         if self._on_first_news is not None:
             self.announce()
@@ -207,6 +209,7 @@ class Recorder:
             self._meet(optimizers[0]).iteration = self._iterations
         for optimizer in optimizers:
             self.stepped(optimizer)
+        self.usual_backwards = 1
 
     @property
     def awaits_divisor(self):
@@ -371,8 +374,7 @@ class Recorder:
         if losses[0] is None or self.script_reports_loss:
             return
         parts = len(losses)
-        # 0: a framework divides, by whatever it is
-        is_sum = parts > 1 and divisor in (0, parts)
+        is_sum = parts > 1 and divisor in (0, parts)  # 0: a framework's, whatever it is
         kind = None if parts == 1 else "sum" if is_sum else "mean"
         if all(type(loss) is float for loss in losses):
             loss = sum(losses)

@@ -155,7 +155,7 @@ def keras(make=float, has_steps=True, per_call=1):
             loss_of(network).backward()  # as with torch beneath
             losses.append(4.0 - epoch - batch / 16)
             callbacks.on_train_batch_end(batch, {"accuracy": 0.5, "loss": make(losses[-1])})
-        for batch in range(3):
+        for batch in range(12):
             callbacks.on_test_batch_end(batch, {"loss": make(99.0)})
     callbacks.on_predict_batch_end(0, {"outputs": None})
     return losses, 24

@@ -1,0 +1,49 @@
+"""What a command sees: its own variables, its job's, and none that would mislead a launcher."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ddptop_runner.agent.command import command_environment
+
+PLAN: dict[str, Any] = {
+    "job_id": "train@1",
+    "save_flag": "/r/save",
+    "probe_dir": "/p",
+    "probe_socket": "/r/probe.sock",
+    "stacks_dir": "/r/stacks",
+    "pty": False,
+}
+
+
+def test_its_own_variables_stay_and_the_probe_comes_first():
+    env = command_environment({"PYTHONPATH": "/mine", "HOME": "/h"}, PLAN, 2)
+    assert env["PYTHONPATH"] == os.pathsep.join(["/p", "/mine"])
+    assert (env["HOME"], env["DDPTOP_JOB_ID"], env["DDPTOP_ATTEMPT"]) == ("/h", "train@1", "2")
+    assert command_environment({}, PLAN, 0)["PYTHONPATH"] == "/p"  # no empty entry
+
+
+def test_nothing_that_a_rank_of_torch_elastic_has():
+    names = set(command_environment({}, PLAN, 0))
+    assert names == {
+        "DDPTOP_JOB_ID",
+        "DDPTOP_ATTEMPT",
+        "DDPTOP_CHECKPOINT_FILE",
+        "DDPTOP_PROBE_SOCK",
+        "DDPTOP_STACKS_DIR",
+        "PYTHONPATH",
+        "PYTHONUNBUFFERED",
+    }
+
+
+def test_without_a_probe_python_is_left_alone():
+    env = command_environment({"PYTHONPATH": "/mine"}, {**PLAN, "probe_dir": None}, 0)
+    assert env["PYTHONPATH"] == "/mine"
+    assert "DDPTOP_PROBE_SOCK" not in env
+
+
+def test_what_a_person_has_set_is_not_set_again():
+    env = command_environment({"PYTHONUNBUFFERED": "", "TERM": "screen"}, {**PLAN, "pty": True}, 0)
+    assert (env["PYTHONUNBUFFERED"], env["TERM"]) == ("", "screen")
+    assert command_environment({"TERM": "dumb"}, {**PLAN, "pty": True}, 0)["TERM"] != "dumb"

@@ -182,6 +182,7 @@ def _met(record: RankRecord, numbered: bool) -> Met:
         stepped=bool(record.steps),
         numbered=numbered,
         start_ticks=0 if process is None else process.start_ticks or 0,
+        heard=record.rank_source == "probe",
     )
 
 

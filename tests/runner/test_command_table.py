@@ -118,6 +118,15 @@ def test_processes_without_a_rank_are_numbered_by_their_start(table, pids):
     )  # it joined a group: its number is its own now
 
 
+def test_ranks_that_know_no_rank_take_the_place_of_whom_the_tree_took_for_one(table, pids):
+    table.see(Sight("python", 1, (seen(0, OWN, "single"),)), with_ranks=True)
+    assert ranks_of(table) == {0: OWN}  # the parent of all
+    for pid in pids:
+        hear(table, pid, None, steps=1, last_step_t=1.0)
+    in_order = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
+    assert ranks_of(table) == dict(enumerate(in_order))
+
+
 def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     sight = Sight("mp.spawn", 2, (seen(0, pids[0]), seen(1, pids[1])))
     table.see(sight, with_ranks=False)

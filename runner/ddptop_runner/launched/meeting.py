@@ -25,6 +25,8 @@ class Met:
     numbered: bool = False
     """Whether its number is not its own word: it knows no rank, or only its tree tells it."""
     start_ticks: int = 0
+    heard: bool = True
+    """Whether it spoke itself; else only its tree shows it."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def _seat_by_order(new: Newcomer, met: Sequence[Met], descends: Descends) -> Sea
     living = [one for one in met if one.alive]
     for one in living:
         if descends(new.pid, one.pid):
+            if not one.heard:  # it starts those that train
+                return Seating(one.rank, takes=True, numbered=True)
             return None if one.stepped else Seating(one.rank)
     if any(not one.numbered for one in living):
         return None

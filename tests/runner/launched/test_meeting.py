@@ -53,6 +53,11 @@ CASES = {
         [met(4, 10, stepped=False)],
         Seating(4),
     ),
+    "a child takes the place of one that only its tree shows": (
+        Newcomer(11, None),
+        [met(0, 10, stepped=False, numbered=True, heard=False)],
+        Seating(0, takes=True, numbered=True),
+    ),
     "a second one comes after the first": (
         Newcomer(20, None, start_ticks=200),
         [UNNUMBERED],

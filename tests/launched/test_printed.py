@@ -1,0 +1,57 @@
+"""Commands that no probe tells of: what they print, and whose it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+from tests.e2e.command_jobs import gone
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+
+def printed_loss(rank: int, step: int) -> float:
+    return 5 + rank - step / 4096
+
+
+def test_losses_come_from_what_is_printed(start):
+    """A C++ backward, interpreters without site packages' hooks, and no Python at all."""
+    engine = start("--gpus", "none", "--", sys.executable, "engine.py", "4000")
+    isolated = start("--gpus", "none", "--", sys.executable, "-I", "printing_spawn.py")
+    lines = 'i=0; while :; do i=$((i+1)); echo "step $i/4000 loss 0.5"; sleep 0.1; done'
+    shell = start("--gpus", "none", "--", "sh", "-c", lines)
+
+    [row] = engine.told(0)
+    assert (row["loss_source"], row["step_source"]) == ("log", "log")
+    assert row["loss"] == pytest.approx(printed_loss(0, row["loss_step"]), abs=1e-5)
+    assert row["pid"] == engine.status()["launcher"]["pid"]
+
+    rows = isolated.told(0, 1)
+    for row in rows:
+        assert (row["loss_source"], row["step_source"]) == ("log", "log")
+        assert row["loss"] == pytest.approx(printed_loss(row["rank"], row["loss_step"]), abs=1e-5)
+        assert (row["has_probe"], row["state"]) == (False, "running")
+    assert rows[0]["pid"] < rows[1]["pid"]
+    launcher = isolated.status()["launcher"]
+    assert launcher["name"] == "mp.spawn" and launcher["pid"] not in [row["pid"] for row in rows]
+    assert "numbered by the order of starts" in isolated.cli("status", isolated.name).stdout
+
+    # what guards it dies, and what was read of its output is known again
+    before = rows[1]["step"]
+    os.kill(isolated.processes()["supervisor"], signal.SIGKILL)
+    isolated.wait_until(
+        lambda: (isolated.told(0, 1)[1]["step"] or 0) > before + 20,
+        what="losses after the supervisor's death",
+    )
+    assert [row["pid"] for row in isolated.told(0, 1)] == [row["pid"] for row in rows]
+
+    status = shell.status()
+    assert status["progress"]["total"] == 4000 and 0 < status["step"] < 4000
+    pids = [row["pid"] for row in rows] + [shell.status()["launcher"]["pid"]]
+    for job in (engine, isolated, shell):
+        job.wait_until(lambda job=job: job.status()["progress"]["eta_s"], what="the time left")
+        assert job.status()["progress"]["source"] == "log"
+        assert job.cli("stop", job.name).returncode == 0
+    assert gone(pids)

@@ -229,12 +229,15 @@ class Group(GroupAlone):
 
     async def _end_tree(self, grace_s: float) -> None:
         """End a command and all that it started."""
-        ranks = {
+        await tree.end(self._processes.everything_started, self._frameworks(), grace_s)
+
+    def _frameworks(self) -> dict[int, list[str]]:
+        """By pid of each living rank: what tells how it is asked to end."""
+        return {
             record.pid: [*record.frameworks, *filter(None, [self.launcher_name])]
             for record in self.table.ranks_alive()
             if record.pid is not None
         }
-        await tree.end(self._processes.everything_started, ranks, grace_s)
 
     async def _end_ranks(self, grace_s: float) -> None:
         """Ranks first, by themselves, so that one which saves its work still has its children."""
@@ -247,8 +250,7 @@ class Group(GroupAlone):
         if self._spec.is_command:
             await self._end_tree(grace_s)
         else:
-            asked = {r.pid: stopping.ask_to_end(r.frameworks) for r in self.table.ranks_alive()}
-            await sweep.end(ranks, grace_s, asked)
+            await tree.end(lambda: sweep.alive(ranks), self._frameworks(), grace_s)
         self._in_grace = False
         await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
         if self.agent_pid is not None:

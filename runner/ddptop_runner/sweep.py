@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from ddptop_runner import procs
 from ddptop_runner.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
@@ -50,19 +49,16 @@ def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:
 async def end(
     processes: Iterable[ProcessId],
     grace_s: float,
-    ask: Mapping[int | None, signal.Signals] = MappingProxyType({}),
 ) -> list[ProcessId]:
     """SIGCONT and SIGTERM, then after `grace_s` SIGKILL; those that could not be ended.
 
     Args:
         processes: what is to end.
         grace_s: seconds between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
-        ask: by pid, the signal that is sent instead of SIGTERM.
     """
     left = alive(processes)
     if grace_s > 0:
-        for process in left:
-            procs.signal_process(process, ask.get(process.pid, signal.SIGTERM))
+        procs.signal_all(left, signal.SIGTERM)
         procs.signal_all(left, signal.SIGCONT)
         left = await wait_for(left, grace_s)
     procs.signal_all(left, signal.SIGKILL)

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 LEFTOVER_GRACE_S = 5.0
 """For what has nothing to save: launchers, data loaders, shells. torchrun was seen to take 2."""
+INTERRUPTED_S = 5.0
+"""After SIGINT Lightning saves, still trapping SIGTERM, and then tears down, no longer trapping it:
+from here on SIGTERM ends one whose teardown waits for the others in vain."""
 TRAP_SIGTERM = frozenset({"lightning"})
 """Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
 
@@ -56,12 +59,21 @@ def plan(
         return [Step((signal.SIGTERM, signal.SIGCONT), None, grace_s)]
     pids = tuple(ranks)
     steps = [Step((signal.SIGSTOP,), tuple(launchers))] if launchers else []
-    for number in dict.fromkeys(map(ask_to_end, ranks.values())):
-        theirs = tuple(pid for pid, frameworks in ranks.items() if ask_to_end(frameworks) == number)
+    asked = {pid: ask_to_end(frameworks) for pid, frameworks in ranks.items()}
+    for number in dict.fromkeys(asked.values()):
+        theirs = tuple(pid for pid in pids if asked[pid] == number)
         steps.append(Step((number, signal.SIGCONT), theirs))
     woken_s = grace_s / 2 if launchers else 0.0
-    steps.append(Step((), (), grace_s - woken_s, until=pids))
+    alone_s = grace_s - woken_s
+    interrupted = tuple(pid for pid in pids if asked[pid] == signal.SIGINT)
+    if interrupted:
+        first_s = min(alone_s, INTERRUPTED_S)
+        steps.append(Step((), (), first_s, until=pids))
+        steps.append(Step((signal.SIGTERM,), interrupted, alone_s - first_s, until=pids))
+    else:
+        steps.append(Step((), (), alone_s, until=pids))
     if launchers:
         steps.append(Step((signal.SIGCONT,), tuple(launchers), woken_s, until=pids))
+    steps.append(Step((signal.SIGKILL,), pids, LEFTOVER_GRACE_S, until=pids))
     steps.append(Step((signal.SIGTERM, signal.SIGCONT), None, min(grace_s, LEFTOVER_GRACE_S)))
     return steps

@@ -17,7 +17,10 @@ from tests.e2e.conftest import Job
 from ddptop_runner import procs
 
 STOP_S = 15.0
-"""Nothing may be left of a job so long after `ddptop stop` was typed."""
+"""Nothing may be left of a job so long after `ddptop stop` was typed, where cores are free."""
+
+STOP_WHEN_BUSY_S = 40.0
+"""The same where processes wait for a core: frameworks take much work to end, and are let."""
 
 FIGURES = 6
 """So many different steps of each rank are compared, of which a snapshot a second tells one."""
@@ -143,10 +146,12 @@ class Run(Job):
         answer = self.cli("stop", self.name, timeout_s=60)
         took_s = time.monotonic() - began
         assert answer.returncode == 0, answer.stderr
-        assert took_s < STOP_S, f"stop took {took_s:.1f} s"
+        is_busy = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+        limit_s = STOP_WHEN_BUSY_S if is_busy else STOP_S
+        assert took_s < limit_s, f"stop took {took_s:.1f} s"
         self.wait_until(
             lambda: not self.marked_processes() and not any(map(_is_alive, marked.items())),
-            timeout_s=STOP_S - took_s,
+            timeout_s=limit_s - took_s,
             what="every process of the job to be gone",
         )
         assert self.status()["state"] == "stopped"

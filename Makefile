@@ -123,14 +123,15 @@ $(DEV_READY): $(DEMO_READY)
 $(FRAMEWORKS)/torch/.ready: constraints.txt
 	@echo "installing $(TORCH) and its frameworks into $(@D) (once)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q $(TORCH) numpy
-	@$(@D)/bin/python -m pip install -q $(TORCH) accelerate lightning transformers deepspeed rich
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) numpy
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) accelerate lightning \
+	  transformers deepspeed rich
 	@touch $@
 
-$(FRAMEWORKS)/tensorflow/.ready:
+$(FRAMEWORKS)/tensorflow/.ready: constraints.txt
 	@echo "installing TensorFlow into $(@D) (once)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q tensorflow-cpu
+	@$(@D)/bin/python -m pip install -q -c constraints.txt tensorflow-cpu
 	@touch $@
 
 # its CMake files ask for C++ 14, and this torch needs 17 or newer
@@ -139,16 +140,16 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	  echo "make: building Horovod needs $$tool" >&2; exit 1; }; done
 	@echo "building $(HOROVOD) into $(@D) (once, 5 to 7 minutes; build.log)"
 	@$(PYTHON) -m venv --clear $(@D)
-	@$(@D)/bin/python -m pip install -q $(TORCH) 'setuptools<81' wheel cloudpickle psutil pyyaml \
-	  packaging numpy
+	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) 'setuptools<81' wheel \
+	  cloudpickle psutil pyyaml packaging numpy
 	@cd $(@D) && bin/python -m pip download -q --no-deps --no-binary :all: --no-build-isolation \
 	  $(subst -,==,$(HOROVOD)) && tar xf $(HOROVOD).tar.gz
 	@cd $(@D)/$(HOROVOD) && sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 20/' \
-	  CMakeLists.txt horovod/torch/CMakeLists.txt && \
-	  HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+	  CMakeLists.txt horovod/torch/CMakeLists.txt
+	@HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
 	  HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 MAKEFLAGS=-j1 \
-	  ../bin/python -m pip install --no-deps --no-build-isolation . >../build.log 2>&1 || { \
-	  tail -n 20 ../build.log >&2; exit 1; }
+	  $(@D)/bin/python -m pip install -c constraints.txt --no-deps --no-build-isolation \
+	  ./$(@D)/$(HOROVOD) >$(@D)/build.log 2>&1 || { tail -n 20 $(@D)/build.log >&2; exit 1; }
 	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 

@@ -31,15 +31,6 @@ SEEN_WITHIN_S = 10.0
 """A new guardian's supervisor has written its first snapshot by then."""
 POLL_S = 0.02
 
-OF_TORCH = frozenset(
-    """
-    LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
-    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING
-    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
-)
-"""What torch's agent adds to a rank's variables, beside TORCHELASTIC_*."""
-
-
 @dataclass(frozen=True)
 class Living:
     """The processes of a job that can tell its variables."""
@@ -210,7 +201,7 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in handover.of_shell(env).items()
-        if name not in OF_TORCH and not name.startswith("TORCHELASTIC_")
+        if not handover.is_of_torch(name)
     }
     paths = [path for path in kept.pop("PYTHONPATH", "").split(os.pathsep) if path]
     paths = [path for path in paths if path != str(PROBE_DIR)]

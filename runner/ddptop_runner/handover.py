@@ -36,6 +36,16 @@ OF_A_RANK = frozenset(
 """What a process of a job carries. A job that is launched from within one gets its own, and its
 guardian must not look like a rank."""
 
+OF_TORCH = frozenset(
+    """
+    LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""What torch's agent adds to a rank's variables, beside TORCHELASTIC_*."""
+_SIGN_OF_TORCH = "TORCHELASTIC_RUN_ID"
+"""Whoever has it is a rank of torch's agent, or was started by one."""
+
 
 @dataclass(frozen=True)
 class Handover:
@@ -65,8 +75,21 @@ def capture(job_env: dict[str, str], attempt: int) -> Handover:
 
 
 def of_shell(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what belongs to a rank that this process may be running in."""
-    return {name: value for name, value in env.items() if name not in OF_A_RANK}
+    """`env` without what belongs to a rank that this process may be running in.
+
+    A rank and an address that a person has set stay: they are not torch's agent's.
+    """
+    in_rank = _SIGN_OF_TORCH in env
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in OF_A_RANK and not (in_rank and is_of_torch(name))
+    }
+
+
+def is_of_torch(name: str) -> bool:
+    """Whether torch's agent gives its ranks a variable of that name."""
+    return name in OF_TORCH or name.startswith("TORCHELASTIC_")
 
 
 def soft_limits_of(pid: int) -> dict[str, int]:

@@ -120,7 +120,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         warm_spares=request.warm_spares,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
-        env_names=sorted(set(env) - SHELL_NOISE - handover.OF_A_RANK),
+        env_names=sorted(set(handover.of_shell(env)) - SHELL_NOISE),
         env_overrides=sorted(overrides),
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,

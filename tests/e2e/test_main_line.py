@@ -181,7 +181,7 @@ def test_no_process_is_left_when_stop_returns(
     wait_until(lambda: "up" in job.cli("logs", job.name, "-r", "1").stdout, what="the ranks")
     arguments = ["stop", job.name, "--grace", "1"] if how == "stop" else ["kill", job.name]
     assert job.cli(*arguments).returncode == 0
-    assert procs.pids_of_job(spec["job_id"]) == []
+    assert {pid: procs.argv(pid) for pid in procs.pids_of_job(spec["job_id"])} == {}
     status = job.status()
     assert status["state"] == "stopped"
     assert [rank["state"] for rank in status["ranks"]] == ["stopped", "stopped"]
@@ -229,10 +229,12 @@ def test_logs_follow_goes_on_across_attempts(launch, wait_until, ddptop_home):
         stdin=subprocess.DEVNULL,
         text=True,
     )
+    assert follower.stdout is not None
+    first = follower.stdout.readline()  # it follows the first attempt before that one ends
     job.kill_rank(1)
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     assert job.cli("stop", job.name).returncode == 0
-    output, _ = follower.communicate(timeout=20)
+    output = first + follower.communicate(timeout=20)[0]
     assert follower.returncode == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output

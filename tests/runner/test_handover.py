@@ -85,6 +85,12 @@ def test_a_job_launched_from_within_a_rank_does_not_inherit_what_makes_it_one(mo
     assert env["DDPTOP_HOME"] == "/kept"
 
 
+def test_a_job_launched_from_within_a_rank_of_torch_is_not_told_that_ones_place():
+    shell = {"RANK": "3", "MASTER_ADDR": "host", "PATH": "/bin"}
+    assert handover.of_shell(shell) == shell  # a person's own
+    assert handover.of_shell({**shell, "TORCHELASTIC_RUN_ID": "none"}) == {"PATH": "/bin"}
+
+
 def test_every_variable_that_the_agent_gives_a_rank_is_among_them():
     package = Path(handover.__file__).parent
     text = "".join(file.read_text() for file in (package / "agent").glob("*.py"))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ddptop_runner import group_memory, procs
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.command_table import table_of
+from ddptop_runner.command_table import CommandTable, table_of
 from ddptop_runner.deaths import DeathWatch
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.diagnose import RankExit
@@ -132,6 +132,8 @@ class AttemptRecord:
             may_live = rank.exit_code is None and rank.signal is None
             if rank.pid is not None and (may_live or rank.rank in exited):
                 self.table.restore(rank, rank.pid)
+        if isinstance(self.table, CommandTable) and memory.ranks_met is not None:
+            self.table.recall(memory.ranks_met)
         for rank_number, at_s in memory.last_step_s.items():
             if (record := self.table.get(rank_number)) is not None:
                 record.last_step_boottime_s = at_s
@@ -174,6 +176,7 @@ class AttemptRecord:
             ending_ranks_at_s=self._ending_ranks_at_s,
             failed_by_themselves=sorted(self._failed_by_themselves),
             suspected=self._suspected,
+            ranks_met=self.table.remember() if isinstance(self.table, CommandTable) else None,
         )
 
     async def _agent_known(self, timeout_s: float) -> None:

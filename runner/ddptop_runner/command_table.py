@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ddptop_runner import procs
 from ddptop_runner.diagnose import RankExit
+from ddptop_runner.group_memory import RanksMet
 from ddptop_runner.launched import meeting
 from ddptop_runner.launched.look import Sight
 from ddptop_runner.launched.meeting import Met, Newcomer
@@ -87,9 +88,20 @@ class CommandTable(RankTable):
         record.hear(message)
         if message.rank == record.rank:
             record.rank_source = "probe"
+            self._numbered.discard(message.pid)
         if message.rank is not None and message.world_size:
             self._told_size = message.world_size
+            self._forget_dead_above(message.world_size)
         return record
+
+    def remember(self) -> RanksMet:
+        """What the table of a supervisor that is started again needs besides the records."""
+        return RanksMet(numbered=sorted(self._numbered), told_size=self._told_size)
+
+    def recall(self, memory: RanksMet) -> None:
+        """Go on with what `remember` gave, once the records are restored."""
+        self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
+        self._told_size = memory.told_size
 
     @property
     def is_told(self) -> bool:
@@ -158,6 +170,13 @@ class CommandTable(RankTable):
         self._records[record.rank] = record
         if record.pid is not None:
             self._rank_of_pid[record.pid] = record.rank
+
+    def _forget_dead_above(self, size: int) -> None:
+        """A launcher that restarts its group with fewer ranks leaves dead ones behind."""
+        for record in [one for one in self if one.rank >= size and one.exit is not None]:
+            del self._records[record.rank]
+            if record.pid is not None:
+                self._rank_of_pid.pop(record.pid, None)
 
     def _leave(self, pid: int) -> None:
         self._numbered.discard(pid)

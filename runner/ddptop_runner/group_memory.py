@@ -62,6 +62,15 @@ class KnownExit(Base, frozen=True, kw_only=True):
         )
 
 
+class RanksMet(Base, frozen=True, kw_only=True):
+    """What a command's ranks said of their numbers."""
+
+    numbered: list[int] = []
+    """Pids of ranks that know no rank themselves."""
+    told_size: int | None = None
+    """The world size, as the ranks say."""
+
+
 class GroupMemory(Base, frozen=True, kw_only=True):
     """One group, as its next supervisor finds it."""
 
@@ -82,6 +91,8 @@ class GroupMemory(Base, frozen=True, kw_only=True):
     ending: Ending | None = None
     kill_at_s: float | None = None
     """When a stop sends SIGKILL."""
+    ranks_met: RanksMet | None = None
+    """None of a job that is no command."""
 
 
 def read(memory: dict[str, Any]) -> GroupMemory:

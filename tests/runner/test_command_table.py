@@ -142,3 +142,40 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     assert ranks_of(table) == {0: pids[1]}
     table.see(sight, with_ranks=True)
     assert ranks_of(table) == {0: pids[1]}
+
+
+def test_a_launcher_that_goes_on_with_fewer_ranks(table, pids):
+    for rank in (0, 1):
+        hear(table, pids[rank], rank, world_size=2)
+        table[rank].exit = RankExit(rank, pids[rank], -9, 5.0)
+    assert hear(table, pids[2], 0, world_size=1) == 0
+    assert (ranks_of(table), table.world_size) == ({0: pids[2]}, 1)
+
+
+def test_the_next_supervisor_knows_whose_number_is_not_their_own(table, pids):
+    first, second, third = sorted(pids, key=lambda pid: (procs.start_ticks(pid), pid))
+    for pid in (first, second):
+        hear(table, pid, None, steps=1, last_step_t=1.0)
+    after = CommandTable(0.0)
+    after.started(LAUNCHER, 0, OWN)
+    for record in table:
+        assert record.pid is not None
+        after.restore(record.sample(2.0, probe=True), record.pid)
+    after.recall(table.remember())
+    assert after.world_size == 2
+    assert hear(after, third, None, steps=1, last_step_t=3.0) == 2
+    assert ranks_of(after) == {0: first, 1: second, 2: third}
+
+
+def test_the_next_supervisor_knows_the_world_size(table, pids):
+    hear(table, pids[0], 0, world_size=4)
+    after = CommandTable(0.0)
+    after.recall(table.remember())
+    assert after.world_size == 4
+
+
+def test_one_that_learns_its_rank_is_not_numbered_any_more(table, pids):
+    hear(table, pids[0], None, steps=1, last_step_t=1.0)
+    hear(table, pids[0], 0, world_size=2, steps=2, last_step_t=2.0)
+    assert hear(table, pids[1], 0, world_size=2) is None  # the rank lives, and says so itself
+    assert ranks_of(table) == {0: pids[0]}

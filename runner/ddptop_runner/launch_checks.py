@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -89,6 +91,8 @@ COUNTING = {
     "srun": "--ntasks N",
 }
 """How each launcher is told the number of ranks."""
+
+_OF_A_SHELL = frozenset({"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"})
 
 _TELLING = frozenset({"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"})
 """With these an interpreter without a script tells something of itself, or refuses."""
@@ -179,9 +183,20 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
         script = program.endswith(".py")
         remedy = f"write -- python {program}" if script else f"write -- ./{program}"
         raise UsageError(f"there is no program {program} on PATH", remedy)
-    raise UsageError(
-        f"there is no program {program} on PATH", "install it, or activate its environment"
-    )
+    raise UsageError(f"there is no program {program} on PATH", _remedy_for(program))
+
+
+def _remedy_for(program: str) -> str:
+    """What was meant by a first word that is no program."""
+    if program.startswith("-"):
+        return "options of ddptop stand before --"
+    if re.match(r"[A-Za-z_]\w*=", program):
+        return f"write -- env {shlex.quote(program)} COMMAND"
+    if " " in program:
+        return f"without the quotes: -- {program}"
+    if program in _OF_A_SHELL:
+        return f"it is a shell's own: -- bash -c '{program} …'"
+    return "install it, or activate its environment"
 
 
 def _require_interpreter(program: str, path: Path, cwd: Path) -> None:

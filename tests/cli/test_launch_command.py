@@ -18,6 +18,14 @@ BAD = {
     "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its ranks itself; leave it out"]),
     "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
     "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
+    "a variable": (2, ["launch", "--", "A=b c", "x"], ["no program A=b c on", "-- env 'A=b c' "]),
+    "one word of all": (2, ["launch", "--", "python x.py"], ["without the quotes: -- python x.py"]),
+    "a shell's own": (
+        2,
+        ["launch", "--", "source", "x"],
+        ["no program source on", "bash -c 'source"],
+    ),
+    "a late option": (2, ["launch", "--", "--gpus", "0", "x"], ["--gpus on PATH", "before --"]),
     "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
     "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a folder"]),
     "a script as a program": (

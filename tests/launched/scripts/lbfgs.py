@@ -7,11 +7,11 @@ model = torch.compile(torch.nn.Linear(16, 1), backend="aot_eager")
 optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 notes = Notes("lbfgs")
 while True:
-    data, seen = torch.randn(8, 16), []
+    data, target, seen = torch.randn(32, 16), torch.randn(32, 1), []
 
-    def closure(data=data, seen=seen):
+    def closure(data=data, target=target, seen=seen):
         optimizer.zero_grad()
-        loss = (model(data) - 1).square().mean() + 1
+        loss = (model(data) - target).square().mean()
         loss.backward()
         seen.append(loss.item())
         return loss

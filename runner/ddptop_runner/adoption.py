@@ -31,6 +31,7 @@ SEEN_WITHIN_S = 10.0
 """A new guardian's supervisor has written its first snapshot by then."""
 POLL_S = 0.02
 
+
 @dataclass(frozen=True)
 class Living:
     """The processes of a job that can tell its variables."""

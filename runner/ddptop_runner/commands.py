@@ -146,14 +146,17 @@ def wait_until_ended(
         view = read_job(view.folder)
         if at_each_look is not None:
             at_each_look(view)
-    _wait_for_guardian(view)
+    _wait_for_guards(view)
     return view
 
 
-def _wait_for_guardian(view: JobView) -> None:
-    """The guardian goes a moment after it has seen the last snapshot written."""
+def _wait_for_guards(view: JobView) -> None:
+    """Guardian and supervisor go a moment after the last snapshot was written."""
+    if view.snapshot is None:
+        return
     deadline = time.monotonic() + GUARDIAN_EXIT_S
-    while view.snapshot is not None and procs.is_alive(view.snapshot.guardian):
+    guards = (view.snapshot.guardian, view.snapshot.supervisor)
+    while any(map(procs.is_alive, guards)):
         if time.monotonic() >= deadline:
             return
         time.sleep(POLL_S / 10)

@@ -87,8 +87,7 @@ class Group(GroupAlone):
         if question["attempt"] == self.attempt:
             self._failed_by_themselves = frozenset(question.get("ranks", ()))
         try:
-            if not self._has_evidence:
-                await self._keep_evidence("failure")
+            await self._keep_evidence_of_failure()
         except Exception as error:  # the agent waits for its answer, whatever happens here
             self._around.defects.tell(error)
         self._ending_ranks_at_s = boottime_s()

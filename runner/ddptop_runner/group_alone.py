@@ -241,7 +241,7 @@ class GroupAlone(FailureHandling):
         others = self.table.ranks_alive() if over else []
         if failed and not self._ending_orphans and self.ending is None and others:
             self._ending_orphans = True
-            await self._keep_evidence("failure")
+            await self._keep_evidence_of_failure()
             self._ending_ranks_at_s = self._ending_ranks_at_s or boottime_s()
             await self._processes.end_leftovers(self.attempt)
         if self.table.alive() or self.ended.is_set():

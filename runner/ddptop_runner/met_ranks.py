@@ -36,6 +36,7 @@ class MetRanks(AttemptRecord):
         self._watch: ProcessWatch | None = None
         self._has_evidence = False
         """Whether it was kept as the first of the ranks that are known now ended badly."""
+        self._keeping_evidence = asyncio.Lock()
 
     def _begin_attempt(self, attempt: int) -> None:
         super()._begin_attempt(attempt)
@@ -101,9 +102,12 @@ class MetRanks(AttemptRecord):
             return
         self._record_exited(record, returncode, boottime_s())
         well = returncode == 0 or (returncode is None and record.leaving)
-        if not well and not self._has_evidence and self._ending_ranks_at_s is None:
-            self._has_evidence = True  # its launcher is about to end the others
-            self._around.spawn(self._keep_first_evidence())
+        if not well and self._ending_ranks_at_s is None:  # its launcher is about to end the others
+            self._around.spawn(self._keep_evidence_of_failure())
 
-    async def _keep_first_evidence(self) -> None:
-        await self._keep_evidence("failure")
+    async def _keep_evidence_of_failure(self) -> None:
+        """Once for all ranks that end by the same failure; returns when it lies there."""
+        async with self._keeping_evidence:
+            if not self._has_evidence:
+                self._has_evidence = True
+                await self._keep_evidence("failure")

@@ -293,6 +293,8 @@ class Supervisor:
 
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._group.table if rank in (None, record.rank)]
+        if not records and rank is None:
+            raise ControlError("no rank is known yet", "each is found once it trains")
         if not records:
             raise ControlError(f"there is no rank {rank}", self._ranks_in_words())
         found = await evidence.collect_stacks(self._folder, self._group.attempt, records)

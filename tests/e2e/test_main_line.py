@@ -230,12 +230,13 @@ def test_logs_follow_goes_on_across_attempts(launch, wait_until, ddptop_home):
         text=True,
     )
     assert follower.stdout is not None
-    first = follower.stdout.readline()  # it follows the first attempt before that one ends
-    job.kill_rank(1)
-    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
-    assert job.cli("stop", job.name).returncode == 0
-    output = first + follower.communicate(timeout=20)[0]
-    assert follower.returncode == 0
+    with follower.stdout as lines:
+        first = lines.readline()  # it follows the first attempt before that one ends
+        job.kill_rank(1)
+        wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+        assert job.cli("stop", job.name).returncode == 0
+        output = first + lines.read()
+    assert follower.wait(timeout=20) == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output
 

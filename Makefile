@@ -5,7 +5,7 @@
 #
 #   make check        the same without the slow tests
 #   make test-frameworks  real accelerate, Lightning, transformers, DeepSpeed, TensorFlow, Horovod,
-#                     in environments that it makes (10 GB, 10 minutes, once)
+#                     in environments that it makes (5 GB, 10 minutes, once)
 #   make lint         ruff, mypy, import contracts
 #   make format       let ruff rewrite what it can
 #   make snap         accept the pictures of the TUI as they are now (look at the diff first)

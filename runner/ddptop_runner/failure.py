@@ -20,6 +20,7 @@ from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.diagnose import PythonException, RankExit
 from ddptop_runner.hangs import places
 from ddptop_runner.launched.ends import (
+    WRAPPERS,
     by_themselves,
     ended_well,
     exception_in_log,
@@ -85,6 +86,7 @@ def judge(
     cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
     evidence_folder.summarise(cause)
     raised = blamed.end.raised if blamed.how in ("failed", "raised", "victim") else None
+    by_itself = raised is not None and raised.short_type not in WRAPPERS
     outcome = AttemptOutcome(
         attempt,
         lived_s,
@@ -94,7 +96,7 @@ def judge(
         raised,
         hung=cause.kind == "hang",
         kind=cause.kind,
-        unopened=unopened_script(blamed.end.tail),
+        unopened=None if by_itself else unopened_script(blamed.end.tail),
     )
     return outcome, cause
 

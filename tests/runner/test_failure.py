@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner import evidence, evidence_folder, failure
 from ddptop_runner.cgroup_memory import MemoryGroup
+from ddptop_runner.command_table import CommandTable
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.kernel_log import KernelLog
-from ddptop_runner.model import Cause, GpuProcess, GpuSample, RankSample, encode
+from ddptop_runner.model import LAUNCHER, Cause, GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.rank_table import RankTable
 from ddptop_runner.restarts import policy
@@ -211,4 +213,33 @@ def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
     put_log(folder, 0, said)
     outcome, _ = failure.judge(folder, 0, table_of(RankExit(0, 7, 2, 1.0)), 1.0, oom=quiet)
     decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
+    assert (decision.reason, decision.restart, decision.requeue) == (reason, False, False)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said", "reason"),
+    [
+        (127, "sh: 1: trian: not found\n", "a shell did not find the command (exit status 127)"),
+        (
+            126,
+            "sh: 1: ./x: Permission denied\n",
+            "a shell may not run the command (exit status 126)",
+        ),
+        (
+            1,  # its launcher's own, which says in its log why
+            "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n"
+            + TRACEBACK.replace("ValueError", "ChildFailedError").format("train.py FAILED"),
+            "the script is gone: there is no /w/train.py",
+        ),
+    ],
+)
+def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code, said, reason):
+    folder = put_job()
+    put_log(folder, LAUNCHER, said)
+    table = CommandTable(0.0)
+    table.started(LAUNCHER, 0, os.getpid())
+    table[LAUNCHER].exit = RankExit(LAUNCHER, os.getpid(), exit_code, 1.0)
+    outcome, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
+    decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
+    assert (cause.rank, cause.exit_code) == (None, exit_code)
     assert (decision.reason, decision.restart, decision.requeue) == (reason, False, False)

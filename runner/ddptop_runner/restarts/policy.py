@@ -44,8 +44,12 @@ TRANSIENT_WORDS = (
 CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"})
 """A process sends these to itself; the others come from outside and say nothing of the script."""
 
-USAGE_EXIT_CODE = 2
-"""argparse, click and most command lines end so on bad arguments."""
+HOPELESS_EXIT_CODES = {
+    2: "the script refused its arguments (exit status 2)",
+    126: "a shell may not run the command (exit status 126)",
+    127: "a shell did not find the command (exit status 127)",
+}
+"""argparse, click and most command lines end with 2 on bad arguments."""
 
 AT_ONCE_S = 60.0
 """Without a probe: an attempt that lived shorter than this did not get to train. With one, and
@@ -90,7 +94,7 @@ class AttemptOutcome:
     startup_s: float | None = None
     """From its start to its first step."""
     unopened: str | None = None
-    """Why Python could not read the script, which ends as bad arguments do."""
+    """Why Python could not read the script, in words."""
 
     @property
     def never_came_up(self) -> bool:
@@ -278,8 +282,10 @@ def _will_fail_again(history: History) -> Decision | None:
         if last.exception is not None and last.exception.type in HOPELESS_EXCEPTIONS:
             reason = f"{last.exception.type} will be raised again"
             return Decision(restart=False, reason=reason, requeue=False)
-        if last.exception is None and last.exit_code == USAGE_EXIT_CODE:
-            reason = last.unopened or "the script refused its arguments (exit status 2)"
+        if last.unopened is not None:
+            return Decision(restart=False, reason=last.unopened, requeue=False)
+        if last.exception is None and last.exit_code in HOPELESS_EXIT_CODES:
+            reason = HOPELESS_EXIT_CODES[last.exit_code]
             return Decision(restart=False, reason=reason, requeue=False)
     rule = RULES[last.failure_class]
     if rule.tries is None or _may_be_transient(last):

@@ -46,13 +46,20 @@ class MetRanks(AttemptRecord):
     async def _keep_evidence(self, reason: str) -> str:
         """Stacks and all else that is known of this moment; where it lies."""
 
-    def look_at_tree(self, now_s: float) -> None:
-        """Look, each other second, for ranks of a command that no probe tells of."""
+    def look_at_tree(self, now_s: float, is_printing: bool = False) -> None:
+        """Look, each other second, for ranks of a command that no probe tells of.
+
+        Args:
+            now_s: CLOCK_BOOTTIME.
+            is_printing: whether its output tells a step or a loss.
+        """
         table = self.table
         if not isinstance(table, CommandTable) or table.is_told or not self._tree.is_due(now_s):
             return
         late = now_s - self.attempt_started_s > PATIENCE_S
         sight = self._tree.look(now_s)
+        if late and is_printing and (pids := self._tree_pids()):
+            sight = sight.or_printing(pids[0])
         table.see(sight if late else sight.sure, with_ranks=late or not self._spec.probe)
         self._take_up_new()
 

@@ -123,7 +123,8 @@ class Supervisor:
         usage = self._usage.look({r.rank: r.pid for r in alive if r.pid is not None})
         for record in table.everyone():
             record.usage = usage.get(record.rank)
-        self.defects.call(lambda: self._group.look_at_tree(boottime_s()), None)
+        printing = self._progress.is_printed
+        self.defects.call(lambda: self._group.look_at_tree(boottime_s(), printing), None)
         self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
         self.defects.call(self._look_at_output, None)
         self._orphans.look(self._group.minded_processes())

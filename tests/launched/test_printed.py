@@ -8,12 +8,17 @@ import sys
 
 import pytest
 from tests.e2e.command_jobs import gone
+from tests.e2e.conftest import Job
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 
 def printed_loss(rank: int, step: int) -> float:
     return 5 + rank - step / 4096
+
+
+def shell_pid(job: Job) -> int:
+    return int(job.status()["launcher"]["pid"])
 
 
 def test_losses_come_from_what_is_printed(start):
@@ -47,9 +52,10 @@ def test_losses_come_from_what_is_printed(start):
     )
     assert [row["pid"] for row in isolated.told(0, 1)] == [row["pid"] for row in rows]
 
-    status = shell.status()
-    assert status["progress"]["total"] == 4000 and 0 < status["step"] < 4000
-    pids = [row["pid"] for row in rows] + [shell.status()["launcher"]["pid"]]
+    [row] = shell.told(0)
+    assert (row["loss"], row["loss_source"], row["pid"]) == (0.5, "log", shell_pid(shell))
+    assert shell.status()["progress"]["total"] == 4000 and 0 < row["step"] < 4000
+    pids = [row["pid"] for row in rows] + [shell_pid(shell)]
     for job in (engine, isolated, shell):
         job.wait_until(lambda job=job: job.status()["progress"]["eta_s"], what="the time left")
         assert job.status()["progress"]["source"] == "log"

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ddptop_runner import procs
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
@@ -29,6 +30,15 @@ class Sight:
     """Who started the ranks; None where nothing tells."""
     world_size: int | None = None
     ranks: tuple[ForeignRank, ...] = ()
+    is_of_several: bool = False
+    """Whether several trainings were seen, none of which counts."""
+
+    def or_printing(self, pid: int) -> Sight:
+        """With that process as rank 0 where no training is recognised: any program may print."""
+        if self.ranks or self.is_of_several:
+            return self
+        rank = ForeignRank(0, 0, pid, procs.start_ticks(pid) or 0, "single")
+        return dataclasses.replace(self, ranks=(rank,))
 
     @property
     def sure(self) -> Sight:
@@ -72,6 +82,6 @@ def sight_of(jobs: Sequence[ForeignJob]) -> Sight:
     """The one job that trains; of several at once, each numbers its own ranks, so none counts."""
     trained = [job for job in jobs if job.ranks]
     if len(trained) != 1:
-        return Sight()
+        return Sight(is_of_several=len(trained) > 1)
     (job,) = trained
     return Sight(job.launcher, job.world_size, job.ranks)

@@ -89,6 +89,14 @@ class JobProgress:
             at = utc_from_unix(written_s)
         self._traced.setdefault(rank, TextProgress()).hear(reading, at)
 
+    @property
+    def is_printed(self) -> bool:
+        """Whether the output tells a step or a loss."""
+        return any(
+            known.step is not None or known.loss_state is not None
+            for known in self._text.ranks.values()
+        )
+
     def fill(self, samples: list[RankSample]) -> list[RankSample]:
         """The ranks with what their probes do not tell."""
         now = utc_now()

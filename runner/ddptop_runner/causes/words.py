@@ -210,9 +210,22 @@ def missing_at_barrier(exception: PythonException | None) -> int | None:
     return int(found["rank"]) if found else None
 
 
+_REPORT = re.compile(
+    r"^(?:[EW]\d{4} .*torch/distributed/elastic/.*\n)+"
+    r"Traceback \(most recent call last\):\n(?:.*\n)*?.*\bChildFailedError: *$",
+    re.MULTILINE,
+)
+"""What torchrun says of ranks that failed: where its own code stood, and a table."""
+
+
 def last_words(tail: str) -> str | None:
-    """What C++ says when it ends a process; the last line with text otherwise."""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    """What C++ says when it ends a process; the last line with a letter or digit otherwise.
+
+    Of a launcher's own report on its ranks nothing is taken where they wrote something before it.
+    """
+    report = _REPORT.search(tail)
+    own = tail if report is None or not tail[: report.start()].strip() else tail[: report.start()]
+    lines = [line.strip() for line in own.splitlines() if re.search(r"\w", line)]
     for index in range(len(lines) - 1, max(-1, len(lines) - 60), -1):
         if lines[index].startswith("terminate called after throwing"):
             what = lines[index + 1] if index + 1 < len(lines) else ""

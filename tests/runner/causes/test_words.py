@@ -137,6 +137,19 @@ def test_exit_codes(code, said):
     assert said in (words.exit_code_in_words(code) or "")
 
 
+TORCHRUN_REPORT = """\
+E1121 13:56:22.933 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 2)
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+  exitcode  : 2 (pid: 23552)
+============================================================
+"""
+
+
 def test_a_code_of_the_programs_own():
     assert words.exit_code_in_words(1) is words.exit_code_in_words(7) is None
 
@@ -152,6 +165,9 @@ def test_a_code_of_the_programs_own():
         ),
         ("Fatal Python error: Segmentation fault\n\nCurrent thread\n  File\n", None),
         ("no data found\n\n", "no data found"),
+        ("no data found\n=======\n", "no data found"),
+        (f"no data found\n{TORCHRUN_REPORT}", "no data found"),
+        (TORCHRUN_REPORT, "exitcode  : 2 (pid: 23552)"),
         ("", None),
     ],
 )

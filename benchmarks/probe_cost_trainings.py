@@ -35,18 +35,24 @@ def _batches(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
-def train_torch(tick: Tick, accumulate: int) -> None:
-    """A plain loop."""
+def _train(model: Any, optimizer: Any, tick: Tick, accumulate: int) -> None:
     import torch
 
-    model = _model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for number, (inputs, targets) in enumerate(_batches(_loader()), 1):
         (torch.nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
         if number % accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
         tick()
+
+
+def train_torch(tick: Tick, accumulate: int) -> None:
+    """A plain loop."""
+    import torch
+
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    _train(model, optimizer, tick, accumulate)
 
 
 def train_accelerate(tick: Tick, accumulate: int) -> None:
@@ -158,12 +164,7 @@ def train_horovod(tick: Tick, accumulate: int) -> None:
         named_parameters=model.named_parameters(),
         backward_passes_per_step=accumulate,
     )
-    for number, (inputs, targets) in enumerate(_batches(_loader()), 1):
-        (torch.nn.functional.mse_loss(model(inputs), targets) / accumulate).backward()
-        if number % accumulate == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        tick()
+    _train(model, optimizer, tick, accumulate)
 
 
 def train_keras(tick: Tick, accumulate: int) -> None:

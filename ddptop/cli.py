@@ -14,7 +14,6 @@ import click
 from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
 
-NOT_YET = "is not yet available"
 READONLY_HELP = "a viewer that refuses to stop, kill, restart, launch or remove anything"
 SCREENS = ("attach", "watch")
 """Verbs that open a screen."""

@@ -123,7 +123,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
     """The request that a command line stands for.
 
     Raises:
-        UsageError: when it names no script, or asks for what is not yet available.
+        UsageError: when it names nothing to launch, or a value that is none.
     """
     if target is None:
         raise UsageError("nothing to launch", "ddptop launch [OPTIONS] SCRIPT [ARGS]...")

@@ -223,7 +223,7 @@ def _follow_bytes(follower: ByteFollower, with_rank: bool) -> None:
             data = raw.take(chunk.rank, chunk.data) if with_rank else chunk.data
             sys.stdout.buffer.write(data)
 
-    with follower:
+    with closing(follower):
         for chunks in follower.batches():
             for chunk in chunks:
                 write(chunk)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from ddptop_runner import log_tags
 from ddptop_runner.log_clean import LineCleaner
@@ -114,17 +114,6 @@ class ByteFollower:
         """Whether lines of the launcher's log were seen to say whose they are."""
         return any(log.filter is not None and log.filter.is_tagged for log in self._logs.values())
 
-    def __enter__(self) -> ByteFollower:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Let go of the files."""
         for log in (*self._former, *self._logs.values()):
@@ -222,7 +211,7 @@ class LogFollower:
 
     def batches(self, poll_s: float = POLL_S) -> Generator[list[LogLine], None, None]:
         """The lines of each poll, empty lists included, to the end."""
-        with self._source:
+        with closing(self._source):
             for chunks in self._source.batches(poll_s):
                 yield self._clean(chunks)
             yield self._finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path:
     whole = ByteFollower(folder, is_over=lambda: True, tail=0, speaker=1)
     with log.open("ab") as file:
         file.write(b"out>:never ended [1")
-    with whole:
+    with closing(whole):
         assert whole.poll() == []
         with log.open("ab") as file:
             file.write(b"\n[1]<stdout>:x [1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -240,7 +241,7 @@ def test_a_log_that_was_cut_short_is_read_from_its_new_start(folder):
 def test_bytes_are_followed_as_written(folder):
     raw = b"\x1b[2J\xff 1%\r 2%\r\n"
     write(folder, 0, 0, raw)
-    with ByteFollower(folder, [0], is_over=lambda: True) as follower:
+    with closing(ByteFollower(folder, [0], is_over=lambda: True)) as follower:
         chunks = [chunk for batch in follower.batches() for chunk in batch]
     assert b"".join(chunk.data for chunk in chunks) == raw
 

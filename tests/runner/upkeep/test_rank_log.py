@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_no_line_is_lost_or_doubled_under_a_writer_at_full_speed(log, worker):
     followed = bytearray()
     rank_log = RankLog(log, 0, 1 << 20, worker)
     now_s = 0.0
-    with follower:
+    with closing(follower):
         while writer.poll() is None:
             now_s += 1.0
             rank_log.look(now_s)

@@ -36,6 +36,8 @@ class CommandTable(RankTable):
         """Who starts the ranks, where the tree tells it better than the command's words."""
         self._seen_size: int | None = None
         self._told_size: int | None = None
+        self._former_steps: int | None = None
+        """The most that any process took which is no rank any more."""
 
     @property
     def _launcher(self) -> RankRecord:
@@ -96,12 +98,22 @@ class CommandTable(RankTable):
 
     def remember(self) -> RanksMet:
         """What the table of a supervisor that is started again needs besides the records."""
-        return RanksMet(numbered=sorted(self._numbered), told_size=self._told_size)
+        return RanksMet(
+            numbered=sorted(self._numbered),
+            told_size=self._told_size,
+            former_steps=self._former_steps,
+        )
 
     def recall(self, memory: RanksMet) -> None:
         """Go on with what `remember` gave, once the records are restored."""
         self._numbered = {pid for pid in memory.numbered if pid in self._rank_of_pid}
         self._told_size = memory.told_size
+        self._former_steps = memory.former_steps
+
+    def most_steps(self) -> int | None:
+        """Of any rank, those included whose launcher has started others in their place."""
+        known = (super().most_steps(), self._former_steps)
+        return max((steps for steps in known if steps is not None), default=None)
 
     @property
     def is_told(self) -> bool:
@@ -174,15 +186,15 @@ class CommandTable(RankTable):
     def _forget_dead_above(self, size: int) -> None:
         """A launcher that restarts its group with fewer ranks leaves dead ones behind."""
         for record in [one for one in self if one.rank >= size and one.exit is not None]:
-            del self._records[record.rank]
             if record.pid is not None:
-                self._rank_of_pid.pop(record.pid, None)
+                self._leave(record.pid)
 
     def _leave(self, pid: int) -> None:
         self._numbered.discard(pid)
         rank = self._rank_of_pid.pop(pid, None)
-        if rank is not None:
-            self._records.pop(rank, None)
+        record = None if rank is None else self._records.pop(rank, None)
+        if record is not None and record.heard:
+            self._former_steps = max(self._former_steps or 0, record.steps or 0)
 
 
 def table_of(spec: JobSpec, started_boottime_s: float) -> RankTable:

@@ -69,6 +69,8 @@ class RanksMet(Base, frozen=True, kw_only=True):
     """Pids of ranks that know no rank themselves."""
     told_size: int | None = None
     """The world size, as the ranks say."""
+    former_steps: int | None = None
+    """The most steps of any process that is no rank any more."""
 
 
 class GroupMemory(Base, frozen=True, kw_only=True):

@@ -98,6 +98,17 @@ def test_a_launcher_that_restarts_its_ranks(table, pids):
     assert table[0].steps == 1
 
 
+def test_what_a_launcher_has_restarted_has_trained_all_the_same(table, pids):
+    assert table.most_steps() is None
+    hear(table, pids[0], 0, steps=900, last_step_t=1.0)
+    table[0].exit = RankExit(0, pids[0], -9, 5.0)
+    hear(table, pids[1], 0)
+    assert (table[0].steps, table.most_steps()) == (None, 900)
+    after = CommandTable(0.0)
+    after.recall(table.remember())
+    assert after.most_steps() == 900
+
+
 def test_one_that_is_only_seen_dead_makes_room(table, pids):
     gone = subprocess.Popen(["true"])
     hear(table, gone.pid, 0)

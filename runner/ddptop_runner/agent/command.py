@@ -81,7 +81,9 @@ class CommandAgent:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         log = os.open(os.path.join(folder, LOG_NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            self._change_terminal(Terminal(log, self._exit_watch) if plan["pty"] else None)
+            self._change_terminal(None)
+            if plan["pty"]:
+                self._change_terminal(Terminal(log, self._exit_watch))
             output = log if self._terminal is None else self._terminal.slave
             process = self._process = subprocess.Popen(
                 plan["command"],

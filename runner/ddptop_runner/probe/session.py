@@ -59,11 +59,8 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
-        except (
-            Exception
-        ):  # a torch without the names the probe knows: the rank is heard all the same
+        except Exception:  # another torch than the ones known: the rank is heard all the same
             self.hooks = None
-        self.keras = None
         self.record.offer_device_loss = self._offer_loss
         self._add_exit_hook()
         self._await_bootstrap()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.progress.from_text import TextProgress
-from ddptop_runner.progress.owners import rank_of
+from ddptop_runner.progress.owners import rank_of, written_at
 from ddptop_runner.trace_files.watch import TraceWatch
 
 AFTER_S = 5.0
@@ -54,9 +53,7 @@ class JobFiles:
             rank = rank_of(file, pids, job.pids)
             if rank is None:
                 continue
-            written_s, at = reading.written_at_s, now
-            if written_s is not None and 0 < written_s < now.timestamp():
-                at = utc_from_unix(written_s)
+            at = written_at(reading, now)
             self._ranks.setdefault(rank, TextProgress()).hear(reading, at)
             found.append((rank, at, reading))
         return found

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_from_unix, utc_now
+from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.model import Progress, RankSample
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress import combine
 from ddptop_runner.progress.fill import fill
 from ddptop_runner.progress.from_text import TextProgress
-from ddptop_runner.progress.owners import rank_of
+from ddptop_runner.progress.owners import rank_of, written_at
 from ddptop_runner.progress.text_watch import TextWatch
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
@@ -84,10 +84,7 @@ class JobProgress:
         rank = rank_of(file, pids, others)
         if rank is None:
             return
-        written_s, at = reading.written_at_s, now
-        if written_s is not None and 0 < written_s < now.timestamp():
-            at = utc_from_unix(written_s)
-        self._traced.setdefault(rank, TextProgress()).hear(reading, at)
+        self._traced.setdefault(rank, TextProgress()).hear(reading, written_at(reading, now))
 
     @property
     def is_printed(self) -> bool:

@@ -1,10 +1,13 @@
-"""Whose a file is that a training logs to: pure."""
+"""Whose a file is that a training logs to, and when it was written: pure."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Mapping
 
 from ddptop_runner import procs
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.loss_text import Reading
 from ddptop_runner.trace_files.find import TraceFile
 
 
@@ -30,3 +33,9 @@ def rank_of(
         if file.pid in pids:
             return rank
     return first if file.pid in others else None
+
+
+def written_at(reading: Reading, now: dt.datetime) -> dt.datetime:
+    """When something was logged, by the file's own word; `now` where that says nothing or errs."""
+    at_s = reading.written_at_s
+    return utc_from_unix(at_s) if at_s is not None and 0 < at_s < now.timestamp() else now

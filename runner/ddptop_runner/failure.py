@@ -223,10 +223,11 @@ def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[in
 
 def after_hang(cause: Cause, table: RankTable) -> Cause:
     """The cause of a hang, renamed where the rank to blame had left with 0."""
-    exit_ = None if cause.rank is None else table[cause.rank].exit
-    if exit_ is None or exit_.failed or exit_.ended_by_us:
+    record = None if cause.rank is None else table.get(cause.rank)
+    exit_ = None if record is None else record.exit
+    if record is None or exit_ is None or exit_.failed or exit_.ended_by_us:
         return cause
-    steps = table[exit_.rank].steps
+    steps = record.steps
     at = "" if steps is None else f" at step {steps}"
     opening = f"Rank {exit_.rank} (pid {exit_.pid}) exited with 0{at} while the others went on."
     return msgspec.structs.replace(

@@ -186,6 +186,11 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     assert cause.summary.endswith("The job hung.")
 
 
+def test_a_hang_of_a_rank_that_its_launcher_goes_on_without_keeps_its_cause():
+    cause = Cause(kind="hang", rank=3, summary="The job hung.")
+    assert failure.after_hang(cause, CommandTable(0.0)) is cause
+
+
 def test_a_hang_of_all_ranks_keeps_its_cause():
     cause = Cause(kind="hang", rank=None, summary="The job hung.")
     assert failure.after_hang(cause, RankTable(2, 0.0)) is cause

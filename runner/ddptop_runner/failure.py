@@ -107,7 +107,16 @@ def _ends_in_command(
     """The ends to blame one of: those of ranks, or the command's where none failed by itself."""
     tail = log_end(folder.log_file(attempt, LAUNCHER))
     over_s = None if launcher.exit is None else launcher.exit.at_boottime_s
-    ends = by_themselves([end for end in ranks if not ended_well(end)], over_s)
+    ends = [end for end in ranks if not ended_well(end)]
+    if launcher.exit is not None:  # a command that is a rank itself: two looks at its one end
+        pid, at_s = launcher.exit.pid, launcher.exit.at_boottime_s
+        ends = [
+            dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
+            if end.exit.pid == pid
+            else end
+            for end in ends
+        ]
+    ends = by_themselves(ends, over_s)
     if launcher.exit is not None and not any(end.failed for end in ends):
         return [RankEnd(launcher.exit, exception=exception_in_log(tail), tail=tail)]
     untold = [end for end in ends if end.failed and end.exception is None]

@@ -248,3 +248,16 @@ def test_a_command_that_cannot_run_is_not_tried_again_elsewhere(quiet, exit_code
     decision = policy.decide(policy.record(policy.History(), outcome), 3, 0.5)
     assert (cause.rank, cause.exit_code) == (None, exit_code)
     assert (decision.reason, decision.restart, decision.requeue) == (reason, False, False)
+
+
+def test_a_command_that_is_its_only_rank_is_named_as_that_rank(quiet):
+    """Its end is seen twice, by the agent and by the supervisor, a moment apart."""
+    folder, pid = put_job(), os.getpid()
+    table = CommandTable(0.0)
+    table.started(LAUNCHER, 0, pid)
+    table.started(0, 0, pid)
+    table[0].rank_source = "probe"
+    table[LAUNCHER].exit = RankExit(LAUNCHER, pid, -9, 1.0)
+    table[0].exit = RankExit(0, pid, -9, 1.001)
+    _, cause = failure.judge(folder, 0, table, 1.0, oom=quiet)
+    assert (cause.rank, cause.signal) == (0, "SIGKILL")

@@ -10,7 +10,7 @@ from tests.e2e.command_jobs import gone
 from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
-pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.command_jobs import gone
 from tests.e2e.conftest import Job
 
-pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 
 def printed_loss(rank: int, step: int) -> float:

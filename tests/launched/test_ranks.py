@@ -11,7 +11,7 @@ from tests.e2e.command_jobs import gone
 
 from ddptop_runner import procs
 
-pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
 
 def free_port() -> int:

@@ -135,7 +135,8 @@ class CommandTable(RankTable):
         for record in list(self):
             if record.alive and record.pid is not None and record.pid not in shown:
                 self._leave(record.pid)  # taken for one while it had not yet started its ranks
-        self._seen_size = sight.world_size
+        if sight.ranks or not self._records:  # those that have ended were as many
+            self._seen_size = sight.world_size
         for rank in sight.ranks:
             known = self._records.get(rank.rank)
             if known is None or known.pid != rank.pid:

@@ -149,6 +149,10 @@ def test_what_the_tree_shows_counts_until_somebody_speaks(table, pids):
     assert ranks_of(table) == {0: pids[0], 1: pids[1]}
     assert [record.rank_source for record in table] == ["environment"] * 2
     assert table.world_size == 2
+    for rank in (0, 1):
+        table[rank].exit = RankExit(rank, pids[rank], 0, 5.0)
+    table.see(Sight("mp.spawn"), with_ranks=True)
+    assert table.world_size == 2  # they are gone, and were two
     assert hear(table, pids[1], 0) == 0  # it knows better
     assert ranks_of(table) == {0: pids[1]}
     table.see(sight, with_ranks=True)

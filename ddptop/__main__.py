@@ -47,7 +47,9 @@ def _run() -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:
-        say(f"ddptop: {error.format_message().rstrip('.')}; see ddptop --help")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        verb = f" {context.info_name}" if context is not None and context.parent else ""
+        say(f"ddptop: {error.format_message().rstrip('.')}; see ddptop{verb} --help")
         return 2
     return status if isinstance(status, int) else 0
 

@@ -62,9 +62,14 @@ def require_script(cwd: Path, script: str) -> None:
     if path.is_dir():
         raise UsageError(f"{script} is a folder", "give the script itself, or -m MODULE")
     if not path.exists():
-        raise UsageError(f"there is no script {script} in {cwd}", "check the path, or give --cwd")
+        remedy = "check the path, or give --cwd"
+        if not script.endswith(".py") and "/" not in script and shutil.which(script):
+            remedy = f"a program is started by ddptop launch -- {script} ..."
+        raise UsageError(f"there is no script {script} in {cwd}", remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
+    if script.endswith((".sh", ".bash")):
+        raise UsageError(f"{script} is no Python script", f"ddptop launch -- bash {script}")
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:

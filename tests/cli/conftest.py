@@ -17,6 +17,7 @@ from ddptop_runner.gpus import for_launch as launch_devices
 def bad_input(ddptop_home, tmp_path, monkeypatch, capfd) -> Callable[..., str]:
     """`bad_input(status, *arguments)`: the line that it gets on stderr. Runs in this process."""
     (tmp_path / "train.py").write_text("raise SystemExit('it must never run')")
+    (tmp_path / "three.sh").write_text("exit 1\n")
     (tmp_path / "folder.py").mkdir()
     monkeypatch.setattr(launch_devices, "sample_once", lambda **_: empty_report(LIBRARY_MISSING))
     monkeypatch.chdir(tmp_path)

@@ -165,6 +165,16 @@ BAD = {
     # (exit status, arguments, words of the line: the thing and the remedy)
     "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
     "no such script": (2, [*LAUNCH, "none.py"], ["there is no script none.py in /", "--cwd"]),
+    "a launcher without --": (
+        2,
+        [*LAUNCH, "env", "train.py"],
+        ["there is no script env in /", "a program is started by ddptop launch -- env ..."],
+    ),
+    "a shell script": (
+        2,
+        [*LAUNCH, "three.sh"],
+        ["three.sh is no Python script", "ddptop launch -- bash three.sh"],
+    ),
     "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a folder", "-m MODULE"]),
     "an empty script": (2, [*LAUNCH, ""], ["the script's name is empty"]),
     "no such folder": (
@@ -174,7 +184,11 @@ BAD = {
     ),
     "no ranks": (2, ["launch", "--nproc", "0", "train.py"], ["--nproc 0", "1 or more"]),
     "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
-    "ranks in words": (2, ["launch", "--nproc", "two", "train.py"], ["'two'", "--nproc"]),
+    "ranks in words": (
+        2,
+        ["launch", "--nproc", "two", "train.py"],
+        ["'two'", "ddptop launch --help"],
+    ),
     "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPU", "--nproc N"]),
     "bytes that are no text": (2, [*LAUNCH, "train.py", "a\udcff"], [r"b'a\xff'", "not UTF-8"]),
     "negative restarts": (2, [*LAUNCH, "--max-restarts", "-1", "train.py"], ["--max-restarts -1"]),

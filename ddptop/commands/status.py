@@ -126,7 +126,7 @@ def _details(status: JobStatus) -> list[str]:
             f"losses {losses}" if len(rank.losses) > 1 else "",
             f"loss is the {words}" if (words := parts_in_words(rank)) else "",
             replicas_in_words(rank, status.launcher),
-            f"uses {', '.join(rank.frameworks)}" if rank.frameworks else "",
+            f"imports {', '.join(rank.frameworks)}" if rank.frameworks else "",
             source_in_words(rank),
         ]
         if told := "; ".join(filter(None, parts)):

@@ -54,12 +54,12 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     assert any("0.5 Σ4" in line for line in lines)
     assert lines[-2:] == [
         "  rank 0: losses Adam 1 0.5, Adam 2 1.25; loss is the sum of 4 backward passes",
-        "  rank 1: 1 process, 2 devices: no per-rank loss; uses lightning; "
+        "  rank 1: 1 process, 2 devices: no per-rank loss; imports lightning; "
         "numbered by the order of starts",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]
     lines = said(put("many", launcher=MPIRUN, ranks=many))
-    assert lines[-2:] == ["  ranks 30, 31: uses framework 15", "  and 4 more"]
+    assert lines[-2:] == ["  ranks 30, 31: imports framework 15", "  and 4 more"]
 
 
 def test_the_last_lines_of_a_failed_command_are_its_ranks_or_all(ddptop_home):

@@ -87,7 +87,7 @@ class TestWords:
             (rank_of(0, losses={"Adam": 0.31}), None, ""),
             (rank_of(1, rank_source="start order"), None, "numbered by the order of starts"),
             (rank_of(1, rank_source="a later word"), None, "numbered by a later word"),
-            (rank_of(0, frameworks=["lightning", "torch"]), None, "uses lightning, torch"),
+            (rank_of(0, frameworks=["lightning", "torch"]), None, "imports lightning, torch"),
             (rank_of(0), LAUNCHER_OF_FOUR, "pid 4711"),
             (
                 rank_of(0, pid=None, replicas=4, gpus=["a"]),

@@ -107,7 +107,7 @@ def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -
     parts = [
         _losses(rank),
         _said(replicas_in_words(rank, launcher), ""),
-        field("uses", ", ".join(rank.frameworks), "") if rank.frameworks else (),
+        field("imports", ", ".join(rank.frameworks), "") if rank.frameworks else (),
         _said(source_in_words(rank)),
         _said(f"loss: {parts}") if (parts := parts_in_words(rank)) else (),
     ]

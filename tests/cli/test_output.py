@@ -129,7 +129,7 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
 def test_ls_without_jobs_says_so_on_stderr_alone(ddptop_cli):
     answer = ddptop_cli("ls")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "no jobs yet" in answer.stderr
+    assert answer.stderr == "no jobs yet: ddptop launch train.py\n"
     as_json = ddptop_cli("ls", "--json")
     assert json.loads(as_json.stdout) == {"schema": 1, "jobs": []}
     assert as_json.stderr == ""

@@ -14,6 +14,7 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.gpu_choice import GpuChoice
+from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, shown, until
@@ -43,6 +44,9 @@ class TestOverview:
             assert "step 2,261" in shown(app)
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is overview)
+
+    def test_before_the_first_look_nothing_is_said_of_jobs(self) -> None:
+        assert JobsTable().empty.startswith("looking for jobs")
 
     async def test_without_jobs_it_says_what_to_do(self, frozen: Path, make_app: MakeApp) -> None:
         app = make_app()

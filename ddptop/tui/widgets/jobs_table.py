@@ -35,6 +35,7 @@ COLUMNS = (
 ONLY_OWN = tuple(column for column in COLUMNS if column.key != "by")
 """While ddptop itself starts the ranks of every job."""
 
+FIRST_LOOK = "looking for jobs and training on this machine ..."
 EMPTY = """no jobs yet: nothing that trains was found on this machine
 
 {how}:
@@ -49,7 +50,8 @@ class JobsTable(Table):
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name need not be said."""
         how = "start one in a shell" if readonly else "start one here with n, or in a shell"
-        super().__init__("jobs", COLUMNS, empty=EMPTY.format(how=how), id="jobs")
+        super().__init__("jobs", COLUMNS, empty=FIRST_LOOK, id="jobs")
+        self._none = EMPTY.format(how=how)
         self._me = me
         self._unreadable: Sequence[Unreadable] = ()
 
@@ -61,6 +63,7 @@ class JobsTable(Table):
     ) -> None:
         """Take a new look at the jobs, and at what could not be looked at."""
         self._unreadable = unreadable
+        self.empty = self._none
         by_others = any(
             isinstance(view, ForeignView) or launcher_name(view) is not None for view in views
         )

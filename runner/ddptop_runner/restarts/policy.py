@@ -16,14 +16,10 @@ from dataclasses import dataclass, replace
 from ddptop_runner.diagnose import PythonException
 
 HOPELESS_EXCEPTIONS = frozenset(
-    {
-        "SyntaxError",
-        "IndentationError",
-        "TabError",
-        "ImportError",
-        "ModuleNotFoundError",
-        "NameError",
-    }
+    (
+        *("SyntaxError", "IndentationError", "TabError"),
+        *("ImportError", "ModuleNotFoundError", "NameError"),
+    )
 )
 """Whatever the machine does, the same file raises these again."""
 
@@ -279,13 +275,11 @@ def _will_fail_again(history: History) -> Decision | None:
     """The stop of a job whose next attempt would end the same way."""
     last = history.failed[-1].outcome
     if last.never_came_up:
-        if last.exception is not None and last.exception.type in HOPELESS_EXCEPTIONS:
-            reason = f"{last.exception.type} will be raised again"
-            return Decision(restart=False, reason=reason, requeue=False)
-        if last.unopened is not None:
-            return Decision(restart=False, reason=last.unopened, requeue=False)
-        if last.exception is None and last.exit_code in HOPELESS_EXIT_CODES:
-            reason = HOPELESS_EXIT_CODES[last.exit_code]
+        told = HOPELESS_EXIT_CODES.get(last.exit_code or 0)
+        if last.exception is not None:
+            hopeless = last.exception.type in HOPELESS_EXCEPTIONS
+            told = f"{last.exception.type} will be raised again" if hopeless else None
+        if (reason := last.unopened or told) is not None:
             return Decision(restart=False, reason=reason, requeue=False)
     rule = RULES[last.failure_class]
     if rule.tries is None or _may_be_transient(last):

@@ -34,7 +34,9 @@ class LineCleaner:
 
     Every control sequence and control character but `\n` and tab is dropped. `\r` and backspace
     move the cursor left; writing there discards what stood to the right, so that of a progress bar
-    its last state remains. "Erase line" does as it says. Bytes that are no UTF-8 become U+FFFD.
+    its last state remains. "Erase line" does as it says. A line drawn after the cursor went up, as
+    by bars of several lines, is left out where it says what the line before says. Bytes that are
+    no UTF-8 become U+FFFD.
     Memory is bounded: of a longer line its first 32 768 characters are kept.
     """
 
@@ -47,6 +49,8 @@ class LineCleaner:
         self._cut = 0
         """Characters of the line that were not kept."""
         self._redrawn = False
+        self._went_up = False
+        self._last = ""
 
     @property
     def partial(self) -> str:
@@ -80,6 +84,8 @@ class LineCleaner:
                         self._redrawn = True
                     elif step["final"] == "K":
                         self._erase(step["parameters"])
+                    elif step["final"] == "A":
+                        self._went_up = True
                     continue
                 self._control(text[position], lines)
             else:
@@ -98,7 +104,10 @@ class LineCleaner:
 
     def _control(self, char: str, lines: list[str]) -> None:
         if char == "\n":
-            lines.append(self.partial)
+            line = self.partial
+            if not self._went_up or line.split() != self._last.split():
+                lines.append(line)
+            self._last, self._went_up = line, False
             self._line, self._cursor, self._cut, self._redrawn = "", 0, 0, False
         elif char == "\r":
             self._cursor, self._redrawn = 0, True
@@ -142,6 +151,8 @@ class LineCleaner:
             self._state = _TEXT
             if char == "K":
                 self._erase(self._parameters)
+            elif char == "A":
+                self._went_up = True
         elif " " <= char <= "?":
             self._parameters = (self._parameters + char)[:_MAX_PARAMETERS]
         else:  # no sequence after all

@@ -25,6 +25,13 @@ from ddptop_runner.logs import (
         ("\n\n", "\n\n"),
         ("no newline", "no newline"),
         ("dos\r\n", "dos\n"),
+        ("same\nsame\n", "same\nsame\n"),
+        # bars of two lines: the upper one is drawn again with the lower
+        (
+            "Epoch 9/9 1it/s\nVal 1/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9  1it/s\n"
+            "Val 2/3\r\x1b[2K\x1b[1A\x1b[2KEpoch 9/9 1it/s\nVal 3/3\n",
+            "Epoch 9/9 1it/s\nVal 3/3\n",
+        ),
         # what could hurt a terminal
         ("\x1b[2J\x1b[H\x1b[1;31mred\x1b[0m", "red"),
         ("\x1b]0;owned\x07title", "title"),

@@ -13,13 +13,16 @@ from ddptop_runner import procs
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.group_memory import RanksMet
 from ddptop_runner.launched import meeting
-from ddptop_runner.launched.look import Sight
+from ddptop_runner.launched.look import UNTOLD, Sight
 from ddptop_runner.launched.meeting import Met, Newcomer
 from ddptop_runner.model import LAUNCHER, ProcessId
 from ddptop_runner.probe_message import ProbeMessage
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
 from ddptop_runner.spec import JobSpec
+
+LOOKS_FOR_NAME = 3
+"""A launcher that these have not named, with all its ranks there, is not known to anyone."""
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -34,6 +37,8 @@ class CommandTable(RankTable):
         """Pids of ranks that know no rank themselves."""
         self.launcher_name: str | None = None
         """Who starts the ranks, where the tree tells it better than the command's words."""
+        self._looks_at_all = 0
+        """How many looks there were since every rank has been heard."""
         self._seen_size: int | None = None
         self._told_size: int | None = None
         self._former_steps: int | None = None
@@ -117,7 +122,12 @@ class CommandTable(RankTable):
 
     @property
     def is_told(self) -> bool:
-        """Whether every rank has been heard, so that no look from outside adds any."""
+        """Whether no look from outside adds anything: every rank was heard, the launcher named."""
+        is_named = self.launcher_name not in UNTOLD or self._looks_at_all >= LOOKS_FOR_NAME
+        return is_named and self._are_all_heard
+
+    @property
+    def _are_all_heard(self) -> bool:
         heard = sum(record.heard for record in self)
         return self._told_size is not None and heard >= self._told_size
 
@@ -129,6 +139,7 @@ class CommandTable(RankTable):
             with_ranks: whether ranks that were only seen count as such.
         """
         self.launcher_name = sight.launcher or self.launcher_name
+        self._looks_at_all += self._are_all_heard
         if not with_ranks or any(record.heard for record in self):
             return
         shown = {rank.pid for rank in sight.ranks}

@@ -11,7 +11,7 @@ import pytest
 from tests.runner.builders import make_spec
 
 from ddptop_runner import procs
-from ddptop_runner.command_table import CommandTable, table_of
+from ddptop_runner.command_table import LOOKS_FOR_NAME, CommandTable, table_of
 from ddptop_runner.diagnose import RankExit
 from ddptop_runner.foreign.types import ForeignRank
 from ddptop_runner.launched.look import Sight
@@ -81,6 +81,23 @@ def test_ranks_appear_in_any_order_and_are_new_once(table, pids):
     table.new = []
     assert hear(table, pids[1], 1, steps=3, last_step_t=2.0) == 1
     assert (table.new, table.world_size, table[1].steps) == ([], 2, 3)
+
+
+def test_the_tree_is_looked_at_until_it_names_the_launcher_or_will_not(table, pids):
+    table.see(Sight("python"), with_ranks=False)  # it had not started its ranks yet
+    for rank in (0, 1):
+        assert not table.is_told
+        hear(table, pids[rank], rank, world_size=2)
+    assert not table.is_told
+    table.see(Sight("mp.spawn"), with_ranks=False)
+    assert table.is_told and table.launcher_name == "mp.spawn"
+
+
+def test_a_launcher_that_nothing_names_is_not_looked_for_for_ever(table, pids):
+    hear(table, pids[0], 0, world_size=1)
+    for _ in range(LOOKS_FOR_NAME):
+        assert not table.is_told
+        table.see(Sight("python"), with_ranks=False)
     assert table.is_told
 
 

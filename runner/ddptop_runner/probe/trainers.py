@@ -31,8 +31,25 @@ def arm(module, record):
     name = module.__name__
     if name == "transformers.trainer_callback":
         _notice(module.CallbackHandler, "on_train_begin", record, _transformers_state, transformers)
+        _read_at(module.CallbackHandler, "on_train_end", record)
     elif name.endswith(".fit_loop"):
         _notice(module._FitLoop, "on_run_start", record, _lightning_trainer, lightning)
+        _read_at(module._FitLoop, "on_run_end", record)
+
+
+def _read_at(kind, name, record):
+    """Read a trainer once more as it ends: it may be gone before the next datagram is written."""
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def end(*args, **kwargs):
+        try:
+            record.trainer()
+        except Exception:  # none is watched, or it is of another version
+            pass
+        return original(*args, **kwargs)
+
+    setattr(kind, name, end)
 
 
 def _notice(kind, name, record, find, read):

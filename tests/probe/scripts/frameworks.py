@@ -28,13 +28,13 @@ def accelerate(factor, count):
 
 
 def trainer():
-    """Divided by what it will; the trainer's counts go on over a checkpoint."""
+    """Divided by what it will; its counts go on over a checkpoint, and it is gone once it ended."""
     from accelerate.accelerator import Accelerator
     from transformers.trainer_callback import CallbackHandler, TrainerState
 
     state = TrainerState(global_step=100, max_steps=103, num_train_epochs=5, epoch=4.75)
-    trainer.state = state
-    CallbackHandler().on_train_begin(None, state, None)
+    callbacks = CallbackHandler()
+    callbacks.on_train_begin(None, state, None)
     accelerator, (model, optimizer) = Accelerator(1), setup()
     losses = []
     for _ in range(3):
@@ -44,6 +44,7 @@ def trainer():
         optimizer.step()
         state.global_step += 1
         losses.append(sum(part.item() for part in parts))
+    callbacks.on_train_end(None, state, None)
     return losses, 3
 
 

@@ -14,3 +14,6 @@ class TrainerState:
 class CallbackHandler:
     def on_train_begin(self, args, state, control, **kwargs):
         return control
+
+    def on_train_end(self, args, state, control, **kwargs):
+        return control

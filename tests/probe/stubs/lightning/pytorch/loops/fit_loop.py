@@ -7,3 +7,6 @@ class _FitLoop:
 
     def on_run_start(self):
         pass
+
+    def on_run_end(self):
+        pass

@@ -136,7 +136,7 @@ FAULTS = (
         script_word="exit-7",
         restarts=True,
         event="failure",
-        says=r"exited with 7",
+        says=r"exit status 7",
         names_rank=True,
         exit_code=7,
     ),

@@ -14,7 +14,8 @@ from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
 from ddptop.tui.snapshot import Machine, Wish
 from ddptop.tui.sources import DeviceSource, HistorySource, JobSource, LogSource, covered_devices
 from tests.tui import fake_gpus, fake_home
-from tests.tui.fake_home import NOW, FrozenFeed
+from tests.tui.fake_gpus import FrozenFeed
+from tests.tui.fake_home import NOW
 from textual.message import Message
 
 from ddptop_runner.history import HistoryReader

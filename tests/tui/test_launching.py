@@ -224,6 +224,18 @@ async def test_a_driver_that_answers_late_is_not_called_an_empty_machine() -> No
         assert screen.form().gpus == (0,)
 
 
+async def test_devices_that_are_known_before_the_form_is_drawn_do_no_harm() -> None:
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        screen = LaunchScreen()
+        pushed = app.push_screen(screen)
+        screen.show_devices(Devices())  # a look may end in between
+        await pushed
+        screen.show_devices(Devices())
+        await pilot.pause()
+        assert str(screen.query_one("#no-gpus", Static).content) == "none on this machine"
+
+
 def held(index: int, **fields: Any) -> GpuSample:
     process = GpuProcess(pid=7, user="alice", command="train", mem_used_bytes=2**33)
     return GpuSample(index=index, mem_used_bytes=2**33, processes=[process], **fields)

@@ -152,7 +152,9 @@ class LaunchScreen(ModalScreen[str | None]):
 
     def show_devices(self, devices: Devices) -> None:
         """List the devices once they are known; those that nobody holds are chosen."""
-        if self._gpus is not None or (not devices.gpus and devices.note == "asking the driver"):
+        if self._gpus is not None or not self.is_mounted:
+            return
+        if not devices.gpus and devices.note == "asking the driver":
             return
         if not devices.gpus:  # a driver that does not answer yet may still tell of some
             known = f"none known: {devices.note}" if devices.note else "none on this machine"

@@ -38,7 +38,8 @@ def test_history_and_snapshot_are_set_aside_and_begun_anew(launch_script, tmp_pa
     os.kill(supervisor, signal.SIGKILL)
     node.write_bytes(b'{"job": "dama')
     assert job.status()["state"] in ("running", "starting")
-    wait_until(lambda: job.status()["snapshot_age_s"] < 5 and job.rank(1)["pid"])
+    wait_until(lambda: job.status()["snapshot_age_s"] is not None and job.rank(1)["pid"])
+    assert job.status()["snapshot_age_s"] < 5
     wait_until(lambda: job.processes().get("supervisor") not in (None, supervisor))
     (event,) = job.events("supervisor_restarted")
     assert "its snapshot was damaged and set aside as" in event["message"]

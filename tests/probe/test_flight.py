@@ -221,12 +221,14 @@ def test_ranks_tell_how_far_their_groups_are(
     waiting = heard(0, lambda m: m.flight_record is not None)
     assert waiting.phase == "collective" and waiting.stands_at is not None
     assert waiting.stands_at.startswith("waiting.py:") and "in gather" in waiting.stands_at
+    # torch may note the end of a collective only with the next one
     entered, done = waiting.collectives["0"]
-    assert entered == done + 1
-    late = heard(1, lambda m: m.phase == "steps" and m.collectives.get("0") == [done, done])
-    assert late.flight_record is None
+    before = entered - 1
+    assert done in (before - 1, before)
+    late = heard(1, lambda m: m.phase == "steps" and m.collectives.get("0", [0])[0] == before)
+    assert late.collectives["0"][1] in (before - 1, before) and late.flight_record is None
     # each rank has one group more, of another name
-    assert waiting.collectives["1"] == [1, 1] and late.collectives["2"] == [2, 2]
+    assert waiting.collectives["1"][0] == 1 and late.collectives["2"][0] == 2
     assert set(waiting.collectives) == {"0", "1"} and set(late.collectives) == {"0", "2"}
     assert waiting.flight_record == str(
         rank.folder / "stacks" / "attempt-2-rank-0-flight-record.json"

@@ -58,6 +58,8 @@ class Tools(msgspec.Struct, frozen=True):
     """Its `distributed_type`."""
     port: int = 29500
     """One that nobody listens on."""
+    unset: tuple[str, ...] = ()
+    """Which of torch's MASTER_ADDR and MASTER_PORT the job's environment does not have."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -189,13 +191,17 @@ def _mpi(wanted: Wanted, tools: Tools) -> Recipe:
     """Tried with Open MPI 4.1.
 
     It refuses root, refuses more ranks than cores, and binds each of two ranks to one core, where
-    their data loaders would be as well; each is undone.
+    their data loaders would be as well; each is undone. It tells its ranks nothing of where they
+    meet, which `torch.distributed` with gloo or NCCL has to know.
     """
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(tools.port)}
+    env = [f"{name}={master[name]}" for name in tools.unset]
     words = ["-np", str(wanted.nproc)]
     if tools.open_mpi:
         words += ["--allow-run-as-root"] if tools.root else []
         words += ["--oversubscribe", "--bind-to", "none"]
-    return Recipe((tools.program or "mpirun", *words, *_python(wanted, tools)))
+    command = (tools.program or "mpirun", *words, *_python(wanted, tools))
+    return Recipe(("env", *env, *command) if env else command)
 
 
 _RECIPES = {

@@ -45,7 +45,8 @@ def look(launcher: str, python: str, env: Mapping[str, str], *, python_given: bo
         has_mpirun=_mpirun_on(path) is not None,
         accelerate_config=None if config is None else str(config),
         accelerate_type=None if config is None else _distributed_type(config),
-        port=free_port() if launcher == "deepspeed" else 29500,
+        port=free_port() if launcher in ("deepspeed", "mpi") else 29500,
+        unset=tuple(name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)),
     )
 
 

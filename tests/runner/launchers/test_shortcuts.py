@@ -124,6 +124,21 @@ COMMANDS = {
         {"root": True},
         "mpirun -np 2 --allow-run-as-root --oversubscribe --bind-to none /v/python -u t.py --lr 1",
     ),
+    "mpi that says nothing of where ranks meet": (
+        "mpi",
+        2,
+        CPU,
+        {"port": 20123, "unset": ("MASTER_ADDR", "MASTER_PORT")},
+        "env MASTER_ADDR=127.0.0.1 MASTER_PORT=20123 mpirun -np 2 --oversubscribe --bind-to none"
+        " /v/python -u t.py --lr 1",
+    ),
+    "mpi where the shell has an address": (
+        "mpi",
+        2,
+        CPU,
+        {"port": 20123, "unset": ("MASTER_PORT",)},
+        "env MASTER_PORT=20123 mpirun -np 2 --oversubscribe --bind-to none /v/python -u t.py --lr 1",
+    ),
     "another mpi": (
         "mpi",
         2,

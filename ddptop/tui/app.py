@@ -22,12 +22,18 @@ from ddptop.tui.actions import Action, palette_actions
 from ddptop.tui.collector import Collector
 from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.devices import DevicesScreen
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
+from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.sections import SectionsScreen
+from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.snapshot import Machine, Snapshot, Wish
 from ddptop.tui.sources import read_machine
 from ddptop.tui.theme import DARK, LIGHT
@@ -163,6 +169,34 @@ class DdptopApp(App[None]):
 
     def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
         self.push_screen(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
+
+    def on_rank_picked(self, message: messages.RankPicked) -> None:
+        """Show a rank."""
+        self.push_screen(
+            RankScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
+        )
+
+    def on_devices_wanted(self, message: messages.DevicesWanted) -> None:
+        """Show the devices."""
+        self.push_screen(DevicesScreen(message.uuid, readonly=self._readonly))
+
+    def on_logs_wanted(self, message: messages.LogsWanted) -> None:
+        """Show a job's logs."""
+        self.push_screen(
+            LogsScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
+        )
+
+    def on_story_wanted(self, message: messages.StoryWanted) -> None:
+        """Show what happened to a job."""
+        self.push_screen(StoryScreen(message.job, readonly=self._readonly))
+
+    def on_compare_wanted(self, message: messages.CompareWanted) -> None:
+        """Show two jobs beside each other."""
+        self.push_screen(CompareScreen(message.jobs, readonly=self._readonly))
+
+    def on_replay_wanted(self, message: messages.ReplayWanted) -> None:
+        """Show a job as it was."""
+        self.push_screen(ReplayScreen(message.job, readonly=self._readonly))
 
     def _refuse(self, what: str) -> bool:
         """Whether this viewer may not do that; it then says so."""

@@ -15,13 +15,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from textual.message import Message
 
+from ddptop.tui.compare_source import CompareSource
+from ddptop.tui.device_history import DeviceHistorySource
 from ddptop.tui.foreign_source import ForeignLook, ForeignSource
 from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
+from ddptop.tui.rank_source import RankSource
 from ddptop.tui.render.rows import sorted_jobs
 from ddptop.tui.render.series import ChartData
+from ddptop.tui.replay_source import ReplaySource
 from ddptop.tui.snapshot import Devices, JobDetail, Machine, Snapshot, Wish
 from ddptop.tui.sources import (
     DeviceSource,
@@ -30,6 +35,7 @@ from ddptop.tui.sources import (
     LogSource,
     read_machine,
 )
+from ddptop.tui.story_source import StorySource
 from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
@@ -76,6 +82,11 @@ class Collector:
         self._foreign = ForeignSource(watched)
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
+        self._ranks = RankSource()
+        self._device_history = DeviceHistorySource()
+        self._stories = StorySource()
+        self._compared = CompareSource()
+        self._replays = ReplaySource()
         self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
         self._stopping = False
@@ -173,7 +184,32 @@ class Collector:
             owners=owners(views),
             cpu_percent=self._cost(),
             detail=None if chosen is None else self._detail(chosen, wish, now),
+            **self._more(own, wish, now.timestamp(), devices),
         )
+
+    def _more(
+        self, own: list[JobView], wish: Wish, now_s: float, devices: Devices
+    ) -> dict[str, Any]:
+        """What only some screens show."""
+        more: dict[str, Any] = {}
+        by_name = {view.job: view for view in own}
+        view = by_name.get(wish.job or "")
+        self._device_history.take(devices.gpus, now_s)
+        if wish.device_history_s is not None:
+            history = self._device_history.read(own, wish.device_history_s, now_s)
+            more["device_history"] = history
+        if wish.compare:
+            chosen = [by_name[name] for name in wish.compare if name in by_name]
+            more["compared"] = self._compared.read(chosen, now_s)
+        if view is None:
+            return more
+        if wish.rank is not None:
+            more["rank"] = self._ranks.read(view, wish.rank, now_s)
+        if wish.story:
+            more["story"] = self._stories.read(view)
+        if wish.replay:
+            more["replay"] = self._replays.read(view, wish.replay_at)
+        return more
 
     def _cost(self) -> float | None:
         """CPU of this process over the last looks, in percent of one core."""

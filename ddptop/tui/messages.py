@@ -143,3 +143,52 @@ class EvidenceWanted(Message):
 @dataclass
 class WishChanged(Message):
     """The screen on top needs something else from the next look, and needs it now."""
+
+
+@dataclass
+class RankPicked(Message):
+    """A person chose a rank to look at."""
+
+    job: str
+    rank: int
+    foreign: bool = False
+
+
+@dataclass
+class DevicesWanted(Message):
+    """A person wants to see the devices alone."""
+
+    uuid: str | None = None
+    """The device to begin with; None is the first."""
+
+
+@dataclass
+class LogsWanted(Message):
+    """A person wants to read what a job printed."""
+
+    job: str
+    rank: int | None = None
+    """Whose lines; None is everyone's."""
+    foreign: bool = False
+
+
+@dataclass
+class StoryWanted(Message):
+    """A person wants to know what happened to a job."""
+
+    job: str
+
+
+@dataclass
+class CompareWanted(Message):
+    """A person wants to see two jobs beside each other."""
+
+    jobs: tuple[str, ...]
+    """One, whose companion is still to be chosen, or two."""
+
+
+@dataclass
+class ReplayWanted(Message):
+    """A person wants to see a job as it was."""
+
+    job: str

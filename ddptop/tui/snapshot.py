@@ -6,7 +6,12 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ddptop.tui.compare_source import Compared
+from ddptop.tui.device_history import DeviceHistory
+from ddptop.tui.rank_source import RankHistory
 from ddptop.tui.render.series import ChartData
+from ddptop.tui.replay_source import Replay
+from ddptop.tui.story_source import Story
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.model import Event, GpuSample
@@ -80,6 +85,18 @@ class Wish:
     """The rank whose log is followed; None: none is shown."""
     viewer: int = 0
     """Who asks: a new viewer gets the log from its first lines."""
+    rank: int | None = None
+    """The rank of `job` whose history is shown; None: none is."""
+    device_history_s: float | None = None
+    """How far back the devices' histories go that are shown; None: none are."""
+    story: bool = False
+    """Whether every attempt of `job` is told."""
+    compare: tuple[str, ...] = ()
+    """Jobs whose losses are shown on one axis."""
+    replay: bool = False
+    """Whether `job` is shown as it was at `replay_at`."""
+    replay_at: float | None = None
+    """Unix seconds; None is the job's first moment."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +118,11 @@ class Snapshot:
     """Job and rank of every process of a live job on this host, by pid."""
     detail: JobDetail | None = None
     """Of the job asked for; None when none was, or when it is gone."""
+    rank: RankHistory | None = None
+    """Of the rank asked for."""
+    device_history: DeviceHistory | None = None
+    story: Story | None = None
+    """Of the job asked for."""
+    compared: Compared | None = None
+    replay: Replay | None = None
+    """Of the job asked for; `detail` is then as it was at that moment."""

@@ -10,6 +10,7 @@ from ddptop.tui.render.findings import findings
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import cost
 from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
@@ -61,6 +62,19 @@ class MonitorScreen(Screen[None]):
     def show(self, snapshot: Snapshot) -> None:
         """Bring the widgets up to date."""
         raise NotImplementedError
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is under the cursor: headings and texts, for the help."""
+        focused = self.focused
+        return focused.explain() if isinstance(focused, LinesView) else []
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dismiss()
+
+    def action_leave(self) -> None:
+        """To where one came from."""
+        self.action_back()
 
     def on_screen_resume(self) -> None:
         """Seen again, or for the first time: what is needed has changed."""

@@ -73,6 +73,10 @@ class LinesView(Widget):
         """The index of the line drawn on the cursor's background."""
         return None
 
+    def explain(self) -> list[tuple[str, str]]:
+        """What is under the cursor: headings and texts, for the help."""
+        return []
+
     def redraw(self) -> None:
         """Build again and draw the lines that changed."""
         width, height = self.size

@@ -1,0 +1,118 @@
+"""What an action is, and those that several screens have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that a person can do."""
+
+    id: str
+    """Stable name, for keymaps."""
+    action: str
+    """Name of the method, without `action_`."""
+    keys: str
+    name: str
+    help: str
+    """One sentence: what happens."""
+    show: bool = True
+    """Whether the footer names it."""
+    key_display: str | None = None
+    live: bool | None = None
+    """Only for a live job (True) or an ended one (False); None for both."""
+    changes: bool = False
+    """Whether it does something to a job: a read-only viewer has none of these."""
+    own: bool = False
+    """Whether it is only for a job that ddptop started."""
+
+    def is_offered(self, live: bool | None, *, foreign: bool, readonly: bool) -> bool:
+        """Whether it can be done now, to a live, ended or no job."""
+        if self.live not in (None, live):
+            return False
+        return not (self.own and foreign) and not (self.changes and readonly)
+
+    def binding(self) -> Binding:
+        """As Textual wants it."""
+        return Binding(
+            self.keys,
+            self.action,
+            self.name,
+            id=self.id,
+            tooltip=self.help,
+            show=self.show,
+            key_display=self.key_display,
+        )
+
+
+HELP = Action("app.help", "app.help", "question_mark", "Help", "keys and words", key_display="?")
+LAUNCH = Action(
+    "job.launch", "launch", "n", "Launch", "fill in a form and launch a job", changes=True
+)
+STOP = Action(
+    "job.stop",
+    "stop",
+    "s",
+    "Stop",
+    "SIGTERM to every rank, SIGKILL to what is left after 30 s",
+    live=True,
+    changes=True,
+)
+KILL = Action(
+    "job.kill",
+    "kill",
+    "K",
+    "Kill",
+    "SIGKILL to every process of the job, now",
+    live=True,
+    changes=True,
+)
+AGAIN = Action(
+    "job.again",
+    "again",
+    "R",
+    "Launch again",
+    "start an ended job again, as a new attempt in its folder",
+    live=False,
+    changes=True,
+    own=True,
+)
+FINDINGS = Action(
+    "job.findings", "findings", "f", "Findings", "what is wrong, with evidence and what to do"
+)
+BACK = Action("view.back", "back", "escape", "Back", "to where one came from")
+LEAVE = Action("app.leave", "leave", "q", "Quit", "to where one came from", show=False)
+DETACH = Action(
+    "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False
+)
+LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "what the ranks printed")
+STORY_PAGE = Action("view.story", "story", "e", "Story", "each attempt, and why it failed")
+DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "devices alone, with all figures")
+REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "the job as it was at any moment")
+COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "two jobs' losses on one axis")
+
+
+def bindings(of: Sequence[Action]) -> list[BindingType]:
+    """A screen's bindings."""
+    return [action.binding() for action in of]
+
+
+_KEY_NAMES = {
+    "question_mark": "?",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "escape": "esc",
+    "enter": "enter",
+}
+
+
+def keys_text(action: Action) -> str:
+    """The keys of an action as a person types them."""
+    return "  ".join(_KEY_NAMES.get(key, key) for key in action.keys.split(","))

@@ -1,0 +1,38 @@
+"""What a job printed."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from ddptop.tui.actions.common import bindings
+from ddptop.tui.actions.logs import LOGS
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.title_bar import TitleBar
+
+
+class LogsScreen(MonitorScreen):
+    """What a job printed."""
+
+    BINDINGS = bindings(LOGS)
+
+    def __init__(
+        self, job: str, rank: int | None = None, *, foreign: bool = False, readonly: bool = False
+    ) -> None:
+        super().__init__(readonly=readonly)
+        self.job, self.rank, self.foreign = job, rank, foreign
+        self._title = TitleBar(readonly=readonly)
+        self._keys = KeyBar(LOGS)
+
+    def compose(self) -> ComposeResult:
+        """Title and keys."""
+        yield from (self._title, self._keys)
+
+    def wish(self) -> Wish:
+        """What it shows."""
+        return Wish(job=self.job, foreign=self.foreign, devices=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Bring it up to date."""
+        self._title.show(f"log of {self.job}", self.place(snapshot))

@@ -1,0 +1,36 @@
+"""A job as it was at any moment of its history."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from ddptop.tui.actions.common import bindings
+from ddptop.tui.actions.replay import REPLAY
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.title_bar import TitleBar
+
+
+class ReplayScreen(MonitorScreen):
+    """A job as it was at any moment of its history."""
+
+    BINDINGS = bindings(REPLAY)
+
+    def __init__(self, job: str, *, readonly: bool = False) -> None:
+        super().__init__(readonly=readonly)
+        self.job = job
+        self._title = TitleBar(readonly=readonly)
+        self._keys = KeyBar(REPLAY)
+
+    def compose(self) -> ComposeResult:
+        """Title and keys."""
+        yield from (self._title, self._keys)
+
+    def wish(self) -> Wish:
+        """What it shows."""
+        return Wish(job=self.job, replay=True, devices=False, foreign=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Bring it up to date."""
+        self._title.show(f"replay of {self.job}", self.place(snapshot))

@@ -15,6 +15,7 @@ from typing import ClassVar
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 
 from ddptop.tui import evidence_pages, messages, operations
@@ -66,6 +67,7 @@ class DdptopApp(App[None]):
         tick_s: float | None = TICK_S,
         watched: ForeignJob | None = None,
         readonly: bool = False,
+        opening: Message | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
 
@@ -76,8 +78,11 @@ class DdptopApp(App[None]):
             tick_s: seconds between two looks; None looks only when asked.
             watched: the foreign job to open on.
             readonly: whether everything that does something to a job is refused.
+            opening: the message that opens the first screen, such as CompareWanted; leaving that
+                screen leaves ddptop.
         """
         super().__init__()
+        self._opening = opening
         self._first_job = job if watched is None else watched.name
         self._first_is_foreign = watched is not None
         self._readonly = readonly
@@ -98,6 +103,8 @@ class DdptopApp(App[None]):
         self.push_screen(OverviewScreen(readonly=self._readonly))
         if self._first_job is not None:
             self._open(self._first_job, self._first_is_foreign, is_first=True)
+        if self._opening is not None:
+            self.post_message(self._opening)
         self.collector.wish = self._wish()
         loop = asyncio.get_running_loop()
         self.collector.start(loop)
@@ -188,15 +195,19 @@ class DdptopApp(App[None]):
 
     def on_story_wanted(self, message: messages.StoryWanted) -> None:
         """Show what happened to a job."""
-        self.push_screen(StoryScreen(message.job, readonly=self._readonly))
+        self._show(StoryScreen(message.job, readonly=self._readonly), message)
 
     def on_compare_wanted(self, message: messages.CompareWanted) -> None:
         """Show two jobs beside each other."""
-        self.push_screen(CompareScreen(message.jobs, readonly=self._readonly))
+        self._show(CompareScreen(message.jobs, readonly=self._readonly), message)
 
     def on_replay_wanted(self, message: messages.ReplayWanted) -> None:
         """Show a job as it was."""
-        self.push_screen(ReplayScreen(message.job, readonly=self._readonly))
+        self._show(ReplayScreen(message.job, readonly=self._readonly), message)
+
+    def _show(self, screen: MonitorScreen, wanted: Message) -> None:
+        screen.is_first = wanted is self._opening
+        self.push_screen(screen)
 
     def _refuse(self, what: str) -> bool:
         """Whether this viewer may not do that; it then says so."""

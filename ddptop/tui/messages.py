@@ -170,6 +170,8 @@ class LogsWanted(Message):
     rank: int | None = None
     """Whose lines; None is everyone's."""
     foreign: bool = False
+    attempt: int | None = None
+    """The attempt to begin with; None is the last one."""
 
 
 @dataclass
@@ -192,3 +194,5 @@ class ReplayWanted(Message):
     """A person wants to see a job as it was."""
 
     job: str
+    at: float | None = None
+    """Unix seconds; None is the job's first moment."""

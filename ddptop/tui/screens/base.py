@@ -31,6 +31,8 @@ class MonitorScreen(Screen[None]):
         super().__init__()
         self.readonly = readonly
         """Whether this viewer refuses to do anything to a job."""
+        self.is_first = False
+        """Whether ddptop was opened on it: leaving it then leaves ddptop."""
 
     def place(self, snapshot: Snapshot) -> Line:
         """For the title: where this viewer looks, and when."""
@@ -73,8 +75,11 @@ class MonitorScreen(Screen[None]):
         self.dismiss()
 
     def action_leave(self) -> None:
-        """To where one came from."""
-        self.action_back()
+        """To where one came from, or out of ddptop where it was opened on this screen."""
+        if self.is_first:
+            self.app.exit()
+        else:
+            self.action_back()
 
     def on_screen_resume(self) -> None:
         """Seen again, or for the first time: what is needed has changed."""

@@ -104,7 +104,10 @@ def deviation(value: float | None, values: Iterable[float | None]) -> float | No
     known = [other for other in values if other is not None]
     if value is None or len(known) < 2:
         return None
-    median = statistics.median(known)
+    return _ratio(value, statistics.median(known))
+
+
+def _ratio(value: float, median: float) -> float | None:
     return (value - median) / abs(median) if median else None
 
 
@@ -161,9 +164,10 @@ def deviations(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[i
     outlying: dict[int, set[Figure]] = {rank.rank: set() for rank in ranks}
     for figure, bounds in (_DEVICE_BOUNDS if gpus else _CPU_BOUNDS).items():
         values = {rank.rank: bounds.read(rank) for rank in living}
-        for rank, value in values.items():
-            ratio = deviation(value, values.values())
-            if ratio is not None:
+        known = {rank: value for rank, value in values.items() if value is not None}
+        median = statistics.median(known.values()) if len(known) > 1 else 0.0
+        for rank, value in known.items():
+            if (ratio := _ratio(value, median)) is not None:
                 found[rank][figure] = ratio
         for rank in _far_off(values, bounds):
             outlying[rank].add(figure)

@@ -88,6 +88,7 @@ faults: $(DEV_READY)
 
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py
+	$(BIN)/python screenshots/foreign.py
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -17,15 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in driver belongs to the tests
-
 import psutil
 from ddptop.tui.app import DdptopApp
-from make import SIZE, only, rasterise, without_fonts
-from tests.nvml_stub import StubDriver, StubProcess
+from tests.nvml_stub import GIB, StubDriver, StubProcess
+from world import SIZE, only, press, without_fonts, write  # which puts the tests on the path
 
-HERE = Path(__file__).resolve().parent
-GIB = 1 << 30
 MIB = 1 << 20
 RANKS = 4
 WATCHED_S = 22.0
@@ -98,14 +94,10 @@ async def take(name: str, title: str, *keys: str) -> None:
     app = DdptopApp(readonly=True)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause(3.0)
-        for key in keys:
-            await pilot.press(key)
-            await pilot.pause(0.3)
+        await press(pilot, keys)
         await pilot.pause(WATCHED_S)
         svg = without_fonts(app.export_screenshot(title=title))
-    (HERE / f"{name}.svg").write_text(svg, encoding="utf-8")
-    rasterise(svg, HERE / f"{name}.png")
-    print(f"{name}.svg")
+    write(name, svg)
 
 
 async def take_all() -> None:

@@ -1,0 +1,206 @@
+"""What a person types behind `/`: words, `state:failed`, `gpu:3`, `loss>2`, `!word`, "two words".
+
+All terms must match. A filter that cannot be read hides nothing, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+}
+_FIGURE = re.compile(r"([a-z][\w-]*)(>=|<=|>|<|=)(.*)", re.IGNORECASE | re.DOTALL)
+_FIELD = re.compile(r"([a-z][\w-]*):(.*)", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ%]*)", re.IGNORECASE)
+_SIZES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "bytes": {
+        **_SIZES,
+        **{f"{unit}{tail}": size for unit, size in _SIZES.items() if unit for tail in ("b", "ib")},
+    },
+    "s": {"": 1, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400},
+    "%": {"": 1, "%": 1},
+    "": {"": 1, "k": 1e3, "m": 1e6},
+}
+"""What a number is multiplied by, by the figure's unit and what is written behind the number."""
+
+EXAMPLES = 'words, state:failed, gpu:3, loss>2, util<20, !word, "two words"'
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What can be asked for besides words."""
+
+    fields: tuple[str, ...] = ()
+    """Names that stand before a colon."""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    """Names that are compared with a number, and their unit: "bytes", "s", "%" or ""."""
+    strict: bool = True
+    """Whether another name before a colon is a mistake; in a log it is a word like any other."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a filter looks at of one thing."""
+
+    text: str = ""
+    """Where words are looked for."""
+    fields: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The values of each field; a thing may have several, such as devices."""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """In bytes, seconds and percent; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One condition."""
+
+    value: str
+    name: str = ""
+    """Of a field or figure; "" is a word."""
+    compare: str = ""
+    """Of a figure."""
+    number: float = 0.0
+    negated: bool = False
+
+    def matches(self, facts: Facts, text: str) -> bool:
+        """Whether it holds; a figure that is not known is neither greater nor less.
+
+        Args:
+            facts: of the thing.
+            text: its text in small letters.
+        """
+        if self.compare:
+            known = facts.figures.get(self.name)
+            return known is not None and self.negated is not _COMPARE[self.compare](
+                known, self.number
+            )
+        if self.name:
+            found = any(_is_value(self.value, one) for one in facts.fields.get(self.name, ()))
+        else:
+            found = self.value in text
+        return found is not self.negated
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What was typed, as conditions."""
+
+    text: str = ""
+    terms: tuple[Term, ...] = ()
+    trouble: str | None = None
+    """What is wrong with it, in words; nothing is hidden then."""
+
+    def __bool__(self) -> bool:
+        """Whether it can hide anything."""
+        return bool(self.terms) and self.trouble is None
+
+    def matches(self, facts: Facts) -> bool:
+        """Whether a thing is to be shown."""
+        if not self:
+            return True
+        text = facts.text.casefold()
+        return all(term.matches(facts, text) for term in self.terms)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that must be there, in small letters: what may be marked where it is shown."""
+        return tuple(t.value for t in self.terms if not (t.name or t.compare or t.negated))
+
+
+def _is_value(wanted: str, value: str) -> bool:
+    """`fail` finds `failed`; numbers are compared as a whole, or as a span such as `0-3`."""
+    value = value.casefold()
+    if not value.isdecimal():
+        return value.startswith(wanted)
+    return any(_is_in_span(int(value), part) for part in wanted.split(","))
+
+
+def _is_in_span(number: int, span: str) -> bool:
+    first, dash, last = span.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        return False
+    return int(first) <= number <= int(last or first)
+
+
+class _WrongError(Exception):
+    """What is wrong with a filter, in words."""
+
+
+def parse(text: str, vocabulary: Vocabulary) -> Filter:
+    """Read what was typed; never raises, `Filter.trouble` says what is wrong."""
+    try:
+        terms = tuple(_term(word, quoted, vocabulary) for word, quoted in _split(text))
+    except _WrongError as wrong:
+        return Filter(text, (), str(wrong))
+    return Filter(text, terms)
+
+
+def _split(text: str) -> list[tuple[str, bool]]:
+    """Parts between spaces, and whether each begins with a quote; spaces within quotes stay."""
+    found: list[tuple[str, bool]] = []
+    current, inside, begun, plain = "", False, False, True
+    for char in text:
+        if char == '"':
+            plain = plain and current not in ("", "!")
+            inside, begun = not inside, True
+        elif char.isspace() and not inside:
+            if begun:
+                found.append((current, not plain))
+            current, begun, plain = "", False, True
+        else:
+            current, begun = current + char, True
+    if inside:
+        raise _WrongError(f'the quote before {current.lstrip("!") or "the end"} is not closed: "')
+    if begun:
+        found.append((current, not plain))
+    return found
+
+
+def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
+    negated = text.startswith("!")
+    rest = text[1:] if negated else text
+    if not rest:
+        raise _WrongError('a word is missing behind "!"' if negated else "the quotes are empty")
+    if quoted:
+        return Term(rest.casefold(), negated=negated)
+    if (figure := _FIGURE.fullmatch(rest)) and _is_known(figure[1], vocabulary, vocabulary.figures):
+        return _figure(figure[1].lower(), figure[2], figure[3], negated, vocabulary)
+    if (named := _FIELD.fullmatch(rest)) and _is_known(named[1], vocabulary, vocabulary.fields):
+        name, value = named[1].lower(), named[2].casefold()
+        if not value:
+            raise _WrongError(f"a value is missing: {name}:...")
+        return Term(value, name, negated=negated)
+    return Term(rest.casefold(), negated=negated)
+
+
+def _is_known(name: str, vocabulary: Vocabulary, names: Collection[str]) -> bool:
+    if name.lower() in names:
+        return True
+    if not vocabulary.strict:
+        return False
+    if name.lower() in vocabulary.figures:
+        raise _WrongError(f"{name} is a figure: {name}>2 or {name}<2")
+    if name.lower() in vocabulary.fields:
+        raise _WrongError(f"{name} is no figure: {name}:...")
+    known = ", ".join((*vocabulary.fields, *vocabulary.figures))
+    raise _WrongError(f"there is no {name} here, only {known}")
+
+
+def _figure(name: str, compare: str, value: str, negated: bool, vocabulary: Vocabulary) -> Term:
+    if not value:
+        raise _WrongError(f"a number is missing: {name}{compare}2")
+    number = _NUMBER.fullmatch(value)
+    units = _UNITS[vocabulary.figures[name]]
+    factor = None if number is None else units.get(number[2].lower())
+    if number is None or factor is None:
+        raise _WrongError(f"{value} is no number: {name}{compare}2")
+    return Term(value, name, compare, float(number[1]) * factor, negated)

@@ -1,0 +1,166 @@
+"""The row above the keys in which a filter or a search is typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input
+
+from ddptop.tui.render.text import Line, clip, line, width
+from ddptop.tui.widgets.lines import LinesView
+
+
+class _Says(LinesView):
+    """What stands beside the text: how much is found, or what is wrong."""
+
+    DEFAULT_CSS = "_Says { height: 1; width: auto; }"
+
+    def __init__(self, most_share: float = 1.0) -> None:
+        super().__init__()
+        self._line: Line = ()
+        self._most_share = most_share
+
+    def show(self, said: Line) -> None:
+        """Take as much room as it needs, and no more than its share."""
+        most = int(self.screen.size.width * self._most_share)
+        cells = min(width(said), most)
+        if width(said) > most and said:
+            said = (*said[:-1], (clip(said[-1][0], most - width(said[:-1])), said[-1][1]))
+        if said == self._line:
+            return
+        self._line = said
+        self.styles.width = cells
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        return [self._line]
+
+
+class _Typed(Input):
+    """The text, without a frame."""
+
+    BINDINGS = [
+        Binding("escape", "drop", "Clear", show=False, id="filter.clear"),
+        Binding("down", "keep", "Keep", show=False, id="filter.keep"),
+    ]
+
+    def action_drop(self) -> None:
+        """As if nothing had been typed."""
+        if isinstance(self.parent, FilterBar):
+            self.parent.drop()
+
+    def action_keep(self) -> None:
+        """Back to what is filtered."""
+        if isinstance(self.parent, FilterBar):
+            self.parent.keep()
+
+
+class FilterBar(Horizontal):
+    """Hidden until `open`; enter keeps what was typed, esc clears it.
+
+    Give it a place in the layout just above the keys.
+    """
+
+    DEFAULT_CSS = """
+    FilterBar { height: 1; display: none; background: $panel; }
+    FilterBar > _Typed {
+        width: 1fr; height: 1; border: none; padding: 0; background: $panel;
+        &:focus { border: none; }
+    }
+    FilterBar > _Says { background: $panel; }
+    """
+
+    @dataclass
+    class Changed(Message):
+        """Something else is typed now."""
+
+        bar: FilterBar
+        text: str
+
+    @dataclass
+    class Closed(Message):
+        """The keys are where they were before; `text` is what was kept, "" after esc."""
+
+        bar: FilterBar
+        text: str
+
+    def __init__(self, example: str = "", *, sign: str = "/", id: str | None = None) -> None:
+        """Args: what is shown while nothing is typed, and what stands before the text."""
+        super().__init__(id=id)
+        self._sign = sign
+        self._before = _Says()
+        self._typed = _Typed(placeholder=example, compact=True)
+        self._typed.cursor_blink = False
+        self._after = _Says(0.6)
+        self._focused_before: Widget | None = None
+
+    def compose(self) -> ComposeResult:
+        """A sign, the text, and what is said of it."""
+        yield from (self._before, self._typed, self._after)
+
+    @property
+    def text(self) -> str:
+        """What is typed, or was kept."""
+        return self._typed.value if self.display else ""
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether it has the keys."""
+        return self._typed.has_focus
+
+    def open(self) -> None:
+        """Show it, and type in it."""
+        if not self.is_typing:
+            self._focused_before = self.screen.focused
+        self.display = True
+        self._before.show(line((f" {self._sign} ", "busy")))
+        self._typed.focus()
+
+    def say(self, text: str, *, trouble: bool = False) -> None:
+        """Say at its right end how much is found, or what is wrong."""
+        if self.display:
+            keys = "" if trouble else "   enter keeps, esc clears " if self.is_typing else ""
+            mark = "▲ " if trouble else ""
+            self._after.show(
+                line("  ", (f"{mark}{text}{keys} ", "warn" if trouble else "dim")) if text else ()
+            )
+
+    def keep(self) -> None:
+        """Give the keys back; without a text it hides."""
+        self.display = bool(self._typed.value)
+        self._give_back()
+
+    def drop(self) -> bool:
+        """Forget what was typed, and hide; says whether there was anything to forget."""
+        if not self.display:
+            return False
+        had_keys = self.is_typing
+        with self._typed.prevent(Input.Changed):
+            self._typed.value = ""
+        self.display = False
+        self._after.show(())
+        self.post_message(self.Changed(self, ""))
+        if had_keys:
+            self._give_back()
+        return True
+
+    def _give_back(self) -> None:
+        if self._focused_before is not None and self._focused_before.is_attached:
+            self._focused_before.focus()
+        self.post_message(self.Closed(self, self.text))
+
+    @on(Input.Changed)
+    def _typing(self, event: Input.Changed) -> None:
+        event.stop()
+        self.post_message(self.Changed(self, event.value))
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.keep()

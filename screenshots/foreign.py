@@ -19,8 +19,7 @@ from pathlib import Path
 
 import psutil
 from ddptop.tui.app import DdptopApp
-from tests.nvml_stub import GIB, StubDriver, StubProcess
-from world import SIZE, only, press, without_fonts, write  # which puts the tests on the path
+from world import GIB, SIZE, StubDriver, StubProcess, only, press, without_fonts, write
 
 MIB = 1 << 20
 RANKS = 4

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 from textual.binding import Binding, BindingType
 
-from ddptop.tui.actions.common import Action, bindings, keys_text
+from ddptop.tui.actions.common import (
+    EVERYWHERE,
+    MOVING,
+    Action,
+    bindings,
+    key_text,
+    keys_text,
+    moving,
+)
 from ddptop.tui.actions.compare import COMPARE
 from ddptop.tui.actions.devices import DEVICES
 from ddptop.tui.actions.job import JOB
@@ -31,19 +39,36 @@ ALL: dict[str, tuple[Action, ...]] = {
 }
 """By screen, in words, in the order of the help."""
 
+PLACES: dict[str, str] = {
+    "OverviewScreen": "all jobs",
+    "JobScreen": "a job",
+    "RankScreen": "a rank",
+    "DevicesScreen": "devices",
+    "LogsScreen": "logs",
+    "StoryScreen": "a job's story",
+    "CompareScreen": "two jobs compared",
+    "ReplayScreen": "replay",
+}
+"""The screen of each class."""
+
 __all__ = [
     "ALL",
     "COMPARE",
     "DEVICES",
+    "EVERYWHERE",
     "JOB",
     "LOGS",
+    "MOVING",
     "OVERVIEW",
+    "PLACES",
     "RANK",
     "REPLAY",
     "STORY",
     "Action",
     "bindings",
+    "key_text",
     "keys_text",
+    "moving",
     "palette_actions",
 ]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from textual.binding import Binding, BindingType
+from textual.keys import format_key
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,14 @@ class Action:
         )
 
 
-HELP = Action("app.help", "app.help", "question_mark", "Help", "keys and words", key_display="?")
+HELP = Action(
+    "app.help",
+    "app.help",
+    "question_mark,f1",
+    "Help",
+    "what is under the cursor, then keys and words",
+    key_display="?",
+)
 LAUNCH = Action(
     "job.launch", "launch", "n", "Launch", "fill in a form and launch a job", changes=True
 )
@@ -95,6 +103,47 @@ DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "devices alone,
 REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "the job as it was at any moment")
 COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "two jobs' losses on one axis")
 
+PALETTE = Action(
+    "app.palette",
+    "app.command_palette",
+    "ctrl+p",
+    "Commands",
+    "find any command by its name; themes as well",
+    show=False,
+)
+EXIT = Action(
+    "app.exit", "app.quit", "ctrl+q", "Exit", "leave ddptop from anywhere; jobs go on", show=False
+)
+
+EVERYWHERE: tuple[Action, ...] = (PALETTE, EXIT)
+"""On every screen, whatever lies on top."""
+
+MOVING: tuple[Action, ...] = (
+    Action("move.up", "move(-1)", "up,k", "Up", "up a line", show=False),
+    Action("move.down", "move(1)", "down,j", "Down", "down a line", show=False),
+    Action("move.page_up", "page(-1)", "pageup", "Page up", "up a page", show=False),
+    Action("move.page_down", "page(1)", "pagedown", "Page down", "down a page", show=False),
+    Action("move.half_up", "half(-1)", "ctrl+u", "Half up", "up half a page", show=False),
+    Action("move.half_down", "half(1)", "ctrl+d", "Half down", "down half a page", show=False),
+    Action("move.first", "move(-1000000)", "home,g", "First", "to the first line", show=False),
+    Action("move.last", "move(1000000)", "end,G", "Last", "to the last line", show=False),
+    Action("move.choose", "choose", "enter", "Choose", "open what is under the cursor", show=False),
+)
+"""Of whatever has a cursor or scrolls."""
+
+
+def moving(actions: Mapping[str, str]) -> list[BindingType]:
+    """The bindings of MOVING for a widget whose methods have other names.
+
+    Args:
+        actions: the widget's action by id, such as `{"move.up": "scroll_up"}`; others are left out.
+    """
+    return [
+        replace(action, action=actions[action.id]).binding()
+        for action in MOVING
+        if action.id in actions
+    ]
+
 
 def bindings(of: Sequence[Action]) -> list[BindingType]:
     """A screen's bindings."""
@@ -102,17 +151,25 @@ def bindings(of: Sequence[Action]) -> list[BindingType]:
 
 
 _KEY_NAMES = {
-    "question_mark": "?",
-    "plus": "+",
-    "equals_sign": "=",
-    "minus": "-",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
     "escape": "esc",
     "enter": "enter",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "space": "space",
 }
+
+
+def key_text(key: str) -> str:
+    """A key by Textual's name as a person types it: `question_mark` is `?`."""
+    modifiers, plus, last = key.rpartition("+")
+    name = _KEY_NAMES.get(last) or format_key(last)
+    return f"{modifiers}{plus}{name}"
 
 
 def keys_text(action: Action) -> str:
     """The keys of an action as a person types them."""
-    return "  ".join(_KEY_NAMES.get(key, key) for key in action.keys.split(","))
+    return "  ".join(key_text(key) for key in action.keys.split(","))

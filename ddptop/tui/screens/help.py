@@ -74,7 +74,7 @@ class HelpScreen(ModalScreen[None]):
     """
 
     BINDINGS = [
-        Binding("q,escape,question_mark", "dismiss", "Close", id="help.close"),
+        Binding("q,escape,question_mark,f1", "dismiss", "Close", id="help.close"),
         Binding("j", "scroll(1)", show=False),
         Binding("k", "scroll(-1)", show=False),
     ]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import events
-from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.render.columns import Column, fit_columns, row_line
 from ddptop.tui.render.text import Line, Span, line, rule
 from ddptop.tui.widgets.lines import LinesView
@@ -20,15 +20,7 @@ HEAD_LINES = 2
 class Table(LinesView, can_focus=True):
     """Rows with a cursor. Its own scrolling: the title says which rows are shown."""
 
-    BINDINGS = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="table.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="table.down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="table.page_up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="table.page_down"),
-        Binding("home,g", "move(-1000000)", "First", show=False, id="table.first"),
-        Binding("end,G", "move(1000000)", "Last", show=False, id="table.last"),
-        Binding("enter", "choose", "Choose", show=False, id="table.choose"),
-    ]
+    BINDINGS = bindings(MOVING)
 
     @dataclass
     class Moved(Message):
@@ -100,6 +92,10 @@ class Table(LinesView, can_focus=True):
     def action_page(self, pages: int) -> None:
         """Move the cursor by what is visible."""
         self.action_move(pages * max(1, self.size.height - HEAD_LINES))
+
+    def action_half(self, pages: int) -> None:
+        """Move the cursor by half of what is visible."""
+        self.action_move(pages * max(1, (self.size.height - HEAD_LINES) // 2))
 
     def action_choose(self) -> None:
         """Choose the row under the cursor."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from ddptop.tui.render.text import Line, Span, fit, pad
+from ddptop.tui.render.text import Line, Span, fit, pad, width
 
 GAP = 1
 """Cells between two columns."""
+
+Cell: TypeAlias = Span | Line
+"""What stands in one column of one row: one text, or several styles beside each other."""
+
+Row: TypeAlias = Mapping[str, Cell]
+"""By column."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,30 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int
     return [(column, column.width + more[column]) for column in chosen]
 
 
-def row_line(row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int) -> Line:
+def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
     """One row in exactly `width` cells; a column that the row lacks stays empty."""
     spans: list[Span] = [(" ", "")]
     for column, cells in layout:
-        text, style = row.get(column.key, ("", ""))
-        spans += [(pad(text, cells, column.align), style), (" " * GAP, "")]
+        spans += [*cell_line(row.get(column.key, ("", "")), cells, column.align), (" " * GAP, "")]
     return fit(tuple(spans), width)
+
+
+def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
+    """What stands in a column, cut or filled to exactly `cells`."""
+    if not cell:
+        return ((" " * cells, ""),)
+    first = cell[0]
+    if isinstance(first, str):  # one span
+        return ((pad(first, cells, align), str(cell[1])),)
+    spans: Line = tuple(span for span in cell if isinstance(span, tuple))
+    space = cells - width(spans)
+    if align == ">" and space > 0:
+        return ((" " * space, ""), *spans)
+    return fit(spans, cells)
+
+
+def plain_cell(cell: Cell) -> str:
+    """The text of a cell."""
+    if cell and isinstance(cell[0], str):
+        return cell[0]
+    return "".join(span[0] for span in cell if isinstance(span, tuple))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ddptop.rank_words import is_rank_too, parts_text
-from ddptop.tui.render.columns import Column
+from ddptop.tui.render.columns import Column, Row, plain_cell
 from ddptop.tui.render.launched import (
     launcher_line,
     launcher_name,
@@ -15,7 +15,7 @@ from ddptop.tui.render.launched import (
     waiting_text,
 )
 from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
-from ddptop.tui.render.text import Line, Span, line
+from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
@@ -111,13 +111,12 @@ class RankTable(Table):
         detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 
-    def line_of(
-        self, key: str, row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int
-    ) -> Line:
+    def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
         """The launcher's row begins with its name, and its figures stand where there is room."""
         if key != LAUNCHER_ROW or self._launcher is None:
             return super().line_of(key, row, layout, width)
-        return launcher_line(row["launcher"][0], self._launcher, row["state"], layout, width)
+        state = launcher_state(self._launcher)
+        return launcher_line(plain_cell(row["launcher"]), self._launcher, state, layout, width)
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""

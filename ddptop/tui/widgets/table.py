@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual import events
 from textual.message import Message
 
 from ddptop.tui.actions import MOVING, bindings
-from ddptop.tui.render.columns import Column, fit_columns, row_line
+from ddptop.tui.render.columns import GAP, Column, Row, fit_columns, row_line
 from ddptop.tui.render.text import Line, Span, line, rule
 from ddptop.tui.widgets.lines import LinesView
 
@@ -35,6 +35,10 @@ class Table(LinesView, can_focus=True):
             return self.table
 
     @dataclass
+    class HeadPicked(Moved):
+        """A click on a column's name; `key` is the column's."""
+
+    @dataclass
     class Chosen(Moved):
         """Enter, or a click on the row under the cursor."""
 
@@ -48,20 +52,22 @@ class Table(LinesView, can_focus=True):
     ) -> None:
         super().__init__(id=id)
         self._columns = columns
-        self._rows: list[tuple[str, Mapping[str, Span]]] = []
+        self._rows: list[tuple[str, Row]] = []
         self._top = 0
         self.title = title
         self.note: Line = ()
         self.empty = empty
         """What to say, and to do, when there is no row."""
         self.cursor_key: str | None = None
+        self.sorted_by = ""
+        """The column that the rows are in order of, where one is to be marked."""
 
     @property
     def _index(self) -> int:
         keys = [key for key, _ in self._rows]
         return keys.index(self.cursor_key) if self.cursor_key in keys else 0
 
-    def set_rows(self, rows: Sequence[tuple[str, Mapping[str, Span]]], note: Line = ()) -> None:
+    def set_rows(self, rows: Sequence[tuple[str, Row]], note: Line = ()) -> None:
         """Replace the rows; the cursor stays on its key, or on its place when that is gone."""
         place = self._index
         self._rows = list(rows)
@@ -110,9 +116,7 @@ class Table(LinesView, can_focus=True):
         """A line below the rows that is always visible; empty takes no room."""
         return ()
 
-    def line_of(
-        self, key: str, row: Mapping[str, Span], layout: Sequence[tuple[Column, int]], width: int
-    ) -> Line:
+    def line_of(self, key: str, row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line:
         """One row in exactly `width` cells."""
         return row_line(row, layout, width)
 
@@ -135,10 +139,13 @@ class Table(LinesView, can_focus=True):
         if not self._rows:
             lines += [(), *[line(("  " + text, "dim")) for text in self.empty.splitlines()]]
             return [*lines[: height - 2], (), foot] if foot else lines
-        lines.append(row_line({c.key: (c.title, "dim") for c, _ in layout}, layout, width))
+        lines.append(row_line({c.key: self._head(c) for c, _ in layout}, layout, width))
         shown = self._rows[self._top : self._top + visible]
         lines += [self.line_of(key, row, layout, width) for key, row in shown]
         return [*lines, *[()] * (visible - len(shown)), foot] if foot else lines
+
+    def _head(self, column: Column) -> Span:
+        return column.title, "title" if column.key == self.sorted_by else "dim"
 
     def cursor_line(self) -> int | None:
         """The row under the cursor, while it is visible."""
@@ -146,6 +153,8 @@ class Table(LinesView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """A click moves the cursor; on the cursor it chooses."""
+        if event.y == HEAD_LINES - 1 and self._rows:
+            self._pick_head(event.x)
         index = self._top + event.y - HEAD_LINES
         below = event.y >= self.size.height - bool(self.foot(self.size.width))
         if event.y < HEAD_LINES or below or index >= len(self._rows):
@@ -154,6 +163,14 @@ class Table(LinesView, can_focus=True):
             self.action_choose()
         else:
             self.move_to(self._rows[index][0])
+
+    def _pick_head(self, x: int) -> None:
+        start = 1
+        for column, cells in fit_columns(self._columns, self.size.width - 1):
+            if start <= x < start + cells:
+                self.post_message(self.HeadPicked(self, column.key))
+                return
+            start += cells + GAP
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel moves the cursor."""

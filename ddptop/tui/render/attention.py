@@ -1,0 +1,283 @@
+"""Which job needs a person first, and why, in one sentence. Pure.
+
+The order, by `Need`: failed and not looked at yet, hung, lost and not looked at yet, errors,
+warnings, a rank that lies far off, and only then what is well: running, starting, queued, ended.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.findings import alerts_of
+from ddptop.tui.render.foreign import GONE
+from ddptop.tui.render.launched import waiting_text
+from ddptop.tui.render.panels import elapsed_s
+from ddptop.tui.render.uneven import UNEVEN
+from ddptop_runner.balance.imbalance import deviations
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Cause, NodeSnapshot, RankSample
+from ddptop_runner.registry import RECENT_S, AnyJob
+from ddptop_runner.spans import name_ranks
+
+SETBACK_SHOWN_S = 300.0
+"""After a restart its cause is told for this long."""
+
+LASTING_S = 2.0
+"""What a rank does besides steps is told once it has lasted so long."""
+
+DATA_SHARE = 0.5
+"""Of what a slow rank takes longer: as much must be waiting for data to be its reason."""
+
+
+class Need(enum.IntEnum):
+    """How much a job needs a person; the first come first."""
+
+    FAILED = 0
+    HUNG = 1
+    LOST = 2
+    ERROR = 3
+    WARNING = 4
+    UNEVEN = 5
+    RUNNING = 6
+    STARTING = 7
+    QUEUED = 8
+    ENDED = 9
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is to be said of a job."""
+
+    need: Need
+    sentence: str
+    style: str = "dim"
+    since: dt.datetime | None = None
+    """Since when that is so, where it matters."""
+
+
+Seen = Collection[tuple[str, dt.datetime | None]]
+"""Jobs that have been looked at since they ended, with when they did."""
+
+
+def seen_key(view: AnyJob) -> tuple[str, dt.datetime | None]:
+    """What is remembered of an ended job that was looked at: a later failure counts anew."""
+    return view.job, view.ended_at
+
+
+def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
+    """What a job needs.
+
+    Args:
+        view: the job.
+        now: for what has passed.
+        seen: ended jobs that were looked at.
+    """
+    if not view.is_live:
+        return _ended(view, now, seen)
+    snapshot = view.snapshot
+    if view.state == "hung":
+        return Attention(Need.HUNG, _hung(snapshot, now), "bad")
+    if snapshot is None:
+        return Attention(Need.STARTING, "starts: its processes are coming up")
+    if view.state == "queued":
+        waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
+        return Attention(Need.QUEUED, waits or "waits until its GPUs are free")
+    return _alarm(view, now) or _trouble(view, snapshot, now) or _well(view, snapshot, now)
+
+
+# --- what has ended -------------------------------------------------------------------------------
+
+
+def _ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Attention:
+    snapshot, state, ended = view.snapshot, view.state, view.ended_at
+    ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
+    ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
+    if isinstance(view, ForeignView):
+        how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
+        return Attention(Need.ENDED, f"{ago}: {how}" if ago else how)
+    is_new = ago_s is not None and ago_s < RECENT_S and seen_key(view) not in seen
+    if state == "failed":
+        cause = None if snapshot is None else snapshot.cause
+        text = short_cause(cause) if cause is not None else _exit(snapshot)
+        return Attention(Need.FAILED, text, "bad") if is_new else Attention(Need.ENDED, text)
+    if state == "lost":
+        text = "its processes are gone without a word"
+        text += f"; last heard of {ago}" if ago else ""
+        return Attention(Need.LOST, text, "bad") if is_new else Attention(Need.ENDED, text)
+    parts = []
+    if snapshot is not None and snapshot.step is not None:
+        parts.append(f"after {units.plural(snapshot.step, 'step')}")
+    if (lasted_s := elapsed_s(view, now)) is not None:
+        parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
+    return Attention(Need.ENDED, f"{ago}, {', '.join(parts)}" if parts and ago else ago or state)
+
+
+def _exit(snapshot: NodeSnapshot | None) -> str:
+    if snapshot is None or snapshot.exit_code is None:
+        return "why is not known; l: what it wrote"
+    return f"exit status {snapshot.exit_code}; l: what it wrote"
+
+
+_WHO = re.compile(r"(Rank \d+|The command) \(pid \d+\) ")
+_AT = re.compile(r" \(at .*", re.DOTALL)
+
+
+def short_cause(cause: Cause) -> str:
+    """A cause for one row: `rank 1: ValueError: bad at train.py:10`."""
+    text = cause.summary.strip()
+    who = _WHO.match(text)
+    name = "" if cause.rank is None else f"rank {cause.rank}"
+    if who is not None:
+        name = who[1].lower()
+        text = text[who.end() :]
+    if cause.exception is None:
+        if cause.kind == "hang":
+            text = text.removeprefix("The job hung: ")
+        return f"{name} {text}" if who is not None else f"{name}: {text}" if name else text
+    raised = re.search(
+        rf"(?:^|\. )((?:[\w.]+\.)?{re.escape(cause.exception)}\b.*)", text, re.DOTALL
+    )
+    text = " ".join(_AT.sub("", raised[1] if raised else text).split())
+    where = "" if cause.place is None else f" at {brief_place(cause.place)}"
+    return f"{name}: {text}{where}" if name else f"{text}{where}"
+
+
+def brief_place(place: str) -> str:
+    """`/home/a/train.py:81 in step` as `train.py:81`."""
+    return place.partition(" in ")[0].rpartition("/")[2]
+
+
+# --- what is wrong --------------------------------------------------------------------------------
+
+
+def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
+    hung = [] if snapshot is None else [rank for rank in snapshot.ranks if rank.state == "hung"]
+    if not hung:
+        return "no rank makes progress"
+    last = [rank.last_progress_at for rank in hung if rank.last_progress_at is not None]
+    places = {rank.stands_at for rank in hung if rank.stands_at is not None}
+    where = f" at {brief_place(places.pop())}" if len(places) == 1 else ""
+    if not where and all(rank.phase == "collective" for rank in hung):
+        where = " in a collective"
+    since = f" for {units.brief_duration((now - max(last)).total_seconds())}" if last else ""
+    verb = "is" if len(hung) == 1 else "are"
+    return f"{name_ranks([rank.rank for rank in hung])} {verb} hung{where}{since}"
+
+
+def _alarm(view: AnyJob, now: dt.datetime) -> Attention | None:
+    """The worst alert, and how many more there are."""
+    alerts = [one for one in alerts_of(view) if one.severity in ("error", "warning")]
+    if not alerts:
+        return None
+    first = alerts[0]
+    for_ = units.brief_duration((now - first.since).total_seconds())
+    more = f"; {len(alerts) - 1} more" if len(alerts) > 1 else ""
+    symbol, style = words.severity(first.severity)
+    need = Need.ERROR if first.severity == "error" else Need.WARNING
+    return Attention(need, f"{symbol} {first.message}, for {for_}{more}", style, first.since)
+
+
+def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention | None:
+    """What no alert tells: restarts, old figures, no guardian, ranks that lie far off."""
+    if view.state == "restarting":
+        cause = snapshot.cause or snapshot.previous_cause
+        why = f": {short_cause(cause)}" if cause is not None else ""
+        return Attention(Need.WARNING, f"starts again{why}", "warn")
+    if stale := words.age_words(view.snapshot_age_s or 0.0):
+        return Attention(Need.WARNING, f"▲ {stale}: nothing is heard of it", "warn")
+    if view.guarded is False and not isinstance(view, ForeignView):
+        return Attention(Need.WARNING, "▲ its guardian was killed: nothing restarts it", "warn")
+    began = snapshot.attempt_started_at
+    if snapshot.previous_cause is not None and began is not None:
+        ago_s = (now - began).total_seconds()
+        if ago_s < SETBACK_SHOWN_S:
+            text = f"▲ began again {units.brief_duration(ago_s)} ago"
+            cause_text = short_cause(snapshot.previous_cause)
+            return Attention(Need.WARNING, f"{text}: {cause_text}", "warn")
+    if view.is_live and (slow := straggler(snapshot)):
+        return Attention(Need.UNEVEN, f"▲ {slow}", "warn")
+    return None
+
+
+def straggler(snapshot: NodeSnapshot) -> str:
+    """The rank that takes longest for a step, and by how much; empty where all are alike."""
+    ratio = snapshot.imbalance.step_time
+    if ratio is None or ratio < UNEVEN:
+        return ""
+    apart = deviations(snapshot.ranks, snapshot.gpus)
+    slow = [
+        (apart[rank.rank].step_time or 0.0, rank)
+        for rank in snapshot.ranks
+        if "step_time" in apart[rank.rank].outliers and (apart[rank.rank].step_time or 0.0) > 0
+    ]
+    if not slow:
+        return ""
+    most, rank = max(slow, key=lambda one: one[0])
+    others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+    why = ": waits for data" if _waits_for_data(rank, most) else ""
+    return f"rank {rank.rank}{others} {100 * most:.0f} % slower{why}"
+
+
+def _waits_for_data(rank: RankSample, ratio: float) -> bool:
+    if rank.data_wait_s is None or rank.step_time_s is None:
+        return False
+    longer_s = rank.step_time_s * ratio / (1 + ratio)
+    return rank.data_wait_s >= DATA_SHARE * longer_s
+
+
+# --- what is well ---------------------------------------------------------------------------------
+
+_DOES = {
+    "compile": "compiles",
+    "evaluation": "evaluates",
+    "checkpoint": "saves",
+    "data": "waits for data",
+    "end": "ends",
+}
+
+
+def _well(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention:
+    if view.state == "stopping" or (isinstance(view, ForeignView) and view.stopping):
+        sent = view.stopping if isinstance(view, ForeignView) else None
+        return Attention(Need.RUNNING, sent or "is being stopped", "warn")
+    if view.state == "starting":
+        return Attention(Need.STARTING, _starting(view, snapshot))
+    if view.on_other_host:
+        return Attention(Need.RUNNING, f"runs on {view.host}: not checked from here")
+    if waiting := waiting_text(view, snapshot):
+        return Attention(Need.RUNNING, waiting)
+    quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
+    if quiet is not None:
+        return Attention(Need.RUNNING, quiet)
+    if isinstance(view, ForeignView):
+        return Attention(Need.RUNNING, "nothing wrong to be seen from outside")
+    if snapshot.step is None:
+        return Attention(Need.RUNNING, "runs; no step was seen yet")
+    doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
+    does = doing.pop() if len(doing) == 1 else None
+    return Attention(Need.RUNNING, f"all well: {does}" if does else "all well")
+
+
+def _doing(rank: RankSample, now: dt.datetime) -> str | None:
+    if rank.phase is None or rank.phase_since is None:
+        return None
+    lasting = (now - rank.phase_since).total_seconds() >= LASTING_S
+    return _DOES.get(rank.phase) if lasting else None
+
+
+def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
+    if waiting := waiting_text(view, snapshot):
+        return waiting
+    up = sum(rank.pid is not None for rank in snapshot.ranks)
+    world = snapshot.world_size or view.world_size
+    if not up or world is None:
+        return "starts: no rank is up yet"
+    if up < world:
+        return f"starts: {up} of {world} ranks are up"
+    compiles = sum(rank.phase == "compile" for rank in snapshot.ranks)
+    return "starts: compiles" if compiles else "starts: all ranks are up, no step yet"

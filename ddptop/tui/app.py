@@ -319,7 +319,7 @@ class DdptopApp(App[None]):
         """Show what was kept at the last failure or hang."""
         if isinstance(view := message.view, JobView):
             screen = SectionsScreen(f"evidence of {view.job}", "taken before any signal was sent")
-            self._read_into(screen, lambda: evidence_pages.read(view))
+            self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 
     def _read_into(self, screen: SectionsScreen, read: Callable[[], list[tuple[str, str]]]) -> None:
         self.push_screen(screen)

@@ -206,7 +206,7 @@ class Collector:
         if wish.rank is not None:
             more["rank"] = self._ranks.read(view, wish.rank, now_s)
         if wish.story:
-            more["story"] = self._stories.read(view)
+            more["story"] = self._stories.read(view, wish.story_attempt)
         if wish.replay:
             more["replay"] = self._replays.read(view, wish.replay_at)
         return more

@@ -25,22 +25,34 @@ def folders(view: JobView) -> list[Path]:
     return sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def read(view: JobView) -> list[tuple[str, str]]:
-    """(heading, text) of each file of the last failure, then what else was kept, by name.
+def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
+    """(heading, text) of each file of a failure, then what else was kept, by name.
+
+    Args:
+        view: the job.
+        attempt: whose failure; None is the last one.
 
     Raises:
         DdptopError: when nothing was kept.
     """
     kept = folders(view)
-    if not kept:
+    if attempt is not None:
+        kept.sort(key=lambda path: not path.name.startswith(f"attempt-{attempt}-"))
+    if not kept or (attempt is not None and not kept[0].name.startswith(f"attempt-{attempt}-")):
+        whose = view.job if attempt is None else f"attempt {attempt} of {view.job}"
         raise DdptopError(
-            f"{view.job} has no evidence", "it is kept when a rank fails or the job hangs"
+            f"{whose} has no evidence", "it is kept when a rank fails or the job hangs"
         )
     last, *others = kept
     sections = [(f"{last.name}, in {last}", _listing(last))]
     sections += [(path.name, _text(path)) for path in _files(last)]
     if others:
-        sections.append(("kept before", "\n".join(str(path) for path in others)))
+        sections.append(
+            (
+                "kept before" if attempt is None else "also kept",
+                "\n".join(str(path) for path in others),
+            )
+        )
     return sections
 
 

@@ -138,6 +138,8 @@ class EvidenceWanted(Message):
     """A person wants to read what was kept at a failure or hang."""
 
     view: AnyJob
+    attempt: int | None = None
+    """Of this attempt; None is the last one of which something was kept."""
 
 
 @dataclass

@@ -91,6 +91,8 @@ class Wish:
     """How far back the devices' histories go that are shown; None: none are."""
     story: bool = False
     """Whether every attempt of `job` is told."""
+    story_attempt: int | None = None
+    """The attempt whose last words are wanted; None is the last one."""
     compare: tuple[str, ...] = ()
     """Jobs whose losses are shown on one axis."""
     replay: bool = False

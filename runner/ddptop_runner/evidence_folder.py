@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.clock import utc_now
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.kernel_log import KernelLine
 from ddptop_runner.log_end import log_end
-from ddptop_runner.model import LAUNCHER, Cause
+from ddptop_runner.model import LAUNCHER, Cause, encode
 from ddptop_runner.paths import RunFolder, owner_name
 
 KEEP_TIMEOUT_S = 5.0
@@ -28,6 +30,7 @@ PROC = Path("/proc")
 PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
 """Of each living rank; `stack`, the kernel's, is for root alone."""
 SUMMARY = "summary.txt"
+CAUSE = "cause.json"
 
 _GUIDE = {
     "stacks-rank-*.txt": "where each rank stood in Python, for ranks that still lived",
@@ -156,6 +159,20 @@ def summarise(cause: Cause) -> None:
         *found,
     ]
     _put(target / SUMMARY, "\n".join(lines) + "\n")
+
+
+def keep_cause(cause: Cause) -> None:
+    """Put the whole cause into its evidence folder, for who asks later about this attempt."""
+    if cause.evidence is not None and (target := Path(cause.evidence)).is_dir():
+        _put(target / CAUSE, encode(cause))
+
+
+def kept_cause(folder: Path) -> Cause | None:
+    """The cause that an evidence folder proves; None where none was kept."""
+    try:
+        return msgspec.json.decode((folder / CAUSE).read_bytes(), type=Cause)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _put(path: Path, content: bytes | str) -> None:

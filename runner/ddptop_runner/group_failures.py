@@ -332,9 +332,11 @@ class FailureHandling(MetRanks):
         self.tell_checkpoint(at_once=True)
         lost = self.checkpoints.work_lost(self.attempt, self.table.most_steps(), lived_s)
         summary = " ".join(filter(None, [cause.summary, lost.in_words()]))
-        return msgspec.structs.replace(
+        told = msgspec.structs.replace(
             cause, summary=summary, work_lost_steps=lost.steps, work_lost_s=lost.seconds
         )
+        evidence_folder.keep_cause(told)
+        return told
 
     def _doubt_checkpoint(self, bad: BadLoss) -> str:
         """Says so where the last checkpoint was saved after the loss had gone bad."""

@@ -255,6 +255,11 @@ _CARETS = re.compile(r"^(\[rank\d+\]:)?[\s^~]*$")
 """An empty line, or one of a traceback that only points at the line above."""
 
 
+def pointing_only(text: str) -> bool:
+    """Whether a line of a log is empty, or only points at the line above."""
+    return _CARETS.fullmatch(text) is not None
+
+
 def short_name(name: str | None) -> str:
     """`NVIDIA H100 80GB HBM3` as `H100 80GB HBM3`."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")

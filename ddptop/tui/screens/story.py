@@ -2,35 +2,211 @@
 
 from __future__ import annotations
 
+from textual import on
 from textual.app import ComposeResult
+from textual.containers import Vertical
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.story import STORY
-from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.attempts import Attempt
+from ddptop.tui.messages import (
+    EvidenceWanted,
+    LogsWanted,
+    ReplayWanted,
+    SectionsWanted,
+    WishChanged,
+)
+from ddptop.tui.render.filter import Vocabulary, parse
+from ddptop.tui.render.story import headline
+from ddptop.tui.render.told import told_sections
+from ddptop.tui.render.units import plural
+from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
+from ddptop.tui.widgets.attempts_table import AttemptsTable
+from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.tui.widgets.told_table import ToldTable
+from ddptop.tui.widgets.why_panel import WhyPanel
+
+VOCABULARY = Vocabulary(fields=("event", "rank"))
+MOST_SHARE = 0.3
+"""The attempts take at most this much of the height."""
+WHY_SHARE = 0.5
+"""And why the chosen one ended, where it lies above its events, this much of the rest."""
 
 
-class StoryScreen(MonitorScreen):
-    """What happened to a job, attempt by attempt."""
+class StoryScreen(JobCommands):
+    """A list of attempts; of the chosen one why it ended, and its events."""
 
     BINDINGS = bindings(STORY)
 
     def __init__(self, job: str, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
         self.job = job
-        self._title = TitleBar(readonly=readonly)
+        """The job's name."""
+        self._title = TitleBar(job, readonly=readonly)
+        self._attempts = AttemptsTable()
+        self._why = WhyPanel()
+        self._told = ToldTable()
+        self._filter = FilterBar("words, event:alert, rank:3, !word")
         self._keys = KeyBar(STORY)
+        self._heights: tuple[int, int | None] = (0, None)
 
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """Attempts, why, events."""
+        yield from (self._title, self._attempts)
+        with Vertical(id="attempt"):
+            yield from (self._why, self._told)
+        yield from (self._filter, self._keys)
+
+    def on_mount(self) -> None:
+        """The attempts have the keys."""
+        self._attempts.focus()
+
+    @property
+    def detail(self) -> JobDetail | None:
+        """The latest look at the job."""
+        if self.snapshot is None or self.snapshot.wish.job != self.job:
+            return None
+        return self.snapshot.detail
 
     def wish(self) -> Wish:
-        """What it shows."""
-        return Wish(job=self.job, story=True, devices=False, foreign=False)
+        """The whole story, and the last words of the chosen attempt."""
+        chosen = self._attempts.chosen
+        return Wish(
+            job=self.job,
+            story=True,
+            story_attempt=None if chosen is None else chosen.number,
+            devices=False,
+            foreign=False,
+            chart_columns=2,
+        )
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring it up to date."""
-        self._title.show(f"story of {self.job}", self.place(snapshot))
+        right = self.place(snapshot)
+        if snapshot.wish.job != self.job or not snapshot.wish.story:
+            return
+        if snapshot.detail is None or snapshot.story is None:
+            self._title.show(f"{self.job} is not there any more", right)
+            self._keys.show(None, readonly=self.readonly)
+            return
+        view, story = snapshot.detail.view, snapshot.story
+        about = f"story: {headline(story.attempts, view.state)}"
+        self._title.show(self.job, right, story.trouble or about)
+        self._attempts.show(story.attempts, view.state, snapshot.taken_at)
+        self._keys.show(view.is_live, readonly=self.readonly)
+        self._show_chosen()
+
+    def _show_chosen(self) -> None:
+        """Why the chosen attempt ended, and its events."""
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.detail is None or snapshot.story is None:
+            return
+        chosen, state = self._attempts.chosen, snapshot.detail.view.state
+        tail = snapshot.story.tail
+        self._why.show(
+            *(chosen, state, tail, snapshot.taken_at),
+            is_last=chosen is None or chosen is snapshot.story.attempts[0],
+        )
+        filtered = parse(self._filter.text, VOCABULARY)
+        left = self._told.show(chosen, filtered)
+        self._filter.say(
+            filtered.trouble or plural(left, "event"), trouble=filtered.trouble is not None
+        )
+        self._fit()
+
+    def _fit(self) -> None:
+        """Give the attempts and the words the rows that they need, up to a share."""
+        rest = self.size.height - 2
+        top = min(self._attempts.rows_wanted(), max(4, int(rest * MOST_SHARE)))
+        beside = self.has_class("-wide")
+        why = None
+        if not beside:
+            most = max(3, int((rest - top) * WHY_SHARE))
+            why = len(self._why.lines_of(max(20, self.size.width), most))
+        if (top, why) == self._heights:
+            return
+        self._heights = (top, why)
+        self._attempts.styles.height = top
+        self._why.styles.height = "100%" if why is None else why
+
+    def on_resize(self) -> None:
+        """Another size has room for other rows."""
+        self.call_after_refresh(self._fit)
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    @on(Table.Moved, "#attempts")
+    def _attempt_chosen(self) -> None:
+        self._show_chosen()
+        self.post_message(WishChanged())
+
+    @on(Table.Chosen, "#attempts")
+    def _attempt_entered(self) -> None:
+        self.action_evidence()
+
+    @on(Table.Chosen, "#told")
+    def _event_entered(self) -> None:
+        told, attempt = self._told.chosen, self._told.attempt
+        if told is not None and attempt is not None:
+            title = f"{self.job}, attempt {attempt.number}"
+            hint = plural(len(told.events), "event")
+            sections = told_sections(told, attempt.started_at)
+            self.post_message(SectionsWanted(title, hint, sections))
+
+    def action_open(self) -> None:
+        """What is under the cursor, in full."""
+        table = self._told if self._told.has_focus else self._attempts
+        table.action_choose()
+
+    def action_other(self) -> None:
+        """From the attempts to the events, and back."""
+        (self._attempts if self._told.has_focus else self._told).focus()
+
+    def action_evidence(self) -> None:
+        """What was kept when the chosen attempt failed."""
+        if (detail := self.detail) is None or (chosen := self._attempts.chosen) is None:
+            return
+        if chosen.cause is None:
+            self.notify(
+                f"attempt {chosen.number} did not fail: nothing was kept of it", markup=False
+            )
+            return
+        self.post_message(EvidenceWanted(detail.view, chosen.number))
+
+    def action_logs(self) -> None:
+        """The log of the rank that failed first, of that attempt."""
+        if (chosen := self._attempts.chosen) is None:
+            return
+        rank = None if chosen.cause is None else chosen.cause.rank
+        self.post_message(LogsWanted(self.job, rank, attempt=chosen.number))
+
+    def action_replay(self) -> None:
+        """The job as it was at the event, or at the attempt's end."""
+        self.post_message(ReplayWanted(self.job, self._moment()))
+
+    def _moment(self) -> float | None:
+        """The moment that is under the cursor, in unix seconds."""
+        chosen: Attempt | None = self._attempts.chosen
+        if self._told.has_focus and (told := self._told.chosen) is not None:
+            return told.at.timestamp()
+        if chosen is None:
+            return None
+        at = chosen.ended_at or chosen.started_at
+        return None if at is None else at.timestamp()
+
+    def action_filter(self) -> None:
+        """Only events with these words."""
+        self._filter.open()
+
+    @on(FilterBar.Changed)
+    def _filtered(self) -> None:
+        self._show_chosen()
+
+    def action_back(self) -> None:
+        """Without the filter first, then to where one came from."""
+        if not self._filter.drop():
+            super().action_back()

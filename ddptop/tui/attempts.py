@@ -1,0 +1,188 @@
+"""A job's attempts, made of its events and of what was kept of them. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddptop_runner.model import Cause, Event
+from ddptop_runner.model_words import JobState
+
+Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
+"""How an attempt ended. `again`: all ranks were restarted because a person asked; `lost`: its
+processes went without a word; `unknown`: another one follows it, and nothing tells why."""
+
+FAILURES = ("failure", "hang")
+"""Types of events that tell why an attempt failed."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One life of a job's worker group."""
+
+    number: int
+    started_at: dt.datetime | None
+    """None where no event tells of it."""
+    ended_at: dt.datetime | None
+    """None while it lives, and where nothing tells."""
+    ending: Ending
+    cause: Cause | None = None
+    """Why it failed; None where it did not."""
+    steps: int | None = None
+    """Optimizer steps of its slowest rank."""
+    aftermath: tuple[str, ...] = ()
+    """What was done about its end, a sentence each."""
+    events: tuple[Event, ...] = ()
+    """In order, of this attempt and of the time before it."""
+
+    def ran_s(self, now: dt.datetime) -> float | None:
+        """How long it has run, or ran, in seconds."""
+        if self.started_at is None:
+            return None
+        until = now if self.ending == "lives" else self.ended_at
+        return None if until is None else max(0.0, (until - self.started_at).total_seconds())
+
+
+def by_attempt(events: Sequence[Event]) -> dict[int, list[Event]]:
+    """Events by the attempt that they belong to: one that names none belongs to that before it."""
+    found: dict[int, list[Event]] = {}
+    waiting: list[Event] = []
+    current: int | None = None
+    for event in events:
+        current = event.attempt if event.attempt is not None else current
+        if current is None:
+            waiting.append(event)
+            continue
+        found.setdefault(current, []).extend([*waiting, event])
+        waiting = []
+    if waiting:
+        found[0] = waiting
+    return found
+
+
+def attempts_of(
+    events: Sequence[Event],
+    state: JobState,
+    ended_at: dt.datetime | None,
+    causes: Mapping[int, Cause],
+    steps: Mapping[int, int],
+) -> tuple[Attempt, ...]:
+    """Every attempt that the events tell of, the last one first.
+
+    Args:
+        events: in order.
+        state: the job's, as checked.
+        ended_at: when the job ended.
+        causes: what was kept of an attempt's failure, by its number.
+        steps: of each attempt's slowest rank.
+    """
+    told = by_attempt(events)
+    last = max(told, default=None)
+    return tuple(
+        _attempt(
+            number,
+            told[number],
+            _Job(state, ended_at) if number == last else None,
+            causes.get(number),
+            steps.get(number),
+        )
+        for number in sorted(told, reverse=True)
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The job that an attempt is the last one of."""
+
+    state: JobState
+    ended_at: dt.datetime | None
+
+
+def _attempt(
+    number: int, events: list[Event], job: _Job | None, cause: Cause | None, steps: int | None
+) -> Attempt:
+    started = _last(events, "attempt_started") or _last(events, "launched", "queued")
+    failure = _last(events, *FAILURES)
+    ending, ended_at = _ending(events, failure, job)
+    if ending == "failed" and cause is None:
+        cause = _cause_of(failure or _last(events, "failed"))
+    first = events[0].ts if events else None
+    return Attempt(
+        number=number,
+        started_at=started.ts if started is not None else first,
+        ended_at=ended_at,
+        ending=ending,
+        cause=cause if ending == "failed" else None,
+        steps=steps,
+        aftermath=_aftermath(events, failure),
+        events=tuple(events),
+    )
+
+
+def _last(events: Sequence[Event], *types: str) -> Event | None:
+    """The last event of any of these types."""
+    return next((event for event in reversed(events) if event.type in types), None)
+
+
+_OVER: dict[str, Ending] = {"finished": "finished", "failed": "failed", "stopped": "stopped"}
+"""By the type of an event, and by a job's state: how its last attempt ended."""
+
+
+def _ending(
+    events: Sequence[Event], failure: Event | None, job: _Job | None
+) -> tuple[Ending, dt.datetime | None]:
+    """How an attempt ended, and when; `job` where it is the last one."""
+    over = _last(events, *_OVER) if job is None else _last(events, job.state)
+    if over is not None and over.type in _OVER:
+        # the ranks were at an end when they failed; that it is final was said later
+        at = failure.ts if failure is not None and over.type == "failed" else over.ts
+        return _OVER[over.type], at
+    if job is not None and job.state == "lost":
+        return "lost", job.ended_at
+    if failure is not None:
+        return "failed", failure.ts
+    if job is not None and job.state in _OVER:
+        return _OVER[job.state], job.ended_at
+    if (restart := _last(events, "group_restart")) is not None:
+        return "again", restart.ts
+    if job is not None:
+        return "lives", None
+    return "unknown", events[-1].ts if events else None
+
+
+def _cause_of(event: Event | None) -> Cause | None:
+    """What an event alone tells of a failure, where nothing else was kept of it."""
+    if event is None:
+        return None
+    kind = "unknown"
+    if event.type == "hang":
+        kind = "hang"
+    elif event.signal is not None:
+        kind = "signal"
+    elif event.exit_code is not None:
+        kind = "exit_code"
+    return Cause(
+        kind=kind,
+        rank=event.rank,
+        signal=event.signal,
+        exit_code=event.exit_code,
+        summary=event.message,
+        evidence=event.evidence,
+    )
+
+
+def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:
+    """What was done about an attempt's end, as its events tell it."""
+    sentences: list[str] = []
+    over = False
+    for event in events:
+        if event is failure:
+            over = True
+        elif event.type == "group_restart":
+            over = True
+            sentences.append(event.message)
+        elif (over and event.type == "alert") or (event.type == "failed" and failure is not None):
+            sentences.append(event.message)
+    return tuple(dict.fromkeys(sentences))

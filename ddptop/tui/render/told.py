@@ -1,0 +1,184 @@
+"""Events as they are told on a time line: what repeats itself is one line. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.text import Span
+from ddptop_runner.model import Event
+
+_WHO = re.compile(r"^rank \d+ ")
+_DIGITS = re.compile(r"\d+(\.\d+)?")
+
+REPEATED = ("alert", "hang_suspected", "checkpoint_asked")
+"""Types of events that are the same where only their figures differ."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line of a time line."""
+
+    events: tuple[Event, ...]
+    """What it tells, in order; never empty."""
+
+    @property
+    def key(self) -> str:
+        """Tells it apart from the other lines."""
+        return str(self.events[0].seq)
+
+    @property
+    def type(self) -> str:
+        """The events' type."""
+        return self.events[0].type
+
+    @property
+    def at(self) -> dt.datetime:
+        """When it happened first."""
+        return self.events[0].ts
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that it is about."""
+        return sorted({event.rank for event in self.events if event.rank is not None})
+
+    @property
+    def evidence(self) -> str | None:
+        """Where the proof lies."""
+        return next((event.evidence for event in self.events if event.evidence), None)
+
+    @property
+    def message(self) -> str:
+        """What happened, in words, once for all of them."""
+        first, last, number = self.events[0], self.events[-1], len(self.events)
+        if number == 1:
+            return first.message
+        took = units.duration((last.ts - first.ts).total_seconds())
+        if first.type == "rank_started":
+            return f"ranks {units.ranks(self.ranks)} start"
+        if first.type == "rank_exited" and len(self.ranks) > 1:
+            return f"ranks {units.ranks(self.ranks)} {_how(first).replace('was ', 'were ', 1)}"
+        if first.type == "checkpoint":
+            return f"{number} checkpoints within {took}; the last: {last.message}"
+        return f"{last.message}  (told {number} times within {took})"
+
+
+def _how(event: Event) -> str:
+    return _WHO.sub("", event.message)
+
+
+def fold(events: Sequence[Event]) -> list[Told]:
+    """The lines of a time line, in order of what each one tells first."""
+    lines: list[list[Event]] = []
+    by_words: dict[tuple[object, ...], list[Event]] = {}
+    for event in events:
+        last = lines[-1] if lines else None
+        words_ = _same_as(event, last)
+        mine = by_words.get(words_)
+        if mine is None:
+            mine = by_words[words_] = []
+            lines.append(mine)
+        mine.append(event)
+    return [Told(tuple(line)) for line in lines]
+
+
+def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
+    """What two events have in common that are told in one line."""
+    kind = event.type
+    if kind in ("rank_started", "checkpoint"):
+        # one line for those that follow each other
+        run = last[0] if last is not None and last[0].type == kind else event
+        return kind, run.seq, run.ts
+    if kind == "rank_exited":
+        return kind, event.attempt, _how(event), event.exit_code, event.signal
+    if kind in REPEATED:
+        return kind, event.attempt, _DIGITS.sub("#", event.message)
+    return kind, event.attempt, event.rank, event.message
+
+
+_MARKS = {
+    "bad": "✗",
+    "warn": "▲",
+    "ok": "●",
+}
+_OWN_MARKS = {"finished": "✓", "group_restart": "↻", "checkpoint": "◆", "stopped": "■"}
+
+
+def offset(at: dt.datetime, start: dt.datetime | None) -> str:
+    """`+12m 04s` after the attempt's start, `-3s` before it."""
+    if start is None:
+        return units.NOT_KNOWN
+    seconds = (at - start).total_seconds()
+    # the start itself is told a moment after it was noted down
+    return f"-{units.duration(-seconds)}" if seconds <= -1 else f"+{units.duration(seconds)}"
+
+
+def told_row(told: Told, start: dt.datetime | None) -> Mapping[str, Span]:
+    """A line of the time line, by column."""
+    style = words.event_style(told.type)
+    mark = _OWN_MARKS.get(told.type) or _MARKS.get(style, "○")
+    local = told.at.astimezone()
+    return {
+        "offset": (offset(told.at, start), "dim"),
+        "mark": (mark, style),
+        "time": (f"{local:%H:%M:%S}", "dim"),
+        "type": (words.event_words(told.type), style),
+        "rank": (units.ranks(told.ranks) if told.ranks else "", ""),
+        "message": (" ".join(told.message.split()), style if style in ("bad", "warn") else ""),
+    }
+
+
+def told_sections(told: Told, start: dt.datetime | None) -> list[tuple[str, str]]:
+    """All that is known of a line, as headings and texts."""
+    return [
+        (
+            f"{event.ts.astimezone():%a %Y-%m-%d %H:%M:%S}  {offset(event.ts, start)}  "
+            f"{words.event_words(event.type)}",
+            _details(event),
+        )
+        for event in told.events
+    ]
+
+
+def _details(event: Event) -> str:
+    facts = [
+        f"attempt {event.attempt}" if event.attempt is not None else "",
+        f"rank {event.rank}" if event.rank is not None else "",
+        f"pid {event.pid}" if event.pid is not None else "",
+        event.signal or ("" if event.exit_code is None else f"exit {event.exit_code}"),
+    ]
+    lines = [event.message, ", ".join(filter(None, facts))]
+    if event.evidence:
+        lines.append(f"evidence: {event.evidence}")
+    return "\n".join(filter(None, lines))
+
+
+EVENT_MEANINGS = {
+    "launched": "the job was launched, or started again, by a person",
+    "queued": "it waits until the GPUs that it asked for are free",
+    "attempt_started": "all ranks were started, for this attempt",
+    "rank_started": "a rank's process was started; the pid is the one to look for in other tools",
+    "rank_exited": "a rank's process ended: by itself with an exit status, or by a signal. Those "
+    "after the first were ended because of it",
+    "launcher_exited": "the command that started the ranks ended",
+    "training": "every rank took its first optimizer step",
+    "checkpoint": "files that look like a checkpoint were written, and are complete",
+    "checkpoint_asked": "a person asked the script to save now",
+    "hang_suspected": "no progress for longer than usual; no verdict yet",
+    "hang": "no progress within the time that was learned, and proof that ranks differ",
+    "failure": "why the attempt failed, found from exits, logs and the kernel",
+    "group_restart": "all ranks are started again together, and why that was decided",
+    "failed": "the job has failed for good, and why it is not tried again",
+    "finished": "every rank exited with 0: the job is done",
+    "stopping": "somebody asked for the job's end",
+    "stopped": "the job has ended because that was asked for",
+    "alert": "something that a person should know of; f shows what is wrong now",
+    "gpu_lost": "a device fell off the bus",
+    "supervisor_restarted": "ddptop's supervisor had died and was started again; ranks went on",
+    "guardian_restarted": "ddptop's guardian had died and was started again; ranks went on",
+    "lost": "all processes of the job had gone, and nobody saw why",
+}
+"""What each type of event means."""

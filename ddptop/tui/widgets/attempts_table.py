@@ -1,0 +1,79 @@
+"""A job's attempts, the last one first."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.tui.attempts import Attempt
+from ddptop.tui.render.columns import Column
+from ddptop.tui.render.story import attempt_row
+from ddptop.tui.widgets.table import Table
+from ddptop_runner.model_words import JobState
+
+COLUMNS = (
+    Column("number", "#", 3, ">"),
+    Column("day", "day", 6, drop=4),
+    Column("started", "started", 8, drop=3),
+    Column("ran", "ran for", 8, ">"),
+    Column("steps", "steps", 8, ">", drop=1),
+    Column("how", "how it ended", 20, flex=True),
+    Column("first", "rank", 4, ">"),
+    Column("lost", "work lost", 16, drop=2, flex=True, most=28),
+)
+
+ENDINGS = {
+    "lives": "it has not ended: its ranks are at work, or are being started",
+    "failed": "a rank raised an exception, was killed, hung or lost its device; the name is that "
+    "of the rank that failed first, and the others were ended because of it",
+    "finished": "every rank exited with 0",
+    "stopped": "a person, a batch system or a signal to the guardian asked for its end",
+    "again": "a person asked for a group restart: nothing had failed",
+    "lost": "its processes went without having said why: a reboot, or a kill -9 of all of them",
+    "unknown": "another attempt followed, and no event tells how this one ended",
+}
+"""What the words in the table mean."""
+
+
+class AttemptsTable(Table):
+    """One row an attempt; until a person moves it, the cursor stands on the one to ask about."""
+
+    def __init__(self) -> None:
+        super().__init__("attempts", COLUMNS, empty="nothing is told of it yet", id="attempts")
+        self._attempts: Sequence[Attempt] = ()
+        self._placed = False
+
+    @property
+    def chosen(self) -> Attempt | None:
+        """The attempt under the cursor."""
+        return next((one for one in self._attempts if str(one.number) == self.cursor_key), None)
+
+    def show(self, attempts: Sequence[Attempt], state: JobState, now: dt.datetime) -> None:
+        """Take the attempts, the last one first."""
+        was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
+        is_new = bool(attempts) and len(attempts) != len(self._attempts)
+        self._attempts = attempts
+        self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
+        if attempts and (not self._placed or (is_new and was_last)):
+            self._placed = True
+            self.move_to(str(_to_ask_about(attempts).number))
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the attempt under the cursor is, and the columns."""
+        if (one := self.chosen) is None:
+            return []
+        return [
+            (f"attempt {one.number}", ENDINGS[one.ending]),
+            ("steps", "optimizer steps that its slowest rank took in this attempt"),
+            ("rank", "the rank that failed first: the one to ask, the others are its victims"),
+            (
+                "work lost",
+                "steps and time since the last checkpoint that was seen; without one, all of it",
+            ),
+        ]
+
+
+def _to_ask_about(attempts: Sequence[Attempt]) -> Attempt:
+    """The last attempt, or where that one lives or ended well, the last that failed."""
+    failed = (one for one in attempts if one.ending in ("failed", "lost"))
+    return attempts[0] if attempts[0].ending == "stopped" else next(failed, attempts[0])

@@ -1,0 +1,78 @@
+"""The events of one attempt on a time line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop.tui.attempts import Attempt
+from ddptop.tui.render.columns import Column
+from ddptop.tui.render.filter import Facts, Filter
+from ddptop.tui.render.told import EVENT_MEANINGS, Told, fold, told_row
+from ddptop.tui.render.words import event_words
+from ddptop.tui.widgets.table import Table
+from ddptop_runner.model import Event
+
+COLUMNS = (
+    Column("offset", "after", 8, ">"),
+    Column("mark", "│", 1),
+    Column("time", "time", 8, drop=4),
+    Column("type", "event", 15, drop=2),
+    Column("rank", "rank", 5, ">", drop=3),
+    Column("message", "what happened", 30, flex=True),
+)
+
+
+class ToldTable(Table):
+    """One row an event, or several that tell the same; times count from the attempt's start."""
+
+    def __init__(self) -> None:
+        super().__init__("events", COLUMNS, empty="nothing has happened yet", id="told")
+        self._of: tuple[int, Sequence[Event]] = (-1, ())
+        self._told: list[Told] = []
+        self._filter = Filter()
+        self._started: Attempt | None = None
+
+    @property
+    def chosen(self) -> Told | None:
+        """The line under the cursor."""
+        return next((one for one in self._told if one.key == self.cursor_key), None)
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """Whose events these are."""
+        return self._started
+
+    def show(self, attempt: Attempt | None, filtered: Filter) -> int:
+        """Take an attempt's events, and how many of its lines the filter leaves."""
+        shown = (-1, ()) if attempt is None else (attempt.number, attempt.events)
+        if shown[0] != self._of[0] or filtered != self._filter or len(shown[1]) != len(self._of[1]):
+            another = shown[0] != self._of[0]
+            self._of, self._filter, self._started = shown, filtered, attempt
+            lines = fold(shown[1])
+            self._told = [one for one in lines if filtered.matches(facts_of(one))]
+            self.title = "events" if attempt is None else f"events of attempt {attempt.number}"
+            self.empty = "no event has these words" if filtered and lines else "nothing yet"
+            start = None if attempt is None else attempt.started_at
+            if another:
+                self.cursor_key = None
+            self.set_rows([(one.key, told_row(one, start)) for one in self._told])
+        return len(self._told)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the event under the cursor is."""
+        if (one := self.chosen) is None:
+            return []
+        meaning = EVENT_MEANINGS.get(one.type, "something that ddptop noted down")
+        return [
+            (event_words(one.type), meaning),
+            ("after", "how long after the attempt's ranks were started; -3s is before that"),
+        ]
+
+
+def facts_of(told: Told) -> Facts:
+    """What a filter looks at of a line."""
+    words_ = event_words(told.type)
+    return Facts(
+        text=f"{words_} {told.message} {' '.join(one.message for one in told.events[:20])}",
+        fields={"event": [told.type, words_], "rank": [str(rank) for rank in told.ranks]},
+    )

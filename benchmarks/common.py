@@ -143,12 +143,23 @@ class Screen:
     """A program in a pty of its own, 120 by 40 unless said."""
 
     def __init__(
-        self, command: Sequence[str], env: dict[str, str], rows: int = 40, columns: int = 120
+        self,
+        command: Sequence[str],
+        env: dict[str, str],
+        rows: int = 40,
+        columns: int = 120,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            start_new_session=True,
+            pass_fds=pass_fds,
         )
         os.close(slave)
         self.pid = self._process.pid
@@ -171,6 +182,19 @@ class Screen:
                 if until is not None and until in recent:
                     break
         return count
+
+    def drain_until(self, marks: Sequence[bytes], seconds: float) -> list[bytes]:
+        """Read until each of `marks` was drawn, for some time at most; those that were not."""
+        drawn, deadline = b"", time.monotonic() + seconds
+        missing = list(marks)
+        while missing and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._master], [], [], left)[0]:
+                try:
+                    drawn += os.read(self._master, 1 << 16)
+                except OSError:  # the program has ended
+                    break
+                missing = [mark for mark in missing if mark not in drawn]
+        return missing
 
     def rss_bytes(self) -> int:
         """Resident memory of the program and its children."""

@@ -1,0 +1,203 @@
+"""A run folder that is written as a supervisor writes it, with figures that all change each second.
+
+What it costs to write is not the viewer's affair: it is done in a process of its own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner import procs
+from ddptop_runner.balance import imbalance
+from ddptop_runner.clock import boottime_s
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Event, GpuSample, NodeSnapshot, Progress, RankSample, encode
+from ddptop_runner.paths import RunFolder
+from ddptop_runner.spec import JobSpec, write_atomic, write_spec
+
+JOB = "bench"
+TOTAL_STEPS = 10**6
+
+
+def samples(
+    second: int, now_s: float, ranks: int, gpus: int, chance: random.Random
+) -> tuple[list[RankSample], list[GpuSample]]:
+    """Figures that all change from second to second, as a busy job's do."""
+    loss = 2.0 + 6.0 * math.exp(-second / 2000)
+    now = dt.datetime.fromtimestamp(now_s, dt.timezone.utc)
+    rank_samples = [
+        RankSample(
+            rank=rank,
+            local_rank=rank,
+            host=procs.host_name(),
+            pid=100_000 + rank,
+            gpu=rank if rank < gpus else None,
+            state="running",
+            step=3 * second + rank % 2,
+            loss=loss + chance.gauss(0, 0.05),
+            loss_state="ok",
+            step_time_s=0.33 + chance.gauss(0, 0.01),
+            steps_per_s=3.0 + chance.gauss(0, 0.05),
+            cpu_percent=100 + chance.gauss(0, 5),
+            rss_bytes=int(4e9 + chance.gauss(0, 1e7)),
+            last_progress_at=now,
+        )
+        for rank in range(ranks)
+    ]
+    gpu_samples = [
+        GpuSample(
+            index=index,
+            uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666",  # the stand-in driver's
+            name="NVIDIA H100 80GB HBM3",
+            util_percent=round(95 + chance.gauss(0, 3)),
+            mem_used_bytes=int(6e10 + chance.gauss(0, 1e8)),
+            mem_total_bytes=80 << 30,
+            temperature_c=round(60 + chance.gauss(0, 1)),
+            power_w=600 + chance.gauss(0, 10),
+            power_limit_w=700.0,
+            processes=[],
+        )
+        for index in range(gpus)
+    ]
+    return rank_samples, gpu_samples
+
+
+class Feed:
+    """The run folder of one live job; `tick` writes one more second of it."""
+
+    def __init__(
+        self,
+        home: Path,
+        ranks: int,
+        gpus: int,
+        *,
+        history_s: int = 3600,
+        step_s: int = 1,
+        now_s: float | None = None,
+    ) -> None:
+        """Write the job's past, from `history_s` ago to `now_s`, in steps of `step_s`."""
+        self._ranks, self._gpus = ranks, gpus
+        self._chance = random.Random(1)
+        self._second = history_s
+        now_s = time.time() if now_s is None else now_s
+        self._started = dt.datetime.fromtimestamp(now_s - history_s, dt.timezone.utc)
+        self._spec = JobSpec(
+            job=JOB,
+            job_id=f"{JOB}@1",
+            host=procs.host_name(),
+            created_at=self._started,
+            kind="script",
+            target="train.py",
+            python=sys.executable,
+            cwd="/",
+            nproc=ranks,
+        )
+        self.folder = RunFolder(home / "runs" / JOB)
+        self.folder.nodes_dir.mkdir(parents=True)
+        self._log = self.folder.log_file(0, 0)
+        self._log.parent.mkdir(parents=True)
+        past = HistoryWriter(self.folder.history_db, batch_s=600.0)
+        for second in range(0, history_s, step_s):
+            at_s = now_s - history_s + second
+            past.add(at_s, 0, *samples(second, at_s, ranks, gpus, self._chance))
+        past.event(Event(ts=self._started, type="launched", message="train.py", attempt=0))
+        past.close()
+        self._history = HistoryWriter(self.folder.history_db)
+        self.tick(now_s)
+        write_spec(self.folder, self._spec)
+
+    def tick(self, now_s: float) -> None:
+        """Write the second that begins at `now_s`."""
+        second = self._second
+        ranks, gpus = samples(second, now_s, self._ranks, self._gpus, self._chance)
+        snapshot = NodeSnapshot(
+            job=JOB,
+            job_id=self._spec.job_id,
+            host=self._spec.host,
+            seq=second,
+            ts=dt.datetime.fromtimestamp(now_s, dt.timezone.utc),
+            boottime_s=boottime_s(),
+            boot_id=procs.boot_id(),
+            pid_ns=procs.pid_namespace(),
+            state="running",
+            attempt=0,
+            restarts_left=3,
+            world_size=self._ranks,
+            started_at=self._started,
+            step=3 * second,
+            total_steps=TOTAL_STEPS,
+            eta_s=(TOTAL_STEPS - 3 * second) / 3,
+            progress=Progress(
+                fraction=3 * second / TOTAL_STEPS,
+                step=3 * second,
+                total=TOTAL_STEPS,
+                counts="run",
+                eta_s=(TOTAL_STEPS - 3 * second) / 3,
+                source="api",
+            ),
+            guardian=procs.identify(os.getpid()),
+            ranks=ranks,
+            gpus=gpus,
+            imbalance=imbalance.of_job(ranks, gpus),
+        )
+        write_atomic(self.folder.node_file(self._spec.host), encode(snapshot))
+        self._history.add(now_s, 0, ranks, gpus)
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(f"step {second * 3} loss {ranks[0].loss:.4f} lr 3e-4\n" * 3)
+        self._second += 1
+        self._last = snapshot
+
+    def end(self) -> None:
+        """Let the job have finished: nothing of it changes any more."""
+        now = dt.datetime.now(dt.timezone.utc)
+        done = [msgspec.structs.replace(rank, state="finished") for rank in self._last.ranks]
+        snapshot = msgspec.structs.replace(
+            self._last, state="finished", ended_at=now, exit_code=0, ranks=done, guardian=None
+        )
+        self._history.event(Event(ts=now, type="finished", message="finished", attempt=0))
+        self._history.close(final=True)
+        write_atomic(self.folder.node_file(self._spec.host), encode(snapshot))
+
+
+class Feeder:
+    """A process that makes a feed and ticks it once a second, or lets it end at once."""
+
+    def __init__(self, make: Callable[[], Feed], *, ends: bool = False) -> None:
+        ready, told = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.nice(5)
+            try:
+                feed = make()
+                if ends:
+                    feed.end()
+                os.write(told, b".")
+                while not ends:
+                    time.sleep(1.0 - time.time() % 1.0 + 0.2)
+                    feed.tick(time.time())
+            except BaseException as error:
+                print(f"the feed ended: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(1)
+        os.close(told)
+        if not os.read(ready, 1):
+            raise SystemExit("there is no feed")
+        os.close(ready)
+
+    def close(self) -> None:
+        """End it."""
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.waitpid(self._pid, 0)

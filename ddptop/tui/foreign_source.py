@@ -89,7 +89,7 @@ class ForeignSource:
     def chart(self, view: ForeignView, wish: Wish, now_s: float) -> ChartData:
         """The losses that its log told; the same object again while nothing looks different."""
         span = self._book.span(view.job)
-        window = (view.job, wish.chart_window_s, wish.chart_columns)
+        window = (view.job, wish.chart_window_s, wish.chart_until, wish.chart_columns)
         key = (*window, span is None, view.state, view.output)
         pause_s = redraw_pause_s(self._chart, wish)
         fresh = now_s - self._chart_at < pause_s or span == self._chart_span
@@ -106,6 +106,9 @@ class ForeignSource:
             return self._chart
         until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
         since = span[0]
+        whole = since, until
+        if wish.chart_until is not None:
+            until = min(until, wish.chart_until)
         if wish.chart_window_s is not None:
             since = max(until - wish.chart_window_s, 0.0)
         series = self._book.chart(view.job, since, until, wish.chart_columns)
@@ -116,6 +119,7 @@ class ForeignSource:
             window_s=wish.chart_window_s,
             ended=not view.is_live,
             watched=True,
+            whole=whole,
         )
         return self._chart
 

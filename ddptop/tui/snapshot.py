@@ -79,6 +79,8 @@ class Wish:
     """Whether `job` has a screen of its own: a foreign one is then watched closely."""
     chart_window_s: float | None = None
     """None: the whole run."""
+    chart_until: float | None = None
+    """Right edge of the chart, unix seconds; None: what is newest."""
     chart_columns: int = 200
     """Dots across; more points than that cannot be told apart."""
     log_rank: int | None = None

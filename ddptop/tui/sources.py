@@ -113,7 +113,8 @@ class HistorySource:
     def chart(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
         """The losses of every rank over the window that is wished for."""
         reader = HistoryReader(view.folder.history_db)
-        key = (view.folder.path, wish.chart_window_s, wish.chart_columns, view.state)
+        asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
+        key = (view.folder.path, *asked, view.state)
         pause_s = redraw_pause_s(self._chart, wish)
         if key == self._chart_key and (not view.is_live or now_s - self._chart_at < pause_s):
             return self._chart
@@ -124,6 +125,9 @@ class HistorySource:
             return self._chart
         until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
         since = float(span[0])
+        whole = since, until
+        if wish.chart_until is not None:
+            until = min(until, wish.chart_until)
         if wish.chart_window_s is not None:
             since = max(until - wish.chart_window_s, 0.0)
         series = reader.rank_series("loss", since, until, wish.chart_columns)
@@ -136,6 +140,7 @@ class HistorySource:
                 (at, f"attempt {attempt}") for attempt, at in reader.attempt_starts() if attempt
             ),
             ended=not view.is_live,
+            whole=whole,
         )
         return self._chart
 

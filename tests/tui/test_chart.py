@@ -7,7 +7,6 @@ from ddptop.tui.render.braille import Canvas
 from ddptop.tui.render.chart import ChartOptions, draw_chart, value_range
 from ddptop.tui.render.series import ChartData, Points, across, bin_points, outliers
 from ddptop.tui.render.text import plain
-from ddptop.tui.screens.job import next_window
 
 
 def rows(canvas: Canvas) -> list[str]:
@@ -168,7 +167,7 @@ class TestChart:
 
     def test_one_rank_and_all_ranks(self) -> None:
         data = ChartData({r: points([2.0 + r] * 100) for r in range(2)}, 0, 100)
-        for mode, said in (("rank", "rank 1  ━ median"), ("ranks", "rank 1  ━ others")):
+        for mode, said in (("rank", "rank 1  ╍ median"), ("ranks", "rank 1  ━ others")):
             drawn = draw_chart(data, ChartOptions(mode, 1), 40, 7)
             assert said in plain(drawn.note)
             assert any(style == "chosen" for line in drawn.lines for _, style in line)
@@ -205,22 +204,6 @@ class TestRange:
     def test_equal_values_have_room(self) -> None:
         assert value_range([0.0, 0.0], False) == (-0.5, 0.5)
         assert value_range([], False) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("current", "step", "run_s", "expected"),
-    [
-        (5, -1, 60.0, 5),  # a minute: every window shows the whole run
-        (5, -1, 3600.0, 1),  # an hour: half an hour is the next nearer one
-        (1, -1, 3600.0, 0),
-        (0, -1, 3600.0, 0),
-        (1, 1, 3600.0, 5),
-        (5, 1, 3600.0, 5),
-        (5, -1, None, 4),
-    ],
-)
-def test_zooming_passes_over_windows_longer_than_the_run(current, step, run_s, expected):
-    assert next_window(current, step, run_s) == expected
 
 
 class TestOutliersAndLabels:

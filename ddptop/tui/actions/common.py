@@ -152,6 +152,8 @@ def bindings(of: Sequence[Action]) -> list[BindingType]:
 
 _KEY_NAMES = {
     "escape": "esc",
+    "shift+left": "shift+←",
+    "shift+right": "shift+→",
     "enter": "enter",
     "pageup": "PgUp",
     "pagedown": "PgDn",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.tui.actions.chart import CHART_ACTIONS
 from ddptop.tui.actions.common import AGAIN, FINDINGS, HELP, KILL, LAUNCH, STOP, Action
 
 JOB: tuple[Action, ...] = (
@@ -47,7 +48,7 @@ JOB: tuple[Action, ...] = (
     ),
     Action("view.events", "page('events')", "e", "Events", "what happened, alone"),
     Action("view.devices", "page('devices')", "v", "Devices", "devices alone, with all figures"),
-    Action("chart.mode", "chart_mode", "a", "Chart", "chart: median, all ranks, one rank"),
+    CHART_ACTIONS[0],
     KILL,
     Action(
         "job.save",
@@ -59,9 +60,7 @@ JOB: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    Action("chart.log", "chart_log", "y", "Log axis", "chart: logarithmic axis", show=False),
-    Action("chart.in", "zoom(-1)", "plus,equals_sign", "Zoom in", "chart: less time", show=False),
-    Action("chart.out", "zoom(1)", "minus", "Zoom out", "chart: more time", show=False),
+    *CHART_ACTIONS[1:],
     Action("rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False),
     Action(
         "rank.previous",

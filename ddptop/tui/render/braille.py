@@ -10,6 +10,7 @@ DOTS_X = 2
 DOTS_Y = 4
 _BASE = 0x2800
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_CHARACTERS = [" ", *[chr(_BASE + bits) for bits in range(1, 256)]]
 
 
 class Canvas:
@@ -18,35 +19,40 @@ class Canvas:
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = max(0, columns)
         self.rows = max(0, rows)
-        self._cells: dict[tuple[int, int], tuple[int, int]] = {}
-
-    @property
-    def dots_x(self) -> int:
+        self.dots_x = self.columns * DOTS_X
         """Dots from left to right."""
-        return self.columns * DOTS_X
-
-    @property
-    def dots_y(self) -> int:
+        self.dots_y = self.rows * DOTS_Y
         """Dots from bottom to top."""
-        return self.rows * DOTS_Y
+        self._owners = [-1] * (self.columns * self.rows)
+        self._bits = [0] * (self.columns * self.rows)
 
     def dot(self, x: int, y: int, layer: int) -> None:
         """Set one dot; outside of the canvas nothing happens."""
         if not (0 <= x < self.dots_x and 0 <= y < self.dots_y):
             return
         from_top = self.dots_y - 1 - y
-        key = (x // DOTS_X, from_top // DOTS_Y)
-        bit = _BITS[x % DOTS_X][from_top % DOTS_Y]
-        owner, bits = self._cells.get(key, (layer, 0))
-        if owner < layer:
-            owner, bits = layer, 0
+        place = (from_top >> 2) * self.columns + (x >> 1)
+        bit = _BITS[x & 1][from_top & 3]
+        owner = self._owners[place]
         if owner == layer:
-            self._cells[key] = (layer, bits | bit)
+            self._bits[place] |= bit
+        elif owner < layer:
+            self._owners[place], self._bits[place] = layer, bit
 
     def column(self, x: int, low: int, high: int, layer: int) -> None:
         """Fill the dots of one column from `low` to `high`, both included."""
-        for y in range(low, high + 1):
-            self.dot(x, y, layer)
+        if not 0 <= x < self.dots_x:
+            return
+        owners, bits, columns, side = self._owners, self._bits, self.columns, _BITS[x & 1]
+        cell = x >> 1
+        top = self.dots_y - 1 - min(high, self.dots_y - 1)
+        for from_top in range(top, self.dots_y - max(0, low)):
+            place = (from_top >> 2) * columns + cell
+            owner = owners[place]
+            if owner == layer:
+                bits[place] |= side[from_top & 3]
+            elif owner < layer:
+                owners[place], bits[place] = layer, side[from_top & 3]
 
     def segment(self, x0: int, y0: int, x1: int, y1: int, layer: int) -> None:
         """A straight line between two dots, with no gap from one column to the next."""
@@ -54,16 +60,19 @@ class Canvas:
         if steps == 0:
             self.dot(x0, y0, layer)
             return
+        across, up = (x1 - x0) / steps, (y1 - y0) / steps
         for step in range(steps + 1):
-            self.dot(
-                x0 + round((x1 - x0) * step / steps), y0 + round((y1 - y0) * step / steps), layer
-            )
+            self.dot(x0 + round(across * step), y0 + round(up * step), layer)
+
+    def owner(self, x: int, y: int) -> int:
+        """The layer of a cell, counted from the top left; -1 where it is empty or outside."""
+        if not (0 <= x < self.columns and 0 <= y < self.rows):
+            return -1
+        return self._owners[y * self.columns + x]
 
     def row(self, y: int) -> list[tuple[str, int]]:
         """Cells of one row from the top: character and layer (-1 where empty)."""
-        cells = self._cells
-        found = []
-        for x in range(self.columns):
-            layer, bits = cells.get((x, y), (-1, 0))
-            found.append((chr(_BASE + bits) if bits else " ", layer))
-        return found
+        start = y * self.columns
+        cut = slice(start, start + self.columns)
+        characters = [_CHARACTERS[bits] for bits in self._bits[cut]]
+        return list(zip(characters, self._owners[cut], strict=True))

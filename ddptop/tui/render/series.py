@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
@@ -27,6 +28,23 @@ class Points:
     high: Sequence[float | None]
     not_finite: Sequence[float] = ()
     """Moments at which a value was NaN or infinite."""
+    step: Sequence[int | None] = ()
+    """The last step within each sample's time, counted from the start of its attempt."""
+    attempt: Sequence[int | None] = ()
+    """The attempt that each sample belongs to."""
+    bucket_s: float = 0.0
+    """How long a time each sample stands for."""
+
+
+@dataclass(frozen=True)
+class AttemptSteps:
+    """Where an attempt begins on the axis of steps."""
+
+    attempt: int
+    at: float
+    """Unix seconds at which it started."""
+    before: int
+    """Steps that all attempts before it took."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,26 @@ class ChartData:
     """Whether it begins where watching began, and not with the job."""
     empty: str = "no loss seen yet"
     """What to say in place of a curve where there is no sample."""
+    middle: Points | None = None
+    """All ranks as one, where that is known already: least, median and greatest rank. `series`
+    then holds only those that are drawn beside it."""
+    apart: Mapping[int, float] = field(default_factory=dict)
+    """With `middle`: ranks that lie apart from the median, and by which ratio."""
+    number: int | None = None
+    """With `middle`: how many ranks it is made of."""
+    whole: tuple[float, float] | None = None
+    """First and last moment of everything there is, unix seconds; None: what is given."""
+    attempts: tuple[AttemptSteps, ...] = ()
+    """Where each attempt begins, as far as that is known."""
+    last_step: int | None = None
+    """Steps that all attempts took together; None where that is not known."""
+    by_step: bool = False
+    """Whether every `t`, the edges and the marks count steps, and not seconds."""
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Where everything there is begins and ends."""
+        return (self.since, self.until) if self.whole is None else self.whole
 
 
 def bin_points(points: Points, since: float, until: float, columns: int) -> Columns:
@@ -70,10 +108,10 @@ def bin_points(points: Points, since: float, until: float, columns: int) -> Colu
     high: list[float | None] = [None] * columns
     inside: list[float] = []
     factor = columns / max(1e-9, until - since)
-    rows = zip(points.t, points.low, points.mean, points.high, strict=False)
+    start, end = bisect.bisect_left(points.t, since), bisect.bisect_right(points.t, until)
+    cut = slice(start, end)
+    rows = zip(points.t[cut], points.low[cut], points.mean[cut], points.high[cut], strict=False)
     for t, least, mean, greatest in rows:
-        if not since <= t <= until:
-            continue
         x = min(columns - 1, int((t - since) * factor))
         inside.append(t)
         if mean is None or not math.isfinite(mean):

@@ -9,7 +9,6 @@ from textual.reactive import var
 
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.messages import LogRead, WishChanged
-from ddptop.tui.render.chart import MODES, ChartMode, ChartOptions
 from ddptop.tui.render.devices import rank_holder
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import about
@@ -17,6 +16,8 @@ from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
+from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.events_table import EventsTable
@@ -31,27 +32,6 @@ from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, Cause
 
-WINDOWS_S: tuple[float | None, ...] = (300, 1800, 7200, 43200, 259200, None)
-"""Time windows of the chart, from near to far; None is the whole run."""
-
-
-def next_window(current: int, step: int, run_s: float | None) -> int:
-    """The index of the next window that shows less than the whole run; the same where none does.
-
-    Args:
-        current: index into WINDOWS_S.
-        step: -1 for a nearer window, 1 for a farther one.
-        run_s: how long the job has run; None when that is not known.
-    """
-    index = current + step
-    while 0 <= index < len(WINDOWS_S):
-        window_s = WINDOWS_S[index]
-        if window_s is None or run_s is None or window_s < run_s:
-            return index
-        index += step
-    return current
-
-
 SET_BACK = ("restarting", "starting")
 SETBACK_S = 300.0
 """Why the attempt before failed is shown for so long into the next one; then its event tells."""
@@ -60,7 +40,7 @@ TOP_SHARE = 0.42
 """Ranks and devices take at most this much of the height."""
 
 
-class JobScreen(JobCommands):
+class JobScreen(ChartKeys, JobCommands):
     """Header, ranks, devices, losses, events and the log of the chosen rank."""
 
     BINDINGS = bindings(JOB)
@@ -85,9 +65,6 @@ class JobScreen(JobCommands):
         self.foreign = foreign
         """Whether ddptop did not start it: it is then looked at from outside."""
         self._is_first = is_first
-        self._mode: ChartMode = "median"
-        self._logarithmic = False
-        self._window = len(WINDOWS_S) - 1
         self._failed_rank_shown = False
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
@@ -129,16 +106,20 @@ class JobScreen(JobCommands):
 
     def wish(self) -> Wish:
         """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
-        return Wish(
+        wish = Wish(
             job=self.job,
             devices=self.foreign,
             foreign=self.foreign,
             follow=True,
-            chart_window_s=WINDOWS_S[self._window],
             chart_columns=max(60, 2 * self.app.size.width),
             log_rank=self.ranks.rank,
             viewer=id(self),
         )
+        return self.with_chart(wish)
+
+    def charts(self) -> tuple[ChartWidget, ...]:
+        """The losses."""
+        return (self._chart,)
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring every panel up to date."""
@@ -238,9 +219,7 @@ class JobScreen(JobCommands):
             top.styles.height = wanted
 
     def _show_chart(self, detail: JobDetail) -> None:
-        rank = self.ranks.rank or 0
-        options = ChartOptions(self._mode, rank, self._logarithmic)
-        self._chart.show(detail.chart, options)
+        self._chart.show(detail.chart, rank=self.ranks.rank or 0)
 
     # --- what a person does --------------------------------------------------------------------
 
@@ -279,6 +258,8 @@ class JobScreen(JobCommands):
 
     def action_back(self) -> None:
         """To the whole job, then to where one came from."""
+        if self.chart_escape():
+            return
         if self.page != "main":
             self.page = "main"
         else:
@@ -296,27 +277,6 @@ class JobScreen(JobCommands):
     def action_jobs(self) -> None:
         """To all jobs."""
         self.dismiss()
-
-    def action_chart_mode(self) -> None:
-        """Median, all ranks, one rank."""
-        self._mode = MODES[(MODES.index(self._mode) + 1) % len(MODES)]
-        if (detail := self.detail) is not None:
-            self._show_chart(detail)
-
-    def action_chart_log(self) -> None:
-        """Linear or logarithmic values."""
-        self._logarithmic = not self._logarithmic
-        if (detail := self.detail) is not None:
-            self._show_chart(detail)
-
-    def action_zoom(self, step: int) -> None:
-        """Another time window."""
-        run_s = None
-        if self.detail is not None and self.detail.view.snapshot is not None:
-            view, snapshot = self.detail.view, self.detail.view.snapshot
-            run_s = ((view.ended_at or view.read_at) - snapshot.started_at).total_seconds()
-        self._window = next_window(self._window, step, run_s)
-        self.post_message(WishChanged())
 
     def action_rank(self, step: int) -> None:
         """The next or previous rank, whatever has the focus."""

@@ -1,37 +1,126 @@
-"""The losses of all ranks over time."""
+"""The losses of all ranks over time or steps."""
 
 from __future__ import annotations
 
-from ddptop.tui.render.chart import ChartOptions, draw_chart
+from dataclasses import replace
+
+from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
+from ddptop.tui.render.chart_smooth import next_weight
+from ddptop.tui.render.chart_steps import by_step, no_steps, step_times
 from ddptop.tui.render.scale import window_label
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.render.text import Line, rule
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.chart_widget import ChartWidget
 
 
-class LossChart(LinesView):
+class LossChart(ChartWidget):
     """Median, band and outliers; draws only when its data, options or size changed."""
 
-    def __init__(self) -> None:
-        super().__init__(id="chart")
+    def __init__(self, *, id: str | None = "chart") -> None:
+        super().__init__(id=id)
         self._data = ChartData()
+        self._stepped: ChartData | None = None
         self._options = ChartOptions()
         self._job = ""
 
-    def show(self, data: ChartData, options: ChartOptions, job: str = "") -> None:
-        """Take new data; the same object again costs nothing. `job` is named in the title."""
-        if data is self._data and options == self._options and job == self._job:
+    @property
+    def options(self) -> ChartOptions:
+        """How it is drawn."""
+        return replace(self._options, view=self.view)
+
+    def show(
+        self,
+        data: ChartData,
+        options: ChartOptions | None = None,
+        job: str = "",
+        *,
+        rank: int | None = None,
+    ) -> None:
+        """Take new data; the same object again costs nothing.
+
+        Args:
+            data: what is drawn.
+            options: how; None leaves that to the chart and its keys.
+            job: is named in the title.
+            rank: the rank that is chosen; None leaves the one that is.
+        """
+        wanted = self._options if options is None else replace(options, view=self._options.view)
+        if rank is not None:
+            wanted = replace(wanted, rank=rank)
+        if data is self._data and wanted == self._options and job == self._job:
             return
-        self._data, self._options, self._job = data, options, job
+        if data is not self._data:
+            self._stepped = None
+        self._data, self._options, self._job = data, wanted, job
         self.redraw()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps of its points are known."""
+        return no_steps(self._data) is None
+
+    @property
+    def no_steps(self) -> str:
+        """Why it cannot be drawn by step."""
+        return no_steps(self._data) or ""
+
+    def time_span(self) -> tuple[float | None, float | None]:
+        """What must be read to draw it; of steps the time that they took."""
+        if self.view.axis == "time":
+            return super().time_span()
+        return step_times(self._data, self.view)
+
+    def next_mode(self) -> None:
+        """Median, all ranks, one rank."""
+        mode = MODES[(MODES.index(self._options.mode) + 1) % len(MODES)]
+        self._set(replace(self._options, mode=mode))
+
+    def next_scale(self) -> None:
+        """Linear or logarithmic values."""
+        self._set(replace(self._options, logarithmic=not self._options.logarithmic))
+
+    def next_smoothing(self) -> None:
+        """Not at all, 0.6, 0.9, 0.97."""
+        self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
+
+    def _set(self, options: ChartOptions) -> None:
+        self._options = options
+        self.redraw()
+
+    def _drawn_data(self) -> ChartData:
+        """What is drawn: by time as it came, by step once for each data."""
+        if self.view.axis == "time" or not self.has_steps:
+            return self._data
+        if self._stepped is None:
+            self._stepped = by_step(self._data)
+        return self._stepped
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title, plot and axes."""
-        chart = draw_chart(self._data, self._options, width - 1, height - 1)
-        scale = ", log axis" if self._options.logarithmic else ""
-        of = f" of {self._job}" if self._job else ""
-        shown = window_label(self._data.window_s)
-        if self._data.watched and self._data.window_s is None:
+        data = self._drawn_data()
+        chart = draw_chart(data, self.options, width - 1, height - 1)
+        self.area = chart.area
+        title = f"loss of {self._job}" if self._job else "loss"
+        if chart.reading is not None:
+            room = width - len(title) - 10
+            return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]
+        title += "".join(f", {word}" for word in self._words(data) if word)
+        return [rule(title, width, chart.note, self.title_style), *chart.lines]
+
+    def _words(self, data: ChartData) -> list[str]:
+        """How it is drawn, for the title."""
+        options, view = self._options, self.view
+        if data.by_step:
+            shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
+        elif view.span is None and data.watched and data.window_s is None:
             shown = "as far as it was watched"
-        title = f"loss{of}, {shown}{scale}"
-        return [rule(title, width, chart.note), *chart.lines]
+        elif view.span is not None and view.right is not None:
+            shown = window_label(view.span).removeprefix("last ")
+        else:
+            shown = window_label(view.span if view.span is not None else data.window_s)
+        return [
+            shown,
+            "by step" if data.by_step else "",
+            "log axis" if options.logarithmic else "",
+            f"smoothed {options.smoothing:g}" if options.smoothing else "",
+        ]

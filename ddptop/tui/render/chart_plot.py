@@ -1,0 +1,233 @@
+"""What every chart is drawn with: a plane of dots, its value axis, curves, bands and rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop.tui.render import scale
+from ddptop.tui.render.braille import DOTS_Y, Canvas
+from ddptop.tui.render.series import Columns
+from ddptop.tui.render.text import Line, Span
+
+_CLIP_FACTOR = 4.0
+"""Values this many spreads above the 98th percentile are drawn at the top edge."""
+
+
+def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
+    """The value axis: everything but rare spikes, and never empty."""
+    if logarithmic:
+        values = [value for value in values if value > 0]
+    if not values:
+        return (0.1, 1.0) if logarithmic else (0.0, 1.0)
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    usual_low = ordered[int(0.02 * (len(ordered) - 1))]
+    usual_high = ordered[int(0.98 * (len(ordered) - 1))]
+    if not logarithmic and usual_high > usual_low:
+        spread = usual_high - usual_low
+        high = min(high, usual_high + _CLIP_FACTOR * spread)
+        low = max(low, usual_low - _CLIP_FACTOR * spread)
+    if high <= low:
+        margin = abs(low) * 0.05 or 0.5
+        return (low / 1.05, high * 1.05) if logarithmic else (low - margin, high + margin)
+    if logarithmic:
+        return low, high
+    margin = (high - low) * 0.03
+    return low - margin, high + margin
+
+
+def tick_rows(
+    axis: scale.Scale, rows: int, label: Callable[[float, float], str] = scale.value_label
+) -> dict[int, str]:
+    """Labels of the value axis by row from the top; `label` makes one of a value and the step."""
+    most = max(3, min(7, rows // 2))
+    if axis.logarithmic:
+        values = scale.log_ticks(axis.low, axis.high, most)
+        labels = [f"{value:.3g}" for value in values]
+    else:
+        values = scale.value_ticks(axis.low, axis.high, most)
+        if len(values) < 2:
+            values = scale.value_ticks(axis.low, axis.high, 2 * most)
+        step = values[1] - values[0] if len(values) > 1 else axis.high - axis.low
+        labels = [label(value, step) for value in values]
+    return {
+        rows - 1 - axis.dot(value) // DOTS_Y: text
+        for value, text in zip(values, labels, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Dots, the value axis that places them, and columns that no curve crosses."""
+
+    canvas: Canvas
+    axis: scale.Scale
+    breaks: Collection[int] = ()
+
+    def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
+        """Connect the means; a gap or a new attempt interrupts the line, a lone value is a dot.
+
+        Args:
+            columns: what to draw.
+            layer: of the canvas.
+            pattern: dot columns that are drawn and left out in turn.
+        """
+        canvas, dot = self.canvas, self.axis.dot
+        on, off = pattern
+        last: tuple[int, int] | None = None
+        for x, value in enumerate(columns.mean):
+            if x in self.breaks:
+                last = None
+            if value is None:
+                continue
+            y = dot(value)
+            drawn = not off or x % (on + off) < on
+            if last is not None and x - last[0] <= columns.reach:
+                if drawn:
+                    canvas.segment(*last, x, y, layer)
+            elif drawn:
+                canvas.dot(x, y, layer)
+            last = (x, y)
+
+    def dots(self, columns: Columns, layer: int) -> None:
+        """Each mean as a dot of its own."""
+        for x, value in enumerate(columns.mean):
+            if value is not None:
+                self.canvas.dot(x, self.axis.dot(value), layer)
+
+    def band(self, columns: Columns, layer: int) -> None:
+        """Fill from least to greatest, also between samples that are no gap apart."""
+        canvas, dot = self.canvas, self.axis.dot
+        last: tuple[int, int, int] | None = None
+        for x, (low, high) in enumerate(zip(columns.low, columns.high, strict=False)):
+            if x in self.breaks:
+                last = None
+            if low is None or high is None:
+                continue
+            bottom, top = dot(low), dot(high)
+            canvas.column(x, bottom, top, layer)
+            if last is not None and 1 < x - last[0] <= columns.reach:
+                for between in range(last[0] + 1, x):
+                    share = (between - last[0]) / (x - last[0])
+                    canvas.column(
+                        between,
+                        round(last[1] + (bottom - last[1]) * share),
+                        round(last[2] + (top - last[2]) * share),
+                        layer,
+                    )
+            last = (x, bottom, top)
+
+
+@dataclass
+class Overlay:
+    """What is written over a plot: by cell from the top left, a character and its style."""
+
+    cells: dict[tuple[int, int], Span] = field(default_factory=dict)
+
+    def write(self, x: int, y: int, text: str, style: str) -> None:
+        """Put a text into a row."""
+        for offset, character in enumerate(text):
+            self.cells[x + offset, y] = (character, style)
+
+    def is_free(self, x: int, y: int, cells: int, canvas: Canvas) -> bool:
+        """Whether neither a curve nor a text is in these cells."""
+        return (
+            x >= 0
+            and x + cells <= canvas.columns
+            and 0 <= y < canvas.rows
+            and all(
+                canvas.owner(place, y) < 1 and (place, y) not in self.cells
+                for place in range(x, x + cells)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What is drawn where no curve is: marks with their labels, and the cursor's line."""
+
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """By cell: what the mark is called."""
+    cursor: int | None = None
+    """The cursor's cell."""
+
+    def row(self, y: int, columns: int) -> dict[int, Span]:
+        """By cell: character and style."""
+        found: dict[int, Span] = dict.fromkeys(self.marks, ("┊", "dim"))
+        if self.cursor is not None:
+            found[self.cursor] = ("│", "strong")
+        if y == 0:
+            taken = 0
+            for x, text in sorted(self.marks.items()):
+                name = f" {text} "
+                start = x + 1 if x + len(name) < columns else x - len(name)
+                if start < taken:
+                    continue
+                taken = start + len(name)
+                for offset, character in enumerate(name):
+                    found.setdefault(start + offset, (character, "dim"))
+        return found
+
+
+def plot_row(
+    canvas: Canvas,
+    y: int,
+    label: str | None,
+    gutter: int,
+    styles: Sequence[str],
+    behind: Behind,
+    overlay: Overlay,
+) -> Line:
+    """One row: axis label, curves, and in the empty cells grid, marks and cursor.
+
+    Args:
+        canvas: the curves.
+        y: the row, from the top.
+        label: of the value axis, where the row has one.
+        gutter: cells to the left of the plot.
+        styles: of each layer.
+        behind: what curves cover.
+        overlay: what covers curves.
+    """
+    spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
+    spans.append(("┤" if label else "│", "faint"))
+    background, empty = behind.row(y, canvas.columns), ("┈" if label else " ", "faint")
+    written = overlay.cells
+    text, style = "", ""
+    for x, (character, layer) in enumerate(canvas.row(y)):
+        if written and (x, y) in written:
+            character, now = written[x, y]
+        elif layer >= 0:
+            now = styles[layer]
+        else:
+            character, now = background.get(x, empty)
+        if now == style:
+            text += character
+            continue
+        if text:
+            spans.append((text, style))
+        text, style = character, now
+    if text:
+        spans.append((text, style))
+    return tuple(spans)
+
+
+def mark_cells(
+    marks: Sequence[tuple[float, str]], since: float, until: float, cells: int
+) -> dict[int, str]:
+    """Marks by the cell that they stand in; of two in a cell the later one."""
+    span = max(1e-9, until - since)
+    return {
+        min(cells - 1, int((at - since) / span * cells)): label
+        for at, label in marks
+        if since <= at <= until
+    }
+
+
+def break_columns(
+    marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
+) -> frozenset[int]:
+    """Dot columns in which a new attempt starts: curves do not cross them."""
+    factor = dots / max(1e-9, until - since)
+    return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)

@@ -1,0 +1,42 @@
+"""Curves smoothed by an exponential moving average. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+WEIGHTS: tuple[float, ...] = (0.0, 0.6, 0.9, 0.97)
+"""How much of the average so far is kept at each value; 0 is not smoothed."""
+
+
+def next_weight(weight: float) -> float:
+    """The weight after this one, then the first again."""
+    return next((one for one in WEIGHTS if one > weight + 1e-9), WEIGHTS[0])
+
+
+def smoothed(
+    values: Sequence[float | None], weight: float, breaks: Collection[int] = ()
+) -> list[float | None]:
+    """The moving average of the values up to each one, as TensorBoard and W&B draw it.
+
+    Each average is divided by the weight of what it has seen, so that the first values are not
+    drawn towards zero. A missing value stays missing, and changes nothing.
+
+    Args:
+        values: in order; None where there is none.
+        weight: from 0, not smoothed, to below 1.
+        breaks: indices where the average starts anew, such as the first of an attempt.
+    """
+    if weight <= 0:
+        return list(values)
+    total, seen = 0.0, 0.0
+    found: list[float | None] = []
+    for place, value in enumerate(values):
+        if place in breaks:
+            total, seen = 0.0, 0.0
+        if value is None:
+            found.append(None)
+            continue
+        total = weight * total + (1 - weight) * value
+        seen = weight * seen + (1 - weight)
+        found.append(total / seen)
+    return found

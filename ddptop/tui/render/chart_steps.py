@@ -1,0 +1,145 @@
+"""The loss by step instead of by time. Pure.
+
+The axis counts the steps that all attempts took, one after another: an attempt that begins again
+at step 0 stands behind the one before it, with a mark between them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddptop.tui.render.chart_view import View, visible
+from ddptop.tui.render.series import AttemptSteps, ChartData, Points
+
+_ROOM_S = 2.0
+"""Read on both sides of what is shown, so that nothing is missing at the edges."""
+
+
+def no_steps(data: ChartData) -> str | None:
+    """Why the loss cannot be drawn by step, in one sentence; None where it can."""
+    for points in _all(data):
+        if any(step is not None for step in points.step):
+            return None
+    if data.watched:
+        return "by step: n/a, no step is known of a job that is only watched"
+    return "by step: n/a, nobody told which step these losses belong to"
+
+
+def _all(data: ChartData) -> Sequence[Points]:
+    middle = () if data.middle is None else (data.middle,)
+    return (*middle, *data.series.values())
+
+
+def _attempt_at(attempts: Sequence[AttemptSteps], at: float) -> int | None:
+    """The attempt that a moment belongs to."""
+    place = bisect.bisect_right([one.at for one in attempts], at)
+    return attempts[place - 1].attempt if place else None
+
+
+def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[float | None]:
+    """Where each sample lies among all steps taken; None where its step is not known.
+
+    A sample of several steps lies in their middle.
+    """
+    before = {one.attempt: one.before for one in attempts}
+    found: list[float | None] = []
+    carried, last, last_attempt, end = 0, 0, None, 0
+    known = points.attempt or [None] * len(points.t)
+    for t, step, said in zip(points.t, points.step, known, strict=False):
+        if step is None:
+            found.append(None)
+            continue
+        attempt = said if said is not None else _attempt_at(attempts, t)
+        if attempt != last_attempt or step < last:
+            # a step that went back within what is known as one attempt is counted on
+            carried = before.get(attempt, end) if attempt is not None else end
+            if step < last and attempt == last_attempt:
+                carried = end
+            last, last_attempt = 0 if last_attempt is not None or step < last else step, attempt
+        found.append(carried + step - max(0, step - last - 1) / 2)
+        last, end = step, carried + step
+    return found
+
+
+def _stepped(points: Points, attempts: Sequence[AttemptSteps]) -> Points:
+    """The same samples, with steps in place of moments."""
+    places = steps_of(points, attempts)
+    keep = [i for i, place in enumerate(places) if place is not None]
+    t = [float(place) for place in places if place is not None]
+    moments = [points.t[i] for i in keep]
+    bad = []
+    for moment in points.not_finite:
+        if moments:
+            at = bisect.bisect_right(moments, moment)
+            bad.append(t[max(0, at - 1)])
+    return replace(
+        points,
+        t=t,
+        low=[points.low[i] for i in keep],
+        mean=[points.mean[i] for i in keep],
+        high=[points.high[i] for i in keep],
+        not_finite=bad,
+        step=(),
+        attempt=(),
+    )
+
+
+def by_step(data: ChartData) -> ChartData:
+    """The chart with steps in place of moments."""
+    series = {rank: _stepped(points, data.attempts) for rank, points in data.series.items()}
+    middle = None if data.middle is None else _stepped(data.middle, data.attempts)
+    places = [one.t for one in (*series.values(), *(() if middle is None else (middle,))) if one.t]
+    since = min((t[0] for t in places), default=0.0)
+    until = max((t[-1] for t in places), default=1.0)
+    last = max(until, float(data.last_step or 0))
+    first = 0.0 if data.last_step is not None else since
+    if data.window_s is None:
+        since = min(since, first)
+    marks = tuple(
+        (float(one.before), f"attempt {one.attempt}") for one in data.attempts if one.attempt
+    )
+    return replace(
+        data,
+        series=series,
+        middle=middle,
+        since=since,
+        until=max(until, since + 1),
+        whole=(first, max(last, first + 1)),
+        marks=marks,
+        by_step=True,
+    )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """One sample's step and moment."""
+
+    place: float
+    at: float
+
+
+def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]:
+    """The time that the steps of a view took: seconds, and the right edge in unix seconds.
+
+    As far as the samples at hand tell it; None is everything, and for the edge what is newest.
+    """
+    if view.span is None:
+        return None, None
+    stepped = by_step(data)
+    since, until = visible(view, *stepped.extent)
+    known = [
+        _Known(place, t)
+        for points in _all(data)
+        for place, t in zip(steps_of(points, data.attempts), points.t, strict=False)
+        if place is not None
+    ]
+    inside = [one.at for one in known if since <= one.place <= until]
+    if not inside:
+        return None, None
+    bucket_s = max((points.bucket_s for points in _all(data)), default=0.0) + _ROOM_S
+    start, end = min(inside) - bucket_s, max(inside) + bucket_s
+    right = None if view.right is None else end
+    newest = data.extent[1]
+    return (newest if right is None else right) - start, right

@@ -1,0 +1,140 @@
+"""Which part of a chart's axis is shown, and where its cursor stands. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Axis = Literal["time", "step"]
+AXES: tuple[Axis, ...] = ("time", "step")
+
+TIME_SPANS: tuple[float, ...] = (
+    *(10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 14400, 43200),
+    *(86400, 172800, 432000, 864000, 2592000, 7776000, 31536000),
+)
+"""Seconds that zooming stops at."""
+
+STEP_SPANS: tuple[float, ...] = tuple(f * 10.0**e for e in range(1, 10) for f in (1, 2, 5))
+"""Steps that zooming stops at."""
+
+_EDGE = 0.95
+"""Zooming this far to the right keeps following what is newest."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of the axis: in seconds, or in steps where the axis counts those."""
+
+    axis: Axis = "time"
+    span: float | None = None
+    """How much is shown; None is everything."""
+    right: float | None = None
+    """The right edge; None follows what is newest."""
+    cursor: float | None = None
+    """Where values are read; None without a cursor."""
+
+
+@dataclass(frozen=True)
+class Area:
+    """Where a chart was drawn, and what: the plot's cells and the part of the axis in them."""
+
+    left: int
+    """The plot's first cell."""
+    cells: int
+    since: float
+    until: float
+    first: float
+    """Where everything there is begins."""
+    last: float
+    """Where it ends."""
+
+    @property
+    def width(self) -> float:
+        """How much of the axis is shown."""
+        return max(1e-9, self.until - self.since)
+
+    def cell(self, at: float) -> int | None:
+        """The cell of a place on the axis, counted from the plot's first; None outside of it."""
+        if not self.since <= at <= self.until:
+            return None
+        return min(self.cells - 1, int((at - self.since) / self.width * self.cells))
+
+    def at(self, cell: int) -> float:
+        """The middle of a cell, on the axis."""
+        inside = min(self.cells - 1, max(0, cell))
+        return self.since + (inside + 0.5) / self.cells * self.width
+
+
+def visible(view: View, first: float, last: float) -> tuple[float, float]:
+    """The part of the axis that a view shows of all that there is."""
+    if view.span is None:
+        return first, last
+    right = last if view.right is None else view.right
+    return right - view.span, right
+
+
+def zoomed(view: View, area: Area, direction: int, at: float | None = None) -> View:
+    """The view with less (1) or more (-1) of the axis in it.
+
+    Args:
+        view: the view before.
+        area: what it shows.
+        direction: 1 to look closer, -1 to see more.
+        at: the place that stays where it is; None is the cursor, or without one the right edge.
+    """
+    spans = TIME_SPANS if view.axis == "time" else STEP_SPANS
+    now = area.width
+    if direction > 0:
+        smaller = [span for span in spans if span < now * 0.99]
+        if not smaller:
+            return view
+        span = smaller[-1]
+    else:
+        span = next((one for one in spans if one > now * 1.01), spans[-1])
+        if span >= (area.last - area.first) * 0.99:
+            return replace(view, span=None, right=None)
+    anchor = view.cursor if at is None else at
+    if anchor is None or area.cell(anchor) is None:
+        return replace(view, span=span)
+    share = (anchor - area.since) / now
+    if share > _EDGE and view.right is None:
+        return replace(view, span=span)
+    return _inside(replace(view, span=span, right=anchor + (1 - share) * span), area)
+
+
+def _inside(view: View, area: Area) -> View:
+    """The view, moved to where there is something; at the end it follows what is newest."""
+    if view.span is None or view.right is None:
+        return view
+    right = max(view.right, area.first + view.span)
+    return replace(view, right=None if right >= area.last - view.span * 0.005 else right)
+
+
+def panned(view: View, area: Area, cells: int) -> View:
+    """The view moved along the axis; one that shows everything stays."""
+    if view.span is None:
+        return view
+    return _inside(replace(view, right=area.until + cells / area.cells * area.width), area)
+
+
+def cursor_moved(view: View, area: Area, cells: int) -> View:
+    """The view with its cursor moved by cells; past an edge it takes the view along.
+
+    Without a cursor there is one afterwards: at the right edge, or from the left at the left one.
+    """
+    here = None if view.cursor is None else area.cell(view.cursor)
+    if here is None:
+        return replace(view, cursor=area.at(area.cells - 1 if cells < 0 else 0))
+    target = here + cells
+    if 0 <= target < area.cells:
+        return replace(view, cursor=area.at(target))
+    beyond = target if target < 0 else target - area.cells + 1
+    moved = panned(view, area, beyond)
+    since, until = visible(moved, area.first, area.last)
+    there = replace(area, since=since, until=until)
+    return replace(moved, cursor=there.at(min(area.cells - 1, max(0, target))))
+
+
+def cursor_to(view: View, area: Area, cell: int) -> View:
+    """The view with its cursor in a cell of the plot."""
+    return replace(view, cursor=area.at(cell))

@@ -1,0 +1,174 @@
+"""The base of every chart: what part is shown, the cursor, and the mouse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from textual import events
+from textual.message import Message
+
+from ddptop.tui.render.chart_view import (
+    AXES,
+    Area,
+    View,
+    cursor_moved,
+    cursor_to,
+    panned,
+    zoomed,
+)
+from ddptop.tui.widgets.lines import LinesView
+
+PAN_CELLS = 10
+"""Cells that the cursor of a whole run goes at once."""
+
+
+class ChartWidget(LinesView, can_focus=True):
+    """A chart with a cursor. Subclasses draw, and put where they drew into `area`."""
+
+    @dataclass
+    class Viewed(Message):
+        """Another part of the axis is wanted, or the cursor is somewhere else."""
+
+        chart: ChartWidget
+        moved: bool
+        """Whether another part is wanted, and not the cursor alone."""
+
+        @property
+        def control(self) -> ChartWidget:
+            """The chart, for @on selectors."""
+            return self.chart
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.view = View()
+        """What is shown of the axis."""
+        self.area: Area | None = None
+        """Where it was drawn last; None while there is no curve."""
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it can be drawn by step."""
+        return False
+
+    @property
+    def no_steps(self) -> str:
+        """Why it cannot, in one sentence."""
+        return "by step: n/a, these figures were taken by time"
+
+    def time_span(self) -> tuple[float | None, float | None]:
+        """What must be read to draw it: seconds, and the right edge in unix seconds.
+
+        None is everything, and for the edge what is newest.
+        """
+        return self.view.span, self.view.right
+
+    def set_view(self, view: View) -> None:
+        """Show another part of the axis, or move the cursor."""
+        if view == self.view:
+            return
+        before, self.view = self.view, view
+        self.redraw()
+        moved = replace(before, cursor=None) != replace(view, cursor=None)
+        self.post_message(self.Viewed(self, moved))
+
+    def follow(self, view: View) -> None:
+        """Take over the view of another chart of the same screen."""
+        if view.axis == "step" and not self.has_steps:
+            return
+        if view != self.view:
+            self.view = view
+            self.redraw()
+
+    def put_cursor(self, at: float | None) -> None:
+        """Put the cursor somewhere on the axis, or take it away."""
+        self.set_view(replace(self.view, cursor=at))
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    def next_mode(self) -> None:
+        """Draw other curves, where there is a choice."""
+
+    def next_scale(self) -> None:
+        """Linear or logarithmic values, where there is a choice."""
+
+    def next_smoothing(self) -> None:
+        """Smooth more, or not at all, where there is a choice."""
+
+    def next_axis(self) -> None:
+        """By time or by step, where steps are known; everything is shown again."""
+        if self.has_steps:
+            self.set_view(View(AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]))
+
+    def zoom(self, direction: int, at: float | None = None) -> None:
+        """Less (1) or more (-1) of the axis."""
+        if self.area is not None:
+            self.set_view(zoomed(self.view, self.area, direction, at))
+
+    def pan(self, direction: int) -> None:
+        """A quarter to the left or right; of a whole run the cursor ten cells on."""
+        if self.area is None:
+            return
+        if self.view.span is None:
+            self.set_view(cursor_moved(self.view, self.area, direction * PAN_CELLS))
+        else:
+            self.set_view(panned(self.view, self.area, direction * max(1, self.area.cells // 4)))
+
+    def move_cursor(self, cells: int) -> None:
+        """Read the values some cells on."""
+        if self.area is not None:
+            self.set_view(cursor_moved(self.view, self.area, cells))
+
+    def cursor_to_end(self, direction: int) -> None:
+        """Read the values at the left or right edge."""
+        if self.area is not None:
+            self.set_view(cursor_to(self.view, self.area, 0 if direction < 0 else self.area.cells))
+
+    def drop_cursor(self) -> bool:
+        """Take the cursor away; whether there was one."""
+        there = self.view.cursor is not None
+        self.put_cursor(None)
+        return there
+
+    def show_whole(self) -> None:
+        """Everything there is."""
+        self.set_view(replace(self.view, span=None, right=None))
+
+    # --- mouse ----------------------------------------------------------------------------------
+
+    def _cell(self, x: int) -> int | None:
+        """The plot's cell at a place of the widget."""
+        area = self.area
+        if area is None or not area.left <= x < area.left + area.cells:
+            return None
+        return x - area.left
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor there."""
+        if self.area is not None and (cell := self._cell(event.x)) is not None:
+            self.set_view(cursor_to(self.view, self.area, cell))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel looks closer, at the pointer."""
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel shows more, around the pointer."""
+        self._wheel(event, -1)
+
+    def _wheel(self, event: events.MouseEvent, direction: int) -> None:
+        if self.area is not None and (cell := self._cell(event.x)) is not None:
+            event.stop()
+            self.zoom(direction, self.area.at(cell))
+
+    def on_focus(self) -> None:
+        """The title says that the keys go here."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """They go elsewhere."""
+        self.redraw()
+
+    @property
+    def title_style(self) -> str:
+        """The style of its title: strong while it has the keys."""
+        return "strong" if self.has_focus else "title"

@@ -1,0 +1,64 @@
+"""Several named figures over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddptop.tui.render.chart_figures import FigureOptions, FiguresData, draw_figures, units_of
+from ddptop.tui.render.chart_smooth import next_weight
+from ddptop.tui.render.text import Line, rule
+from ddptop.tui.widgets.chart_widget import ChartWidget
+
+
+class FigureChart(ChartWidget):
+    """Curves of one unit share a plot; draws only when its data, options or size changed."""
+
+    def __init__(self, title: str = "", *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._title = title
+        self._data = FiguresData()
+        self._options = FigureOptions()
+
+    @property
+    def options(self) -> FigureOptions:
+        """How it is drawn."""
+        return replace(self._options, view=self.view)
+
+    def show(self, data: FiguresData, title: str | None = None) -> None:
+        """Take new curves, and a title; the same objects again cost nothing."""
+        if data is self._data and title in (None, self._title):
+            return
+        self._data, self._title = data, self._title if title is None else title
+        self.redraw()
+
+    def next_mode(self) -> None:
+        """Begin with the next unit."""
+        units = len(units_of(self._data))
+        if units > 1:
+            self._set(replace(self._options, first=(self._options.first + 1) % units))
+
+    def next_scale(self) -> None:
+        """Linear or logarithmic values."""
+        self._set(replace(self._options, logarithmic=not self._options.logarithmic))
+
+    def next_smoothing(self) -> None:
+        """Not at all, 0.6, 0.9, 0.97."""
+        self._set(replace(self._options, smoothing=next_weight(self._options.smoothing)))
+
+    def _set(self, options: FigureOptions) -> None:
+        self._options = options
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Title, a plot for each unit, and one axis."""
+        chart = draw_figures(self._data, self.options, width - 1, height - 1)
+        self.area = chart.area
+        title = self._title
+        if chart.reading is not None:
+            note = chart.reading.line(width - len(title) - 10)
+            return [rule(title, width, note, self.title_style), *chart.lines]
+        if self._options.logarithmic:
+            title += ", log axis"
+        if self._options.smoothing:
+            title += f", smoothed {self._options.smoothing:g}"
+        return [rule(title, width, chart.note, self.title_style), *chart.lines]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from ddptop.tui.render import header as job_header
 from ddptop.tui.render import panels, rows, words
+from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.text import plain, width
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
@@ -50,74 +52,116 @@ class TestWords:
         assert words.age_words(600) == "figures are 10 min old"
 
 
-def header(view: JobView, cells: int = 120) -> list[str]:
-    lines = panels.header_lines(view, NOW, cells)
-    assert all(width(line) in (0, cells) for line in lines[::2])
+def header(view: JobView, cells: int = 120, trend: LossTrend | None = None) -> list[str]:
+    lines = job_header.header_lines(view, NOW, cells, trend)
+    assert all(width(line) in (0, cells) for line in lines)
     return [plain(line).rstrip() for line in lines]
 
 
+def running(**more: object) -> JobView:
+    values = {
+        "step": 12339,
+        "total_steps": 50_000,
+        "eta_s": 12470.0,
+        "attempt": 1,
+        "restarts_used": 1,
+        "restarts_left": 2,
+        "ranks": [
+            rank(0, loss=2.0, steps_per_s=3.5, last_progress_at=ago(1)),
+            rank(1, loss=2.2, steps_per_s=3.0, last_progress_at=ago(2)),
+        ],
+    }
+    return view_of(**{**values, **more})
+
+
 class TestHeader:
-    def test_a_running_job(self) -> None:
-        view = view_of(
-            step=12339,
-            total_steps=50_000,
-            eta_s=12470.0,
-            attempt=1,
-            restarts_used=1,
-            restarts_left=2,
-            ranks=[rank(0, loss=2.0, steps_per_s=3.5), rank(1, loss=2.2, steps_per_s=3.0)],
-        )
-        top, bar, facts = header(view)
-        assert top == (
-            " ● running   step 12,339 / 50,000   pace 3 steps/s   ETA 3h 27m   loss 2.1000"
-            "   elapsed 1h 12m"
-        )
-        assert bar.endswith("24.7 %")
+    def test_a_row_for_each_question(self) -> None:
+        alive, far, learning = header(running(), 130, LossTrend("falling", 433.0, -0.031))
+        assert alive.startswith(" alive     ● running   3 steps/s   last step 2s ago   ")
+        assert alive.endswith("  attempt 1   restarts 1 used, 2 left   world size 2   guarded")
+        assert far.startswith(" how far   step 12,339 / 50,000  ━━━━━━━")
+        assert far.endswith("─  24.7 %   ETA 3h 27m   elapsed 1h 12m")
+        assert learning == " learning  loss 2.1000   ↘ falling, -3.1 % in 7m"
+
+    def test_facts_get_a_row_of_their_own_where_there_is_room_below_only(self) -> None:
+        alive, _, _, facts = header(running(), 80)
+        assert alive == " ● running   3 steps/s   last step 2s ago"
         assert facts == " attempt 1   restarts 1 used, 2 left   world size 2   guarded"
+        lines = job_header.header_lines(running(), NOW, 80, None, 3)
+        assert plain(lines[0]).rstrip().endswith("   attempt 1   restarts 1 used, 2 left")
+        assert len(lines) == 3
 
     @pytest.mark.parametrize("cells", [80, 120])
     def test_a_queued_job_has_no_steps_to_tell_of(self, cells: int) -> None:
         alert = Alert(id="queued", severity="info", message="waits for GPU 0", since=ago(90))
-        top, middle, facts = header(view_of(state="queued", attempt=0, alerts=[alert]), cells)
+        view = view_of(state="queued", attempt=0, alerts=[alert])
+        top, middle, facts = (
+            plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)
+        )
         assert top == " ○ queued   waited 1m 30s"
         assert middle == " not started: it waits until its GPUs are free"
         assert facts.startswith(" attempt 0")
 
-    def test_a_narrow_header_moves_the_elapsed_time_down(self) -> None:
-        view = view_of(step=12339, total_steps=50_000, eta_s=12470.0, ranks=[rank(0, loss=2.0)])
-        top, _, facts = header(view, 80)
-        assert "elapsed" not in top
-        assert facts.startswith(" elapsed 1h 12m  attempt 0")
+    def test_a_narrow_row_gives_up_the_elapsed_time_before_the_bar(self) -> None:
+        far = header(running(), 60)[1]
+        assert "elapsed" not in far
+        assert far.endswith("  24.7 %   ETA 3h 27m")
+        assert "━━━╸──" in far
 
     def test_unknown_is_said_and_never_zero(self) -> None:
-        top, bar, _ = header(view_of(step=None))
-        assert "step n/a" in top
-        assert "ETA n/a" in top
-        assert "loss n/a" in top
-        assert bar == " total steps not known: no bar and no ETA"
+        _, far, learning = header(view_of(step=12, attempt_started_at=ago(400)))
+        assert far.startswith(" how far   step 12   total steps not known: no bar and no ETA  ")
+        assert learning == " learning  loss n/a"
+
+    @pytest.mark.parametrize(
+        "young",
+        [{"step": None}, {"step": 3, "attempt_started_at": ago(20)}, {"state": "starting"}],
+        ids=["no step", "first minute", "starting"],
+    )
+    def test_a_total_may_still_come_while_a_job_starts(self, young: dict[str, object]) -> None:
+        far = header(view_of(**young))[1]
+        assert "total not known yet" in far
+        assert "no bar" not in far
 
     def test_old_figures_and_a_missing_guard_come_first(self) -> None:
         view = view_of(ts=ago(42))
         view.__dict__["guarded"] = False
-        assert header(view)[2].startswith(
-            " ▲ figures are 42 s old   ▲ unguarded: nothing restarts it   attempt 0"
-        )
+        facts = "▲ figures are 42 s old   ▲ unguarded: nothing restarts it   attempt 0"
+        assert facts in "".join(header(view))
 
     def test_another_host_is_named(self) -> None:
         view = view_of()
         view.__dict__.update(on_other_host=True, guarded=None)
-        assert "on host node-a" in header(view)[2]
-        assert "guardian on another host" in header(view)[2]
+        assert "on host node-a" in "".join(header(view))
+        assert "guardian on another host" in "".join(header(view))
 
     def test_a_nan_loss_is_seen_even_beside_finite_ones(self) -> None:
-        view = view_of(ranks=[rank(0, loss=2.0, loss_state="ok"), rank(1, loss_state="nan")])
-        line = panels.header_lines(view, NOW, 120)[0]
+        bad = rank(1, loss_state="nan", loss_bad_since=1203, loss_last_good=2.31)
+        view = view_of(ranks=[rank(0, loss=2.0, loss_state="ok"), bad])
+        line = job_header.header_lines(view, NOW, 120)[2]
         assert ("NaN", "bad") in line
+        assert ("✕ NaN since step 1,203 on rank 1, last finite 2.3100", "bad") in line
+
+    def test_of_several_optimizers_it_says_whose_loss_it_is(self) -> None:
+        gan = rank(0, loss=0.7, losses={"Adam 1": 0.7, "Adam 2": 1.9})
+        learning = header(view_of(ranks=[gan]), trend=LossTrend("rising", 60, 0.2))[2]
+        assert (
+            learning
+            == " learning  loss of Adam 1 0.7000   ↗ rising, +20 % in 1m   of Adam 2 1.9000"
+        )
 
     def test_an_ended_job_says_when(self) -> None:
-        view = view_of(state="finished", ended_at=ago(60))
-        assert "ended" in header(view)[2]
-        assert "ETA" not in header(view)[0]
+        alive, far, *_ = header(view_of(state="finished", ended_at=ago(60), step=3))
+        assert "ended Mar 14 11:59:00" in alive
+        assert "ETA" not in far and "ran 1h 11m" in far
+
+    def test_who_is_late_is_named(self) -> None:
+        late = [
+            rank(0, state="running", last_progress_at=ago(1)),
+            rank(1, state="quiet", last_progress_at=ago(90)),
+        ]
+        assert plain(job_header.last_step(late, NOW)) == "last step 1m ago on rank 1"
+        assert job_header.last_step([rank(0)], NOW) == ()
 
     def test_the_pace_is_the_slowest_rank_s(self) -> None:
         assert panels.steps_per_s([rank(steps_per_s=3.0), rank(steps_per_s=2.0), rank()]) == 2.0
@@ -130,23 +174,23 @@ class TestWhatHoldsAJobUp:
     def test_when_the_next_attempt_starts_and_why_then(self) -> None:
         why = "2 in a row without a step"
         waiting = self.snapshot(attempt=2, policy=why, restart_at=ago(-9))
-        said = plain(panels.restart_line(waiting, NOW)).rstrip()
-        assert said == f" ↻ attempt 3 starts in 9s  {why}"
+        said = plain(job_header.restart_line(waiting, NOW)).rstrip()
+        assert said == f"↻ attempt 3 starts in 9s  {why}"
         due = msgspec.structs.replace(waiting, restart_at=None, policy=None)
-        assert plain(panels.restart_line(due, NOW)).rstrip() == " ↻ attempt 3 starts now"
+        assert plain(job_header.restart_line(due, NOW)).rstrip() == "↻ attempt 3 starts now"
 
     def test_the_last_checkpoint(self) -> None:
         saved = Checkpoint(path="/c/last.pt", at=ago(64), step=120)
-        field = panels.checkpoint_field(self.snapshot(checkpoint=saved), NOW)
+        field = job_header.checkpoint_field(self.snapshot(checkpoint=saved), NOW)
         assert plain(field) == "checkpoint step 120, 1m ago"
         of_all = msgspec.structs.replace(saved, global_step=1120)
-        field = panels.checkpoint_field(self.snapshot(checkpoint=of_all), NOW)
+        field = job_header.checkpoint_field(self.snapshot(checkpoint=of_all), NOW)
         assert plain(field) == "checkpoint step 1,120, 1m ago"
-        assert panels.checkpoint_field(self.snapshot(), NOW) == ()
+        assert job_header.checkpoint_field(self.snapshot(), NOW) == ()
 
     def test_a_gpu_set_aside_is_in_the_header(self) -> None:
         view = view_of(self.snapshot(set_aside=[2]))
-        assert "▲ GPU 2 set aside" in plain(panels.header_lines(view, NOW, 160)[2])
+        assert "▲ GPU 2 set aside" in plain(job_header.header_lines(view, NOW, 160)[0])
 
     def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
         one = rank(state="running", phase="evaluation", phase_since=ago(3))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from ddptop import progress_words
-from ddptop.tui.render import foreign, panels, progress, rows
+from ddptop.tui.render import foreign, job_rows, progress
+from ddptop.tui.render import header as job_header
 from ddptop.tui.render.text import plain, width
 from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
-from tests.tui.fake_home import NOW
+from tests.tui.fake_home import NOW, ago
 from tests.tui.test_panels import view_of as own_view
 
 from ddptop_runner.foreign.view import ForeignView
@@ -21,8 +22,8 @@ UNCLEAR = Progress(step=30, total=100, counts="epoch", epoch=0, source="log")
 
 
 def header(progress_: Progress | None, cells: int = 120, **snapshot) -> list[str]:
-    view = own_view(progress=progress_, **snapshot)
-    return [plain(line).rstrip() for line in panels.header_lines(view, NOW, cells)]
+    view = own_view(progress=progress_, attempt_started_at=ago(900), **snapshot)
+    return [plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)]
 
 
 def with_progress(told: Progress) -> ForeignView:
@@ -32,18 +33,16 @@ def with_progress(told: Progress) -> ForeignView:
 
 
 def test_a_run_whose_total_is_known() -> None:
-    top, bar, _ = header(RUN, step=12_345)
-    assert "step 12,339 / 50,000" in top and "ETA 3h 27m" in top
-    assert bar.endswith(" 24.7 %")
-    assert bar.count("━") == 120 - len("  24.7 %") - 1 - 1
+    far = header(RUN, step=12_345)[1]
+    assert far.startswith(" how far   step 12,339 / 50,000  ━")
+    assert far.endswith("  24.7 %   ETA 3h 27m   elapsed 1h 12m")
 
 
 def test_epochs_have_their_place_behind_the_bar() -> None:
-    top, bar, _ = header(EPOCH, step=130)
-    assert "step 130 " in top and "ETA 1m 00s" in top
-    assert bar.endswith("epoch 2/5, step 30 of 100   26.0 %")
-    assert "━" in bar
-    narrow = header(EPOCH, 44, step=130)[1]
+    far = header(EPOCH, step=130)[1]
+    assert " step 130  ━" in far
+    assert "─  epoch 2/5, step 30 of 100   26.0 %   ETA 1m 00s   elapsed" in far
+    narrow = header(EPOCH, 60, step=130)[1]
     assert "━" in narrow and narrow.endswith("26.0 %")
 
 
@@ -60,15 +59,17 @@ def test_without_a_share_there_is_no_bar() -> None:
             "step 930 of 900; what is done of it all is not known: no bar and no ETA",
         ),
     ):
-        top, bar, _ = header(unknown)
-        assert bar.strip() == words
-        assert "ETA n/a" in top
+        far = header(unknown, 140, step=30)[1]
+        assert words in far
+        assert "ETA n/a" not in far and "━" not in far
 
 
-@pytest.mark.parametrize("cells", [40, 80, 120, 200])
+@pytest.mark.parametrize("cells", [40, 60, 80, 120, 200])
 @pytest.mark.parametrize("told", [RUN, EPOCH, UNCLEAR, None])
 def test_it_fits(told, cells) -> None:
-    assert width(progress.progress_line(told, True, cells)) <= cells
+    view = own_view(progress=told, step=130)
+    for line in job_header.header_lines(view, NOW, cells):
+        assert width(line) <= cells
 
 
 def test_never_100_before_the_end() -> None:
@@ -81,31 +82,32 @@ def test_never_100_before_the_end() -> None:
 
 
 def test_in_the_overview() -> None:
-    row = rows.job_row(own_view(progress=RUN, step=12_345), NOW)
+    row = job_rows.job_row(own_view(progress=RUN, step=12_345), NOW)
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25 %", "3h 27m")
-    row = rows.job_row(own_view(progress=None, step=12_345), NOW)
+    row = job_rows.job_row(own_view(progress=None, step=12_345), NOW)
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
-    beyond = rows.job_row(own_view(step=2_344, total_steps=1_000), NOW)  # of an older ddptop
+    beyond = job_rows.job_row(own_view(step=2_344, total_steps=1_000), NOW)  # of an older ddptop
     assert beyond["done"][0] == ""
 
 
 def test_losses_of_the_output_are_called_so() -> None:
     told = {"host": "h", "loss": 2.5, "loss_state": "ok"}
     logged = RankSample(rank=0, local_rank=0, loss_source="log", **told)
-    assert "loss 2.5000 from its log" in header(None, ranks=[logged])[0]
+    assert "loss 2.5000 from its log" in header(None, ranks=[logged])[2]
     probed = RankSample(rank=1, local_rank=1, loss_source="probe", **told)
-    assert "from its log" not in header(None, ranks=[logged, probed])[0]
+    assert "from its log" not in header(None, ranks=[logged, probed])[2]
 
 
-def test_a_foreign_job_has_its_bar_beside_its_output() -> None:
+def test_a_foreign_job_has_its_bar_too() -> None:
     view = with_progress(RUN)
-    top, middle, _ = (plain(line).rstrip() for line in foreign.header_lines(view, NOW, 120))
-    assert "step 12,339 / 50,000" in top and "ETA 3h 27m" in top
-    assert middle.endswith("24.7 %   output /home/root/run.log")
+    alive, far, output, _ = (plain(line).rstrip() for line in foreign.header_lines(view, NOW, 120))
+    assert "elapsed" not in alive and far.endswith("ETA 3h 27m   elapsed 1h 12m")
+    assert " how far   step 12,339 / 50,000  ━" in far
+    assert output == " output    /home/root/run.log"
     without = with_progress(UNCLEAR)
-    assert plain(foreign.header_lines(without, NOW, 120)[1]).startswith(" output  /home/root")
-    assert rows.job_row(view, NOW)["eta"][0] == "3h 27m"
-    assert rows.job_row(without, NOW)["eta"][0] == ""
+    assert "steps of the whole run not known" in plain(foreign.header_lines(without, NOW, 140)[1])
+    assert job_rows.job_row(view, NOW)["eta"][0] == "3h 27m"
+    assert job_rows.job_row(without, NOW)["eta"][0] == ""
 
 
 def test_in_words() -> None:

@@ -6,9 +6,11 @@ import datetime as dt
 from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
-from ddptop.tui.render.panels import elapsed_s, loss_field
-from ddptop.tui.render.progress import progress_of, short_line, step_text
-from ddptop.tui.render.text import Line, clip, field, fill, fit, join, line, width
+from ddptop.tui.render.header import LABELLED, far_line, learning_line, question
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.panels import elapsed_s
+from ddptop.tui.render.progress import progress_of
+from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
 from ddptop_runner.foreign.signals import TERM_GRACE_S, SignalPlan
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
@@ -23,35 +25,43 @@ def about(view: ForeignView) -> str:
     return f"not started by ddptop: {job.launcher}, user {job.user}, pid {job.root_pid}"
 
 
-def header_lines(view: ForeignView, now: dt.datetime, cells: int) -> list[Line]:
-    """Three rows: state from outside, where its output goes, what was typed."""
-    snapshot, gap = view.snapshot, "   " if cells >= 100 else "  "
-    first: list[Line] = [line(" ", words.state_of(view))]
+def header_lines(
+    view: ForeignView,
+    now: dt.datetime,
+    cells: int,
+    trend: LossTrend | None = None,
+    most: int = 5,
+) -> list[Line]:
+    """State from outside; how far and the loss, where it prints them; its output; what was typed.
+
+    At most `most` rows: the last one goes first.
+    """
+    snapshot, progress = view.snapshot, progress_of(view)
+    first: list[Line] = [line(words.state_of(view))]
     if not view.is_live and view.ended_at is not None:
         first.append(field("since", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
-    first.append(field("elapsed" if view.is_live else "ran", units.duration(elapsed_s(view, now))))
+    counts = snapshot.step is not None or progress is not None
+    if not counts:
+        passed = units.duration(elapsed_s(view, now))
+        first.append(field("elapsed" if view.is_live else "ran", passed))
     first.append(field("world size", _world(view)))
-    progress = progress_of(view)
-    if snapshot.step is not None or progress is not None:
-        first.append(field("step", step_text(snapshot, progress)))
-    if progress is not None and progress.eta_s is not None:
-        first.append(field("ETA", units.duration(progress.eta_s)))
-    if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
-        first.append(join([loss_field(snapshot), line(("from its log", "dim"))], " "))
     if view.foreign.rendezvous:
         first.append(field("rendezvous", view.foreign.rendezvous, ""))
-    done = () if progress is None else short_line(progress, cells // 3)
-    second = _output(view.output or units.NOT_KNOWN, done, cells)
+    rows = [(*question(0, cells), *fill(first, cells - 12))]
     if view.stopping and view.is_live:
-        second = fit(line(" ", (view.stopping, "warn")), cells)
+        rows.append((*question(3, cells), (view.stopping, "warn")))
     if not view.is_live:
         how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
-        second = fit(line(" ", (how, "warn")), cells)
-    return [
-        fit(fill(first, cells, gap), cells),
-        second,
-        _labelled("command", view.command, cells),
-    ]
+        rows.append((*question(3, cells), (how, "warn")))
+    if counts:
+        far = far_line(view, snapshot, progress, now, cells)
+        rows.append((*question(1, cells), *far))
+    if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
+        learning = learning_line(snapshot, trend if view.is_live else None, cells)
+        rows.append((*question(2, cells), *learning))
+    rows.append(_labelled("output", view.output or units.NOT_KNOWN, cells))
+    rows.append(_labelled("command", view.command, cells))
+    return [fit(row, cells) for row in rows[:most]]
 
 
 def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
@@ -70,16 +80,9 @@ def _world(view: ForeignView) -> str:
     return size if view.world_size == here else f"{size}, {here} here"
 
 
-def _output(text: str, done: Line, cells: int) -> Line:
-    """Where its output goes and, where that tells it, how far it is."""
-    if not done:
-        return _labelled("output", text, cells)
-    room = cells - width(done) - 13
-    return fit(line((" ", ""), *done, ("   output ", "dim"), (clip(text, room), "")), cells)
-
-
 def _labelled(name: str, text: str, cells: int) -> Line:
-    return fit(line((f" {name:<8}", "dim"), (clip(text, cells - 9), "")), cells)
+    head = line((f" {name:<9} " if cells >= LABELLED else f" {name:<7} ", "dim"))
+    return fit((*head, (clip(text, cells - width(head)), "")), cells)
 
 
 def note_alerts(view: ForeignView) -> list[Alert]:

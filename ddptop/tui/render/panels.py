@@ -8,24 +8,18 @@ from collections.abc import Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.bars import bar
-from ddptop.tui.render.launched import common_parts
-from ddptop.tui.render.progress import progress_line, progress_of, step_text
 from ddptop.tui.render.text import (
     Line,
     clip,
-    field,
-    fill,
     fit,
-    join,
     line,
     spread,
-    width,
     wrap,
 )
 from ddptop.tui.snapshot import Machine
 from ddptop_runner import registry
 from ddptop_runner.model import Alert, Cause, NodeSnapshot, RankSample
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.registry import AnyJob
 
 HOT_C = 85.0
 """From here on a temperature is drawn as a warning."""
@@ -76,117 +70,6 @@ def title_line(
     if about:
         left = (*left, (f"   {about}", "dim"))
     return fit(spread(left, (*right, (" ", "")), cells), cells)
-
-
-def header_lines(view: AnyJob, now: dt.datetime, cells: int) -> list[Line]:
-    """Three rows: state and pace, a bar of the progress, attempt and guard."""
-    snapshot, state = view.snapshot, words.job_state(view.state)
-    if snapshot is None:
-        text = "no snapshot yet: its processes are coming up"
-        if not view.is_live:
-            log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
-            text = f"it never came up{log}"
-        return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
-    if view.state == "queued":
-        return _queued_lines(view, snapshot, now, cells)
-    live = view.is_live
-    gap = "   " if cells >= 100 else "  "
-    progress = progress_of(view)
-    first = [line(" ", state), field("step", step_text(snapshot, progress))]
-    if live:
-        first.append(field("pace", units.rate(steps_per_s(snapshot.ranks))))
-        first.append(field("ETA", units.duration(progress.eta_s if progress else None)))
-    first.append(join([loss_field(snapshot), from_log(snapshot)], " "))
-    elapsed = field("elapsed", units.duration(elapsed_s(view, now)))
-    second: list[Line] = []
-    if width(join([*first, elapsed], gap)) < cells:
-        first.append(elapsed)
-    else:
-        second.append(elapsed)
-    bar_line = restart_line(snapshot, now) if view.state == "restarting" else ()
-    return [
-        fit(fill(first, cells, gap), cells),
-        fit(bar_line, cells) if bar_line else progress_line(progress, live, cells),
-        fit(fill(_indented([*second, *_facts(view, snapshot, now)]), cells, gap), cells),
-    ]
-
-
-def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
-    """When the next attempt begins, and why then; empty where that is not known."""
-    wait_s = 0.0
-    if snapshot.restart_at is not None:
-        wait_s = (snapshot.restart_at - now).total_seconds()
-    attempt = "the next attempt" if snapshot.attempt is None else f"attempt {snapshot.attempt + 1}"
-    when = f"in {units.brief_duration(wait_s)}" if wait_s >= 1 else "now"
-    why = (f"  {snapshot.policy}", "dim") if snapshot.policy else ("", "")
-    return line(" ", (f"↻ {attempt} starts {when}", "warn"), why)
-
-
-def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
-    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
-    saved = snapshot.checkpoint
-    if saved is None:
-        return ()
-    step = saved.step if saved.global_step is None else saved.global_step
-    ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
-    return field("checkpoint", ago if step is None else f"step {units.count(step)}, {ago}", "")
-
-
-def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
-    """Of a job without a step to tell of: since when it waits; for what, an alert says."""
-    since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
-    waited = field("waited", units.duration((now - since).total_seconds()))
-    facts = _indented(_facts(view, snapshot, now))
-    return [
-        fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
-        line(" ", ("not started: it waits until its GPUs are free", "dim")),
-        fit(fill(facts, cells, "   " if cells >= 100 else "  "), cells),
-    ]
-
-
-def _indented(parts: list[Line]) -> list[Line]:
-    return [line(" ", *parts[0]), *parts[1:]] if parts else []
-
-
-def loss_field(snapshot: NodeSnapshot) -> Line:
-    """The median of the ranks' losses, with its label."""
-    value, state = median_loss(snapshot)
-    text = units.loss(value, state) + common_parts(snapshot.ranks)
-    return field("loss", text, "bad" if state in ("nan", "inf") else "strong")
-
-
-def from_log(snapshot: NodeSnapshot) -> Line:
-    """Says it of losses that were read from output or files; empty where a probe told one."""
-    sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
-    return line(("from its log", "dim")) if sources == {"log"} else ()
-
-
-def _facts(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
-    """What stays the same for long: stale figures, guard, attempt, restarts, host."""
-    parts: list[Line] = []
-    stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
-    if stale:
-        parts.append(line((f"▲ {stale}", "warn")))
-    guard = words.guard_words(view.guarded, view.is_live)
-    warned = bool(guard) and guard[0][1] == "warn"
-    if warned:
-        parts.append(guard)
-    if view.on_other_host:
-        parts.append(line((f"on host {snapshot.host}", "warn")))
-    if not view.is_live and view.ended_at is not None:
-        ended = view.ended_at.astimezone()
-        parts.append(field("ended", f"{ended:%b %d %H:%M:%S}", ""))
-    if snapshot.set_aside:
-        parts.append(line((f"▲ GPU {units.ranks(snapshot.set_aside)} set aside", "warn")))
-    if snapshot.attempt is not None:
-        parts.append(field("attempt", str(snapshot.attempt), ""))
-    parts.append(field("restarts", restarts_text(snapshot), ""))
-    parts.append(checkpoint_field(snapshot, now))
-    if snapshot.world_size is not None or snapshot.launcher is not None:
-        parts.append(field("world size", units.count(snapshot.world_size), ""))
-    if not warned:
-        parts.append(guard)
-    return parts
 
 
 def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int) -> list[Line]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ddptop.progress_words import place, shown_percent
 from ddptop.tui.render import units
-from ddptop.tui.render.bars import bar
-from ddptop.tui.render.text import Line, clip, fit, line
 from ddptop_runner.model import NodeSnapshot, Progress
 from ddptop_runner.progress.combine import of_snapshot
 from ddptop_runner.registry import AnyJob
@@ -49,30 +47,17 @@ def label(progress: Progress) -> str:
     return f"{place(progress)}  {percent}"
 
 
-def progress_line(progress: Progress | None, live: bool, cells: int) -> Line:
-    """A bar over the whole width, or in words why there is none."""
-    if progress is None:
-        text = "total steps not known: no bar and no ETA" if live else "total steps not known"
-        return fit(line(" ", (text, "dim")), cells)
-    if progress.fraction is None:
-        return fit(line(" ", (clip(_why(progress, live), cells - 2), "dim")), cells)
-    said = f" {label(progress)} "
-    if cells - len(said) - 1 < LEAST_BAR:
-        said = f" {shown_percent(progress.fraction):5.1f} % "
-    return line(" ", *bar(progress.fraction, cells - len(said) - 1), (said, "dim"))
+def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> str:
+    """Why there is no bar, and what is known all the same.
 
-
-def short_line(progress: Progress, cells: int) -> Line:
-    """A bar and its label within `cells`, for a row that has more to say; empty without a share."""
-    if progress.fraction is None:
-        return ()
-    said = f" {shown_percent(progress.fraction):.1f} %"
-    return (*bar(progress.fraction, max(LEAST_BAR, cells - len(said))), (said, "strong"))
-
-
-def _why(progress: Progress, live: bool) -> str:
-    """Why there is no bar, and what is known all the same."""
+    Args:
+        progress: what was told of it.
+        live: whether the job lives.
+        young: whether it has only begun, so that a total may still be told.
+    """
     more = ": no bar and no ETA" if live else ""
+    if progress is None:
+        return "total not known yet" if young else f"total steps not known{more}"
     known = place(progress)
     if progress.counts != "run":
         return f"{known}; steps of the whole run not known{more}"

@@ -1,18 +1,23 @@
-"""State, pace, progress and attempt of one job."""
+"""Is it alive, how far is it, is it learning."""
 
 from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.render import foreign, panels
+from ddptop.tui.render import foreign, header
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.rank_help import explain_state
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import AnyJob
 
+SHORT = 28
+"""Screens of fewer rows get a header of three."""
+
 
 class JobHeader(LinesView):
-    """Three rows that answer: is it well, how far, how fast."""
+    """A row for each question, as high as it has something to say."""
 
     DEFAULT_CSS = """
     JobHeader { height: 3; }
@@ -22,14 +27,29 @@ class JobHeader(LinesView):
         super().__init__()
         self._view: AnyJob | None = None
         self._now = dt.datetime.min
+        self._trend: LossTrend | None = None
 
-    def show(self, view: AnyJob, now: dt.datetime) -> None:
-        """Take a new look at the job."""
-        self._view, self._now = view, now
+    def show(self, view: AnyJob, now: dt.datetime, trend: LossTrend | None = None) -> None:
+        """Take a new look at the job; `trend` is where its loss goes."""
+        self._view, self._now, self._trend = view, now, trend
+        rows = max(1, len(self._rows(max(20, self.screen.size.width))))
+        if self.styles.height is None or self.styles.height.value != rows:
+            self.styles.height = rows
         self.redraw()
+
+    def _rows(self, width: int) -> list[Line]:
+        short = self.screen.size.height < SHORT
+        if isinstance(self._view, ForeignView):
+            most = 4 if short else 6
+            return foreign.header_lines(self._view, self._now, width, self._trend, most)
+        if self._view is None:
+            return []
+        return header.header_lines(self._view, self._now, width, self._trend, 3 if short else 4)
 
     def build(self, width: int, height: int) -> list[Line]:
         """The rows."""
-        if isinstance(self._view, ForeignView):
-            return foreign.header_lines(self._view, self._now, width)
-        return [] if self._view is None else panels.header_lines(self._view, self._now, width)
+        return self._rows(width)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the job's state means."""
+        return [] if self._view is None else explain_state(self._view.state)

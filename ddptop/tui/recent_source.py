@@ -1,0 +1,96 @@
+"""What the job screen tells of the last minutes: where the loss goes, and each rank's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddptop.tui.render.learning import POINTS, LossTrend, medians, stretch_s, trend
+from ddptop.tui.render.series import Points
+from ddptop.tui.series_points import points_of
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.registry import JobView
+
+SPARK_S = 300.0
+"""How far back the small curves on the cards go."""
+
+SPARK_POINTS = 60
+SPARK_EVERY_S = SPARK_S / SPARK_POINTS
+
+MOST_SPARKS = 16
+"""With more ranks there are no cards, and nothing is read for them."""
+
+TREND_EVERY_S = (5.0, 60.0)
+"""The trend is taken again no sooner and no later."""
+
+RANKS_PER_S = 32
+"""Nor sooner than one second for so many ranks: reading a thousand takes a while."""
+
+
+@dataclass(frozen=True)
+class Recent:
+    """A job's last minutes."""
+
+    trend: LossTrend | None = None
+    """None where too little is known yet."""
+    step_times: Mapping[int, Points] = field(default_factory=dict)
+    """By rank, over the last SPARK_S seconds."""
+    losses: Mapping[int, Points] = field(default_factory=dict)
+    """The same of the losses."""
+
+
+class RecentSource:
+    """Reads it, again only when it can look different. Used by the collector's thread alone."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._trend_until = self._sparks_until = 0.0
+        self._recent = Recent()
+
+    def read(self, view: JobView, now_s: float) -> Recent:
+        """The same object again while nothing new was read.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
+        key = (view.folder.path, view.is_live)
+        if key != self._key:
+            self._key, self._recent = key, Recent()
+            self._trend_until = self._sparks_until = 0.0
+        if now_s < min(self._trend_until, self._sparks_until):
+            return self._recent
+        reader = HistoryReader(view.folder.history_db)
+        span = reader.span()
+        if span is None:
+            return self._recent
+        recent, until = self._recent, float(span[1] + 1)
+        ranks = len(view.snapshot.ranks) if view.snapshot is not None else 0
+        for_ever = float("inf") if not view.is_live else 0.0
+        if now_s >= self._trend_until:
+            stretch = min(stretch_s(until - span[0]), until - span[0])
+            least, most = TREND_EVERY_S
+            pause = max(ranks / RANKS_PER_S, min(most, max(least, stretch / POINTS)))
+            self._trend_until = max(for_ever, now_s + pause)
+            since = until - stretch  # but not before a restart: a loss may begin anew there
+            if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
+                since = max(since, view.snapshot.attempt_started_at.timestamp())
+            losses = reader.rank_series("loss", since, until, POINTS)
+            found = trend(medians({rank: points_of(one) for rank, one in losses.items()}))
+            recent = Recent(found, recent.step_times, recent.losses)
+        if now_s >= self._sparks_until:
+            self._sparks_until = max(for_ever, now_s + SPARK_EVERY_S)
+            if 0 < ranks <= MOST_SPARKS:
+                recent = Recent(recent.trend, *_sparks(reader, until))
+        self._recent = recent
+        return recent
+
+
+def _sparks(reader: HistoryReader, until: float) -> tuple[dict[int, Points], dict[int, Points]]:
+    step_times, losses = (
+        reader.rank_series(metric, until - SPARK_S, until, SPARK_POINTS)
+        for metric in ("step_time_s", "loss")
+    )
+    return (
+        {rank: points_of(one) for rank, one in step_times.items()},
+        {rank: points_of(one) for rank, one in losses.items()},
+    )

@@ -1,0 +1,326 @@
+"""A card for each rank: what it does, how far it is from the others, and what it uses. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop.rank_words import parts_text
+from ddptop.tui.render import units
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.odd import device_text, severity, verdict
+from ddptop.tui.render.panels import FULL_SHARE
+from ddptop.tui.render.series import Points
+from ddptop.tui.render.spark import bridged, cells_of, limits, spark
+from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model import GpuSample, RankSample
+
+MOST = 8
+"""Up to so many ranks are cards by themselves."""
+
+LEAST_WIDTH = 19
+LEAST_HEIGHT = 4
+BOXED = 6
+"""Cards of so many rows and more have an edge all around."""
+
+BEST_WIDTH = 40
+"""Where cards can be of several widths, the one next to this."""
+
+GAP = 1
+"""Cells between two cards."""
+
+LABEL, VALUE, ASIDE = 5, 8, 7
+"""Cells of a row's columns; what is left takes bars and curves."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How cards lie."""
+
+    columns: int
+    rows: int
+    width: int
+    """Of the narrowest card; those before it take the cells that are left over."""
+    height: int
+
+
+def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
+    """How `number` cards lie best in `cells` by `most_rows`; None where they do not fit.
+
+    What a card can tell comes first, then a grid without holes, then a width that reads well.
+
+    Args:
+        number: of cards.
+        cells: of the terminal.
+        most_rows: that all cards together may take.
+        wanted: rows of a card that tells everything.
+    """
+    best: tuple[tuple[int, int, int], Grid] | None = None
+    for columns in range(1, number + 1):
+        card = (cells + GAP) // columns - GAP
+        rows = -(-number // columns)
+        height = min(wanted, most_rows // rows)
+        if card < LEAST_WIDTH or height < LEAST_HEIGHT or (rows - 1) * columns >= number:
+            continue
+        holes = rows * columns - number
+        key = (-height, holes, abs(card - BEST_WIDTH))
+        if best is None or key < best[0]:
+            best = key, Grid(columns, rows, card, height)
+    return None if best is None else best[1]
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a card tells besides its own rank: the others, and the last minutes."""
+
+    now: dt.datetime
+    live: bool
+    gpus: Mapping[int, GpuSample] = field(default_factory=dict)
+    """By index."""
+    step_times: Mapping[int, Points] = field(default_factory=dict)
+    losses: Mapping[int, Points] = field(default_factory=dict)
+    since: float = 0.0
+    until: float = 0.0
+    """Of the small curves, unix seconds."""
+    cpu_full: float = 100.0
+    """What a full bar of CPU is: the busiest rank's, or one core."""
+
+
+def around(
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    now: dt.datetime,
+    live: bool,
+    step_times: Mapping[int, Points],
+    losses: Mapping[int, Points],
+    span_s: float,
+) -> Around:
+    """What the cards of a job share; curves end with the last sample."""
+    ends = [points.t[-1] for points in (*step_times.values(), *losses.values()) if points.t]
+    until = max(ends, default=now.timestamp())
+    busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
+    return Around(
+        now=now,
+        live=live,
+        gpus={gpu.index: gpu for gpu in gpus},
+        step_times=step_times,
+        losses=losses,
+        since=until - span_s,
+        until=until,
+        cpu_full=max(100.0, busiest),
+    )
+
+
+def wanted_rows(ranks: Sequence[RankSample]) -> int:
+    """Rows of a card that tells everything that is known of these ranks."""
+    waits = any(rank.data_wait_s is not None for rank in ranks)
+    return 7 + waits
+
+
+def card_lines(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    rows: int,
+    chosen: bool,
+) -> list[Line]:
+    """One card in exactly `rows` lines of `cells`."""
+    worst = severity(rank, apart, others.live)
+    edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
+    boxed = rows >= BOXED
+    inner = cells - (4 if boxed else 2)
+    body = _body(rank, apart, others, inner, rows - (2 if boxed else 1))
+    if not boxed:
+        mark = "▌" if worst or chosen else "▏"
+        head = _head(rank, apart, others, inner, chosen, " ")
+        return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
+    corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
+    head = _head(rank, apart, others, inner - 2, chosen, corners[1], edge)
+    top = line((corners[0] + corners[1], edge), " ", *head, " ", (corners[1] + corners[2], edge))
+    middle = [
+        line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
+    ]
+    bottom = line((corners[4] + corners[1] * (cells - 2) + corners[5], edge))
+    return [top, *middle, bottom]
+
+
+def _head(
+    rank: RankSample,
+    apart: RankDeviation,
+    others: Around,
+    cells: int,
+    chosen: bool,
+    filler: str,
+    edge: str = "",
+) -> Line:
+    """Number, state or in what it is the odd one, and at the right its device."""
+    text, style = verdict(rank, apart, others.now, others.live)
+    mark = "▸" if chosen else ""
+    number: Span = (f"{mark}{rank.rank} ", "strong")
+    device = device_text(rank)
+    room = cells - width((number,)) - len(device) - 2
+    if room < 6 or len(text) > room:
+        device, room = "", cells - width((number,))
+    said = clip(text, room)
+    left = line(number, (said, style))
+    space = cells - width(left) - len(device)
+    if not device:
+        return line(*left, (f" {filler * (space - 1)}" if space > 1 else " " * space, edge))
+    return line(*left, (f" {filler * (space - 2)} ", edge), (device, "dim"))
+
+
+def _body(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
+) -> list[Line]:
+    """As many of its rows as fit, in their usual order; the least telling go first."""
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    made = {
+        "step": _step(rank, others, cells),
+        "loss": _loss(rank, apart, others, cells),
+        "time": _time(rank, apart, others, cells),
+        "wait": _wait(rank, cells),
+        "util": _util(rank, apart, others, cells, on_device),
+        "mem": _memory(rank, apart, others, cells, on_device),
+    }
+    keep = [name for name in ("loss", "time", "util", "mem", "step", "wait") if made[name]]
+    if rows < 4 and "mem" in keep:
+        made["util"] = _both(rank, others, cells, on_device)
+    chosen = keep[:rows]
+    body = [text for name, text in made.items() if name in chosen]
+    return [*body, *[()] * (rows - len(body))]
+
+
+def _row(label: str, value: str, aside: Span, graphic: Line, style: str = "") -> Line:
+    return line(
+        (f"{label:<{LABEL}}", "dim"),
+        (pad(value, VALUE, ">"), style or ("dim" if value == units.NOT_KNOWN else "")),
+        (pad(aside[0], ASIDE, ">"), aside[1]),
+        *graphic,
+    )
+
+
+def _room(cells: int) -> int:
+    """For a bar or curve at the right; 0 where there is none."""
+    left = cells - LABEL - VALUE - ASIDE - 2
+    return left if left >= 6 else 0
+
+
+def _deviation(apart: RankDeviation, figure: Figure) -> Span:
+    """How far from the median; an outlier is marked by its side, not by colour alone."""
+    ratio = apart.of(figure)
+    if ratio is None:
+        return "", ""
+    faster = figure == "step_time" and ratio < 0
+    if figure in apart.outliers and not faster:
+        return f"{'▲' if ratio > 0 else '▼'}{units.deviation(ratio)}", "warn"
+    return units.deviation(ratio), "dim"
+
+
+def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, zero: bool) -> Line:
+    room = _room(cells)
+    points = series.get(rank)
+    if not room or points is None:
+        return ()
+    values = bridged(cells_of(points, others.since, others.until, room), max(2, room // 30))
+    low, high = limits(series, from_zero=zero)
+    return line("  ", (spark(values, low, high), "median"))
+
+
+def _loss(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    text = units.loss(rank.loss, rank.loss_state)
+    if len(parts := parts_text(rank)) + len(text) <= VALUE:
+        text += parts
+    bad = rank.loss_state in ("nan", "inf")
+    curve = _curve(others.losses, rank.rank, others, cells, False)
+    style = "bad" if bad else "strong" if rank.loss is not None else ""
+    return _row("loss", text, _deviation(apart, "loss"), curve, style)
+
+
+def _time(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    curve = _curve(others.step_times, rank.rank, others, cells, True)
+    return _row("time", units.step_time(rank.step_time_s), _deviation(apart, "step_time"), curve)
+
+
+def _step(rank: RankSample, others: Around, cells: int) -> Line:
+    ago = ""
+    if others.live and rank.last_progress_at is not None:
+        ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
+        ago = f"{units.brief_duration(ago_s)} ago"
+    late = rank.state in ("quiet", "hung")
+    return _row("step", units.count(rank.step), (ago, "warn" if late else "dim"), ())
+
+
+def _wait(rank: RankSample, cells: int) -> Line:
+    """Its wait for data, and which share of a step that is."""
+    if rank.data_wait_s is None:
+        return ()
+    share = rank.data_wait_s / rank.step_time_s if rank.step_time_s else None
+    text = "" if share is None else f"{min(999, 100 * share):.0f} %"
+    aside = (text, "warn" if share is not None and share >= WAITS else "dim")
+    graphic = _bar(share, cells, "warn" if share is not None and share >= WAITS else "busy")
+    return _row("data", units.step_time(rank.data_wait_s), aside, graphic)
+
+
+WAITS = 0.3
+"""Of a step: a rank that waits longer for its data is drawn as a warning."""
+
+
+def _bar(share: float | None, cells: int, style: str = "busy") -> Line:
+    room = _room(cells)
+    return line("  ", *bar(share, room, style)) if room else ()
+
+
+def _util(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+) -> Line:
+    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
+    full = 100.0 if on_device else others.cpu_full
+    share = None if percent is None else percent / full
+    name = "util" if on_device else "CPU"
+    aside = _deviation(apart, "utilization")
+    style = aside[1] if aside[1] == "warn" else "busy"
+    if not _room(cells):
+        return _short_bar(name, units.percent(percent), share, cells, style)
+    return _row(name, units.percent(percent), aside, _bar(share, cells, style))
+
+
+def _memory(
+    rank: RankSample, apart: RankDeviation, others: Around, cells: int, on_device: bool
+) -> Line:
+    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
+    share = memory_share(rank, others.gpus) if on_device else None
+    aside = _deviation(apart, "memory")
+    full = share is not None and share >= FULL_SHARE
+    name, text = ("mem" if on_device else "RSS"), units.size(used)
+    style = "warn" if full or aside[1] == "warn" else "median"
+    if not on_device:
+        return _row(name, text, aside, ())
+    if not _room(cells):
+        return _short_bar(name, text, share, cells, style)
+    return _row(name, text, aside, _bar(share, cells, style))
+
+
+def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:
+    """Of its device's memory that the rank holds; None where one of them is not known."""
+    gpu = gpus.get(rank.gpu) if rank.gpu is not None else None
+    if gpu is None or not gpu.mem_total_bytes or rank.gpu_mem_used_bytes is None:
+        return None
+    return rank.gpu_mem_used_bytes / gpu.mem_total_bytes
+
+
+def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
+    """Where a bar and a distance do not fit beside each other, the bar tells more."""
+    room = max(0, cells - LABEL - VALUE - 1)
+    value = (pad(text, VALUE, ">"), "dim" if text == units.NOT_KNOWN else "")
+    return line((f"{name:<{LABEL}}", "dim"), value, " ", *bar(share, room, style))
+
+
+def _both(rank: RankSample, others: Around, cells: int, on_device: bool) -> Line:
+    """Load and memory in one row."""
+    percent = rank.gpu_util_percent if on_device else rank.cpu_percent
+    used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
+    left = (f"{'util' if on_device else 'CPU':<{LABEL}}", "dim")
+    return line(left, (f"{units.percent(percent):>5}", ""), (f"{units.size(used):>9}", ""))

@@ -1,0 +1,254 @@
+"""A job's header: is it alive, how far is it, is it learning; a row for each."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.launched import common_parts
+from ddptop.tui.render.learning import LossTrend, trend_words, whose_loss
+from ddptop.tui.render.panels import elapsed_s, median_loss, restarts_text, steps_per_s
+from ddptop.tui.render.progress import LEAST_BAR, label, no_bar_words, progress_of, step_text
+from ddptop.tui.render.text import (
+    Line,
+    clip,
+    field,
+    fill,
+    fit,
+    join,
+    line,
+    spread,
+    width,
+)
+from ddptop_runner.model import NodeSnapshot, Progress, RankSample
+from ddptop_runner.registry import AnyJob, JobView
+
+LABELLED = 110
+"""From this width on each row begins with the question that it answers."""
+
+_QUESTIONS = ("alive", "how far", "learning")
+
+START_S = 60.0
+"""So long after an attempt began a total that is not known may still come."""
+
+LATE_S = 5.0
+"""A last step this long ago is drawn as a warning where the rank is said to be quiet or hung."""
+
+
+def header_lines(
+    view: AnyJob,
+    now: dt.datetime,
+    cells: int,
+    trend: LossTrend | None = None,
+    most: int = 4,
+) -> list[Line]:
+    """Three rows, or four where facts need one of their own and `most` grants it."""
+    snapshot, state = view.snapshot, words.job_state(view.state)
+    if snapshot is None:
+        text = "no snapshot yet: its processes are coming up"
+        if not view.is_live:
+            log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
+            text = f"it never came up{log}"
+        return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
+    if view.state == "queued":
+        return _queued_lines(view, snapshot, now, cells)
+    progress = progress_of(view)
+    facts = facts_of(view, snapshot, now)
+    alive, own_row = _alive(view, snapshot, now, facts, cells, most > 3)
+    far = restart_line(snapshot, now) if view.state == "restarting" else ()
+    rows = [
+        alive,
+        far or far_line(view, snapshot, progress, now, cells),
+        learning_line(snapshot, trend if view.is_live else None, cells),
+    ]
+    lines = [fit((*question(place, cells), *row), cells) for place, row in enumerate(rows)]
+    if own_row:
+        lines.append(fit(fill([(*question(3, cells), *facts[0]), *facts[1:]], cells), cells))
+    return lines
+
+
+def question(place: int, cells: int) -> Line:
+    """What stands before a row: the question that it answers, where there is room."""
+    if cells < LABELLED:
+        return line(" ")
+    name = _QUESTIONS[place] if place < len(_QUESTIONS) else ""
+    return line((f" {name:<9} ", "title"))
+
+
+# --- is it alive ----------------------------------------------------------------------------------
+
+
+def _alive(
+    view: AnyJob,
+    snapshot: NodeSnapshot,
+    now: dt.datetime,
+    facts: list[Line],
+    cells: int,
+    tall: bool,
+) -> tuple[Line, bool]:
+    """State and pace, with the facts at the right; and whether these need a row of their own."""
+    parts = [line(words.job_state(view.state))]
+    if view.is_live:
+        if (pace := steps_per_s(snapshot.ranks)) is not None:
+            parts.append(line((units.rate(pace), "strong")))
+        parts.append(last_step(snapshot.ranks, now))
+    elif view.ended_at is not None:
+        parts.append(field("ended", f"{view.ended_at.astimezone():%b %d %H:%M:%S}", ""))
+    left, room = join(parts), cells - width(question(0, cells)) - 1
+    if width(left) + 3 + width(join(facts)) <= room:
+        return (*spread(left, join(facts), room), (" ", "")), False
+    if tall and facts:
+        return left, True
+    return (*left, ("   ", ""), *fill(facts, room - width(left) - 3)), False
+
+
+def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
+    """`last step 0s ago`, of the rank that is the longest without one; empty where unknown."""
+    known = [rank for rank in ranks if rank.last_progress_at is not None]
+    if not known:
+        return ()
+    slowest = min(known, key=lambda rank: rank.last_progress_at or now)
+    ago_s = max(0.0, (now - (slowest.last_progress_at or now)).total_seconds())
+    late = slowest.state in ("quiet", "hung") and ago_s >= LATE_S
+    of = f" on rank {slowest.rank}" if late and len(ranks) > 1 else ""
+    text = f"{units.brief_duration(ago_s)} ago{of}"
+    return field("last step", text, "warn" if late else "")
+
+
+def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Line]:
+    """What stays the same for long, worst first: stale figures, guard, attempt, restarts, host."""
+    parts: list[Line] = []
+    stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
+    if stale:
+        parts.append(line((f"▲ {stale}", "warn")))
+    guard = words.guard_words(view.guarded, view.is_live)
+    warned = bool(guard) and guard[0][1] == "warn"
+    if warned:
+        parts.append(guard)
+    if view.on_other_host:
+        parts.append(line((f"on host {snapshot.host}", "warn")))
+    if snapshot.set_aside:
+        parts.append(line((f"▲ GPU {units.ranks(snapshot.set_aside)} set aside", "warn")))
+    if snapshot.attempt is not None:
+        parts.append(field("attempt", str(snapshot.attempt), ""))
+    parts.append(field("restarts", restarts_text(snapshot), ""))
+    if saved := checkpoint_field(snapshot, now):
+        parts.append(saved)
+    if snapshot.world_size is not None or snapshot.launcher is not None:
+        parts.append(field("world size", units.count(snapshot.world_size), ""))
+    if guard and not warned:
+        parts.append(guard)
+    return parts
+
+
+def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
+    saved = snapshot.checkpoint
+    if saved is None:
+        return ()
+    step = saved.step if saved.global_step is None else saved.global_step
+    ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
+    return field("checkpoint", ago if step is None else f"step {units.count(step)}, {ago}", "")
+
+
+def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
+    """Of a job without a step to tell of: since when it waits; for what, an alert says."""
+    since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
+    waited = field("waited", units.duration((now - since).total_seconds()))
+    facts = [line(" "), *facts_of(view, snapshot, now)]
+    return [
+        fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
+        line(" ", ("not started: it waits until its GPUs are free", "dim")),
+        fit(line(" ", *fill(facts[1:], cells - 1)), cells),
+    ]
+
+
+# --- how far --------------------------------------------------------------------------------------
+
+
+def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """When the next attempt begins, and why then; empty where that is not known."""
+    wait_s = 0.0
+    if snapshot.restart_at is not None:
+        wait_s = (snapshot.restart_at - now).total_seconds()
+    attempt = "the next attempt" if snapshot.attempt is None else f"attempt {snapshot.attempt + 1}"
+    when = f"in {units.brief_duration(wait_s)}" if wait_s >= 1 else "now"
+    why = (f"  {snapshot.policy}", "dim") if snapshot.policy else ("", "")
+    return line((f"↻ {attempt} starts {when}", "warn"), why)
+
+
+def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
+    """Whether an attempt is so young that its total may still be told."""
+    if not view.is_live:
+        return False
+    if view.state in ("starting", "restarting", "queued") or snapshot.step is None:
+        return True
+    since = snapshot.attempt_started_at or snapshot.started_at
+    return (now - since).total_seconds() < START_S
+
+
+def far_line(
+    view: AnyJob,
+    snapshot: NodeSnapshot,
+    progress: Progress | None,
+    now: dt.datetime,
+    cells: int,
+) -> Line:
+    """Step, bar, share, time left and time passed; in words why one of them is missing."""
+    live, room = view.is_live, cells - width(question(1, cells)) - 1
+    left = field("step", step_text(snapshot, progress))
+    passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
+    if progress is None or progress.fraction is None:
+        young = begins(view, snapshot, now)
+        text = no_bar_words(progress, live, young)
+        text = clip(text, max(10, room - width(left) - width(passed) - 6))
+        return spread(join([left, line((text, "dim"))]), passed, room)
+    right = [line((label(progress).strip(), "strong"))]
+    if live:
+        right.append(field("ETA", units.duration(progress.eta_s)))
+    right.append(passed)
+    for shown in (right, right[:-1], right[:1]):
+        said = join(shown)
+        space = room - width(left) - width(said) - 4
+        if space >= LEAST_BAR:
+            return (*left, ("  ", ""), *bar(progress.fraction, space), ("  ", ""), *said)
+    return fill([left, *right], room, "  ")
+
+
+# --- is it learning -------------------------------------------------------------------------------
+
+
+def learning_line(snapshot: NodeSnapshot, trend: LossTrend | None, cells: int) -> Line:
+    """The loss now, whose it is, which way it goes; and losses of further optimizers."""
+    whose = whose_loss(snapshot)
+    parts = [join([loss_field(snapshot), from_log(snapshot)], " ")]
+    if way := trend_words(trend, snapshot, of_several=bool(whose)):
+        parts.append(way)
+    parts += other_losses(snapshot)
+    return fill(parts, cells - width(question(2, cells)) - 1)
+
+
+def loss_field(snapshot: NodeSnapshot) -> Line:
+    """The median of the ranks' losses, with its label: of several optimizers, whose it is."""
+    value, state = median_loss(snapshot)
+    text = units.loss(value, state) + common_parts(snapshot.ranks)
+    whose = whose_loss(snapshot)
+    style = "bad" if state in ("nan", "inf") else "strong"
+    return field(f"loss of {whose}" if whose else "loss", text, style)
+
+
+def other_losses(snapshot: NodeSnapshot) -> list[Line]:
+    """Of the further optimizers, as a rank has them that has several: `loss of SGD 2 0.69`."""
+    for rank in snapshot.ranks:
+        if len(rank.losses) > 1:
+            rest = list(rank.losses.items())[1:]
+            return [field(f"of {name}", units.loss(value), "") for name, value in rest]
+    return []
+
+
+def from_log(snapshot: NodeSnapshot) -> Line:
+    """Says it of losses that were read from output or files; empty where a probe told one."""
+    sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
+    return line(("from its log", "dim")) if sources == {"log"} else ()

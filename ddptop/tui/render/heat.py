@@ -1,0 +1,302 @@
+"""Many ranks as a map: a cell each, in five levels of one figure, by glyph and by colour. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.cards import memory_share
+from ddptop.tui.render.odd import CALM, severity
+from ddptop.tui.render.text import Line, Span, line
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model import GpuSample, RankSample
+
+FEWEST = 65
+"""From so many ranks on a map is shown by itself."""
+
+GLYPHS = "▁▂▄▆█"
+"""Of the five levels, from the least to the most."""
+
+UNKNOWN: Span = ("·", "faint")
+"""Of a rank whose figure is not known: never level 0."""
+
+_SIDES = ("warn", "median", "band", "median", "warn")
+"""Either side of the median is odd."""
+_MORE_IS_WORSE = ("busy", "median", "band", "warn", "bad")
+_WAITING = ("band", "median", "busy", "warn", "bad")
+_IDLE = ("bad", "warn", "busy", "median", "band")
+
+Apart = Mapping[int, RankDeviation]
+Gpus = Mapping[int, GpuSample]
+
+
+@dataclass(frozen=True)
+class HeatFigure:
+    """What the cells may show."""
+
+    key: str
+    name: str
+    edges: tuple[float, float, float, float]
+    """Between the levels."""
+    legend: tuple[str, str, str, str, str]
+    styles: tuple[str, ...]
+    read: Callable[[RankSample, RankDeviation], float | None]
+    worst: Callable[[float], float] = abs
+    """How much a value needs somebody: more is worse."""
+    text: Callable[[float], str] = units.deviation
+
+
+def _of(figure: Figure) -> Callable[[RankSample, RankDeviation], float | None]:
+    return lambda rank, apart: apart.of(figure)
+
+
+def _util(rank: RankSample, apart: RankDeviation) -> float | None:
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    return rank.gpu_util_percent if on_device else rank.cpu_percent
+
+
+def _wait_share(rank: RankSample, apart: RankDeviation) -> float | None:
+    if rank.data_wait_s is None or not rank.step_time_s:
+        return None
+    return 100 * rank.data_wait_s / rank.step_time_s
+
+
+_TWENTY = ("≤-20 %", "-20..-5 %", "±5 %", "+5..20 %", "≥+20 %")
+_HALF = ("≤-50 %", "-50..-10 %", "±10 %", "+10..50 %", "≥+50 %")
+
+FIGURES: tuple[HeatFigure, ...] = (
+    HeatFigure(
+        "time", "step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _MORE_IS_WORSE,
+        _of("step_time"), lambda ratio: ratio,
+    ),
+    HeatFigure(
+        "loss", "loss vs median", (-0.5, -0.1, 0.1, 0.5), _HALF, _SIDES, _of("loss"),
+    ),
+    HeatFigure(
+        "memory", "memory vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("memory"),
+    ),
+    HeatFigure(
+        "util", "util", (20, 40, 60, 80), ("<20 %", "20-40 %", "40-60 %", "60-80 %", "≥80 %"),
+        _IDLE, _util, lambda percent: -percent, units.percent,
+    ),
+    HeatFigure(
+        "wait", "data wait of a step", (5, 15, 30, 60),
+        ("<5 %", "5-15 %", "15-30 %", "30-60 %", "≥60 %"), _WAITING, _wait_share,
+        lambda percent: percent, units.percent,
+    ),
+    HeatFigure(
+        "power", "power vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("power"),
+    ),
+)  # fmt: skip
+"""Of one rank against the others; state and step need all ranks to be read."""
+
+_BEHIND = HeatFigure(
+    "step", "steps behind the first", (1, 2, 10, 100),
+    ("none", "1", "2-9", "10-99", "≥100"), _WAITING, lambda rank, apart: None,
+    lambda steps: steps, lambda steps: f"{steps:.0f} behind",
+)  # fmt: skip
+
+STATE = "state"
+ORDER = (STATE, "time", "loss", "step", "memory", "util", "wait", "power")
+_BY_KEY = {figure.key: figure for figure in (*FIGURES, _BEHIND)}
+_NOTHING = RankDeviation()
+
+
+def name_of(key: str) -> str:
+    """What the cells show, in words."""
+    return "state" if key == STATE else _BY_KEY[key].name
+
+
+def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float | None]:
+    """The figure of each rank, in their order; None where it is not known."""
+    if key == "step":
+        first = max((rank.step for rank in ranks if rank.step is not None), default=0)
+        return [None if rank.step is None else float(first - rank.step) for rank in ranks]
+    read = _BY_KEY[key].read
+    return [read(rank, apart.get(rank.rank, _NOTHING)) for rank in ranks]
+
+
+def known_figures(ranks: Sequence[RankSample], apart: Apart) -> list[str]:
+    """The figures that something is known of, in the order in which a key goes through them."""
+    return [
+        key
+        for key in ORDER
+        if key == STATE or any(value is not None for value in values_of(key, ranks, apart))
+    ]
+
+
+def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
+    """A glyph and a style for each rank."""
+    if key == STATE:
+        return [_state_cell(rank) for rank in ranks]
+    figure = _BY_KEY[key]
+    looks = list(zip(GLYPHS, figure.styles, strict=True))
+    edges = figure.edges
+    return [
+        UNKNOWN if value is None else looks[bisect.bisect_right(edges, value)]
+        for value in values_of(key, ranks, apart)
+    ]
+
+
+def _state_cell(rank: RankSample) -> Span:
+    if rank.state == "unknown":
+        return UNKNOWN
+    text, style = words.rank_state(rank.state)
+    return text[0], style
+
+
+def legend(key: str, ranks: Sequence[RankSample]) -> Line:
+    """What each glyph stands for; of states, those that there are and how many ranks have each."""
+    spans: list[Span] = [(" ", "")]
+    if key == STATE:
+        for state, number in Counter(rank.state for rank in ranks).most_common():
+            glyph, style = _state_cell(next(rank for rank in ranks if rank.state == state))
+            said = "n/a" if state == "unknown" else state
+            spans += [(f"{glyph} ", style), (f"{number:,} {said}   ", "dim")]
+        return tuple(spans)
+    figure = _BY_KEY[key]
+    for glyph, style, text in zip(GLYPHS, figure.styles, figure.legend, strict=True):
+        spans += [(f"{glyph} ", style), (f"{text}  ", "dim")]
+    return (*spans, (f"{UNKNOWN[0]} ", UNKNOWN[1]), ("n/a", "dim"))
+
+
+@dataclass(frozen=True)
+class Worst:
+    """A rank that needs somebody, and why."""
+
+    rank: int
+    text: str
+    style: str
+
+
+def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) -> list[Worst]:
+    """The ranks farthest off in a figure, the worst first; of states, those that are not well."""
+    if key == STATE:
+        ill = [rank for rank in ranks if rank.state not in CALM]
+        ill.sort(key=lambda rank: -severity(rank, _NOTHING, True))
+        return [
+            Worst(rank.rank, *words.rank_state(rank.state, rank.exit_code, rank.signal))
+            for rank in ill[:most]
+        ]
+    figure = _BY_KEY[key]
+    known = [
+        (rank.rank, value)
+        for rank, value in zip(ranks, values_of(key, ranks, apart), strict=True)
+        if value is not None
+    ]
+    found = heapq.nlargest(most, known, key=lambda one: figure.worst(one[1]))
+    looks = figure.styles
+    return [
+        Worst(rank, figure.text(value), looks[bisect.bisect_right(figure.edges, value)])
+        for rank, value in found
+    ]
+
+
+# --- how the cells lie ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeatGrid:
+    """How cells lie in rows."""
+
+    per_row: int
+    cell: int
+    """Columns of one cell: 1, or 2 with a gap behind its glyph."""
+    label: int
+    """Columns of a row's label."""
+
+    def rows(self, number: int) -> int:
+        """How many rows so many ranks take."""
+        return -(-number // self.per_row)
+
+
+def heat_grid(number: int, cells: int, rows: int, largest: int) -> HeatGrid:
+    """The grid of `number` ranks: cells of two columns where they fit, rows of a power of two.
+
+    Where neither fits, rows as long as there is room; the map then scrolls.
+
+    Args:
+        number: of ranks.
+        cells: columns of the terminal.
+        rows: of the terminal.
+        largest: rank number, for the width of labels.
+    """
+    label = len(str(largest)) + 3
+    for cell in (2, 1):
+        room = max(8, (cells - label) // cell)
+        per_row = 1 << (room.bit_length() - 1)
+        if -(-number // per_row) <= rows:
+            return HeatGrid(per_row, cell, label)
+    room = max(8, cells - label)
+    return HeatGrid(room - room % 8, 1, label)
+
+
+def ruler(grid: HeatGrid, place: int, cells: int) -> Line:
+    """Column offsets above the map, and where the cursor is."""
+    text = [" "] * (grid.per_row * grid.cell + 4)
+    for offset in range(0, grid.per_row, 8 if grid.cell == 1 else 4):
+        said, start = f"+{offset}" if offset else "", offset * grid.cell
+        if not any(one != " " for one in text[start : start + len(said) + 1]):
+            text[start : start + len(said)] = said
+    at = place % grid.per_row * grid.cell
+    text[at] = "▾"
+    shown = "".join(text)[: max(0, cells - grid.label)]
+    return line(" " * grid.label, (shown[:at], "faint"), (shown[at : at + 1], "strong"),
+                (shown[at + 1 :], "faint"))  # fmt: skip
+
+
+def map_row(
+    row: int, grid: HeatGrid, ranks: Sequence[RankSample], cells: Sequence[Span], place: int
+) -> Line:
+    """One row of the map: its first rank, and its cells; that of the cursor is drawn reversed."""
+    start = row * grid.per_row
+    has_cursor = start <= place < start + grid.per_row
+    label = f"{'▸' if has_cursor else ' '}{ranks[start].rank:>{grid.label - 2}} "
+    spans: list[Span] = [(label, "strong" if has_cursor else "dim")]
+    gap = " " * (grid.cell - 1)
+    run, style = "", ""
+    for at, (glyph, name) in enumerate(cells[start : start + grid.per_row], start):
+        if at == place:
+            spans += [(run, style), (glyph, "picked"), (gap, "")]
+            run = ""
+        elif name == style:
+            run += glyph + gap
+        else:
+            spans.append((run, style))
+            run, style = glyph + gap, name
+    spans.append((run, style))
+    return tuple(span for span in spans if span[0])
+
+
+def figures_of(
+    rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span
+) -> list[Line]:
+    """All that is known of one rank, for the foot: each figure with its distance."""
+
+    def far(figure: Figure) -> Span:
+        ratio = apart.of(figure)
+        style = "warn" if figure in apart.outliers else "dim"
+        return ("", "") if ratio is None else (f" {units.deviation(ratio)}", style)
+
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    load = rank.gpu_util_percent if on_device else rank.cpu_percent
+    memory = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
+    share = memory_share(rank, gpus)
+    of = "" if share is None else f" ({100 * share:.0f} %)"
+    parts: list[tuple[str, str, Span]] = [
+        ("loss", units.loss(rank.loss, rank.loss_state), far("loss")),
+        ("time", units.step_time(rank.step_time_s), far("step_time")),
+        ("step", units.count(rank.step), ("", "")),
+        ("util" if on_device else "CPU", units.percent(load), far("utilization")),
+        ("mem" if on_device else "RSS", units.size(memory) + of, far("memory")),
+        ("data wait", units.step_time(rank.data_wait_s), ("", "")),
+    ]
+    if rank.gpu_power_w is not None:
+        parts.append(("power", units.watts(rank.gpu_power_w), far("power")))
+    parts.append(("host", rank.host, ("", "")))
+    head = line((f" rank {rank.rank} ", "strong"), state)
+    return [head, *(line((f"{name} ", "dim"), value, aside) for name, value, aside in parts)]

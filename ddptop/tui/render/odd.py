@@ -1,0 +1,87 @@
+"""Which rank is the odd one, and in what: one verdict a rank, in words. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.text import Span
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model import RankSample
+from ddptop_runner.model_words import Phase
+
+LASTING_PHASE_S = 2.0
+"""A rank that evaluates, saves or compiles for less is shown as running."""
+
+CALM = ("running", "starting", "exited", "stopped", "unknown")
+"""States that need nobody."""
+
+_ORDER: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
+"""What is said of a rank that is odd in several figures."""
+
+
+def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
+    """What it is doing, once it has been for a while: a screen that blinks says nothing."""
+    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
+        return None
+    return rank.phase
+
+
+def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
+    """Its state as a symbol, words and a style."""
+    phase = lasting_phase(rank, now) if live else None
+    return words.rank_state(rank.state, rank.exit_code, rank.signal, phase)
+
+
+def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
+    """`▲ slow +47 %`: in what a rank is the odd one, the worst; None where it is like the others.
+
+    A rank whose steps are shorter than the others' is not odd: it waits for them.
+    """
+    if rank.loss_state in ("nan", "inf"):
+        return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
+    for figure in _ORDER:
+        ratio = apart.of(figure)
+        if figure not in apart.outliers or ratio is None:
+            continue
+        if figure == "step_time" and ratio < 0:
+            continue
+        sign = "▲" if ratio > 0 else "▼"
+        return f"{sign} {name_of(figure, rank)} {units.deviation(ratio)}", "warn"
+    return None
+
+
+def name_of(figure: Figure, rank: RankSample) -> str:
+    """What a figure is called on a card: of a rank without device, memory is RSS and util CPU."""
+    on_device = rank.gpu is not None or bool(rank.gpus)
+    return {
+        "step_time": "slow",
+        "loss": "loss",
+        "memory": "mem" if on_device else "RSS",
+        "utilization": "util" if on_device else "CPU",
+        "power": "power",
+    }[figure]
+
+
+def verdict(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> Span:
+    """Its state; of one that runs and is the odd one, in what."""
+    state = state_of(rank, now, live)
+    if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
+        return odd
+    return state
+
+
+def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
+    """How much it needs somebody: 0 not at all, 1 it is the odd one, 2 something is wrong."""
+    if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
+        return 2
+    if rank.state not in CALM:
+        return 1
+    return int(live and oddity(rank, apart) is not None)
+
+
+def device_text(rank: RankSample) -> str:
+    """`GPU 3`, `2 GPUs` or `CPU`."""
+    if rank.gpu is not None:
+        return f"GPU {rank.gpu}"
+    return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"

@@ -1,0 +1,83 @@
+"""What a rank's card, row or cell says, in words, for the help. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop.tui.render import units
+from ddptop.tui.render.odd import oddity, state_of
+from ddptop.tui.render.words import GLOSSARY
+from ddptop_runner.balance.findings_help import explain
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model import RankSample
+
+_STATES = {
+    "starting": "it lives, and has taken no training step yet",
+    "running": "it takes steps",
+    "exited": "it ended with status 0",
+    "failed": "it ended with another status than 0, or by a signal",
+    "stopped": "it was ended by ddptop: stop, kill, or a restart of the group",
+    "unknown": "nothing tells what it does",
+    "blocked": "it was in uninterruptible sleep (disk, driver) at every look for a while",
+}
+
+_FIGURES: dict[Figure, str] = {
+    "step_time": "step time",
+    "loss": "loss",
+    "memory": "memory",
+    "utilization": "load",
+    "power": "power",
+}
+
+
+def glossary(*names: str) -> list[tuple[str, str]]:
+    """Those words of the glossary, in this order; one that it lacks is left out."""
+    known = dict(GLOSSARY)
+    return [(name, known[name]) for name in names if name in known]
+
+
+def explain_state(state: str) -> list[tuple[str, str]]:
+    """What a state of a rank or a job means."""
+    said = _STATES.get(state) or dict(GLOSSARY).get(state)
+    return [(state, said)] if said else []
+
+
+def explain_rank(
+    rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool
+) -> list[tuple[str, str]]:
+    """Its state, in what it is the odd one, and the words on its card."""
+    symbol = state_of(rank, now, live)[0]
+    sections = [(f"rank {rank.rank}: {symbol}", _about(rank))]
+    if live and (odd := oddity(rank, apart)) is not None:
+        sections.append((odd[0], _far(apart)))
+    if rank.loss_state in ("nan", "inf") and (text := explain(f"loss-{rank.loss_state}")):
+        sections.append((f"loss {rank.loss_state}", text))
+    return [*sections, *glossary("vs median", "step", "n/a")]
+
+
+def _about(rank: RankSample) -> str:
+    said = dict(explain_state(rank.state)).get(rank.state, rank.state)
+    return f"{said}; {rank.state_reason}" if rank.state_reason else said
+
+
+def _far(apart: RankDeviation) -> str:
+    parts = [
+        f"{name} {units.deviation(apart.of(figure))}"
+        for figure, name in _FIGURES.items()
+        if apart.of(figure) is not None
+    ]
+    return (
+        f"against the median of the job's ranks: {', '.join(parts)}. "
+        "Enter opens the rank: since when, and what it waits for"
+    )
+
+
+def explain_heat(figure: str) -> list[tuple[str, str]]:
+    """What the cells of the map show."""
+    return [
+        (
+            f"the map: {figure}",
+            "a cell is a rank; a higher block is more, the legend below says how much. A dot is a "
+            "rank of which it is not known. m shows the next figure, T cards or the table",
+        )
+    ]

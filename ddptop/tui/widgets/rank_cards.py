@@ -1,0 +1,103 @@
+"""A card for each rank of a small job."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+from ddptop.tui.recent_source import SPARK_S, Recent
+from ddptop.tui.render.cards import (
+    GAP,
+    Around,
+    Grid,
+    around,
+    card_lines,
+    grid,
+    wanted_rows,
+)
+from ddptop.tui.render.rank_help import explain_rank
+from ddptop.tui.render.text import Line
+from ddptop.tui.snapshot import JobDetail
+from ddptop.tui.widgets.rank_grid import RankGrid
+from ddptop_runner.balance.imbalance import RankDeviation
+
+_NOTHING = RankDeviation()
+
+
+class RankCards(RankGrid):
+    """Cards in a grid that fits; the chosen one has a heavy edge."""
+
+    DEFAULT_CSS = """
+    RankCards { height: 100%; width: 1fr; }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._apart: Mapping[int, RankDeviation] = {}
+        self._around = Around(dt.datetime.min, False)
+        self._grid: Grid | None = None
+
+    def show(self, detail: JobDetail, now: dt.datetime, recent: Recent) -> None:
+        """Take a new look at the job's ranks."""
+        snapshot = detail.view.snapshot
+        ranks = snapshot.ranks if snapshot is not None else []
+        gpus = snapshot.gpus if snapshot is not None else []
+        live = detail.view.is_live
+        self._apart = detail.deviations
+        self._around = around(ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S)
+        self.take(ranks)
+        self.redraw()
+
+    def fit(self, cells: int, most_rows: int) -> Grid | None:
+        """How the cards lie in so many cells and rows; None where they do not fit."""
+        return grid(len(self.shown), cells, most_rows, wanted_rows(self.shown))
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The cards, row by row."""
+        self._grid = found = self.fit(width, height)
+        if found is None:
+            return []
+        self.per_row = found.columns
+        lines: list[Line] = []
+        for first in range(0, len(self.shown), found.columns):
+            row = self.shown[first : first + found.columns]
+            cards = [
+                card_lines(
+                    rank,
+                    self._apart.get(rank.rank, _NOTHING),
+                    self._around,
+                    self._edges(place, width)[1],
+                    found.height,
+                    rank.rank == self.rank,
+                )
+                for place, rank in enumerate(row)
+            ]
+            for parts in zip(*cards, strict=True):
+                spans = [part for one in parts for part in (*one, (" " * GAP, ""))]
+                lines.append(tuple(spans[:-1]))
+        return lines
+
+    def _edges(self, column: int, cells: int) -> tuple[int, int]:
+        """Where a column of cards begins, and how wide it is."""
+        assert self._grid is not None
+        more = cells - (self._grid.width + GAP) * self._grid.columns + GAP
+        start = column * (self._grid.width + GAP) + min(column, more)
+        return start, self._grid.width + (column < more)
+
+    def at(self, x: int, y: int) -> int | None:
+        """The place of the card that is drawn there."""
+        if self._grid is None:
+            return None
+        for column in range(self._grid.columns):
+            start, cells = self._edges(column, self.size.width)
+            if start <= x < start + cells:
+                return y // self._grid.height * self._grid.columns + column
+        return None
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the chosen card says."""
+        if not self.shown:
+            return []
+        rank = self.shown[self.place]
+        apart = self._apart.get(rank.rank, _NOTHING)
+        return explain_rank(rank, apart, self._around.now, self._around.live)

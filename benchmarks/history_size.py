@@ -45,6 +45,9 @@ def moments(rank_count: int, gpu_count: int) -> list[tuple[list[RankSample], lis
                     loss_state="ok",
                     step_time_s=0.2 + rng.random() / 50,
                     data_wait_s=rng.random() / 100,
+                    sync_s=rng.random() / 50,
+                    compute_s=0.1 + rng.random() / 50,
+                    log_bytes=100 * tick,
                     cpu_percent=round(100 + 50 * rng.random(), 1),
                     rss_bytes=8_000_000_000 + 4096 * rng.randrange(10_000),
                 )

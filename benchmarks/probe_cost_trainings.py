@@ -55,6 +55,22 @@ def train_torch(tick: Tick, accumulate: int) -> None:
     _train(model, optimizer, tick, accumulate)
 
 
+def train_ddp(tick: Tick, accumulate: int) -> None:
+    """A plain loop with DistributedDataParallel, and one more collective in each step."""
+    import torch
+
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    seen = torch.zeros(1)
+
+    def with_collective() -> None:
+        torch.distributed.all_reduce(seen)
+        tick()
+
+    _train(model, optimizer, with_collective, accumulate)
+
+
 def train_accelerate(tick: Tick, accumulate: int) -> None:
     """The loop of accelerate's documentation."""
     import torch

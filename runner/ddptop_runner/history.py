@@ -26,6 +26,7 @@ from ddptop_runner.history_schema import (
     Completed,
     Kind,
     RollUp,
+    additions,
     ddl,
     gpu_row,
     rank_row,
@@ -46,8 +47,8 @@ FINAL_TIMEOUT_S = 3.0
 """How long `close(final=True)` waits for readers to leave the file."""
 
 _INSERT = {
-    kind.table(tier): f"INSERT OR REPLACE INTO {kind.table(tier)} VALUES"
-    f" ({', '.join('?' * len(kind.columns))})"
+    kind.table(tier): f"INSERT OR REPLACE INTO {kind.table(tier)} ({', '.join(kind.columns)})"
+    f" VALUES ({', '.join('?' * len(kind.columns))})"
     for kind in KINDS
     for tier in TIERS
 }
@@ -242,9 +243,9 @@ class HistoryWriter:
             db.execute("PRAGMA synchronous=NORMAL")
             db.execute("PRAGMA wal_autocheckpoint=500")
             db.execute("PRAGMA journal_size_limit=4194304")
-            if not tables:
+            if statements := list(additions(db) if tables else ddl()):
                 db.execute("BEGIN IMMEDIATE")
-                for statement in ddl():
+                for statement in statements:
                     db.execute(statement)
                 db.execute("COMMIT")
             (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()

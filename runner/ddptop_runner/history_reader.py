@@ -24,6 +24,7 @@ from ddptop_runner.history_schema import (
     TIERS,
     Kind,
     Tier,
+    columns_of,
 )
 from ddptop_runner.model import Event
 
@@ -47,6 +48,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     last: list[float] = []
     attempt: list[int | None] = []
     """The attempt that `last` belongs to."""
+    step: list[int | None] = []
+    """Of ranks: the step then, counted from the start of that attempt."""
     nonfinite_t: list[int] = []
     """Of the loss: buckets in which it was NaN or infinite, whether they have a point or not."""
 
@@ -67,7 +70,7 @@ class HistoryReader:
 
     def span(self) -> tuple[int, int] | None:
         """Unix seconds of the first and the last sample, or None without samples."""
-        with self._open() as db:
+        with self.open() as db:
             return _span(db, KINDS) if db is not None else None
 
     def rank_series(
@@ -76,7 +79,8 @@ class HistoryReader:
         """A metric of every rank that has a value in the span.
 
         Args:
-            metric: step, loss, step_time_s, data_wait_s, cpu_percent or rss_bytes.
+            metric: step, loss, step_time_s, data_wait_s, cpu_percent, rss_bytes, sync_s,
+                compute_s or log_bytes; a history that is too old to have it has no series of it.
             since_unix: start of the span; 0 is the beginning of the history.
             until_unix: end of the span, included.
             max_points: each series has at most so many points; 2 or more.
@@ -100,7 +104,7 @@ class HistoryReader:
         query = (
             f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE seq > ? ORDER BY seq DESC LIMIT ?"
         )
-        with self._open() as db:
+        with self.open() as db:
             if db is None:
                 return []
             rows = db.execute(query, (after_seq, -1 if limit is None else limit)).fetchall()
@@ -112,16 +116,16 @@ class HistoryReader:
             "SELECT attempt, ts FROM events WHERE type = 'attempt_started'"
             " AND attempt IS NOT NULL ORDER BY seq"
         )
-        with self._open() as db:
+        with self.open() as db:
             return [] if db is None else db.execute(query).fetchall()
 
     def _series(
         self, kind: Kind, metric: str, since_unix: float, until_unix: float, max_points: int
     ) -> dict[int, Series]:
-        kind.metric(metric)
-        with self._open() as db:
+        last = kind.metric(metric).column("last")
+        with self.open() as db:
             span = _span(db, (kind,)) if db is not None else None
-            if db is None or span is None:
+            if db is None or span is None or last not in columns_of(db, kind.table(TIERS[0])):
                 return {}
             since, until = max(int(since_unix), span[0]), min(int(until_unix), span[1])
             if since > until:
@@ -132,7 +136,7 @@ class HistoryReader:
             return points.read(db, since, until)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection | None]:
+    def open(self) -> Iterator[sqlite3.Connection | None]:
         """The open file, or None where there is none yet."""
         deadline = time.monotonic() + BUSY_TIMEOUT_S
         while True:
@@ -293,8 +297,9 @@ class _Points:
         chosen = kind.metric(metric)
         self._low, self._mean, self._high, self._last = (chosen.column(a) for a in SPREAD)
         self._nonfinite = "sum(loss_nonfinite)" if metric == "loss" else "NULL"
+        self._step = "step" if kind.name == "rank" else "NULL"
         self._points: dict[tuple[int, int], list[Any]] = {}
-        """(subject, bucket) → [min, sum of means, their weight, max, last, attempt, nonfinite]."""
+        """(subject, bucket) → [min, sum of means, weight, max, last, attempt, nonfinite, step]."""
 
     def read(self, db: sqlite3.Connection, since: int, until: int) -> dict[int, Series]:
         """The series from the start of the bucket that holds `since` to `until`."""
@@ -316,26 +321,28 @@ class _Points:
                     max(CASE WHEN {self._last} IS NOT NULL THEN t END) AS last_t,
                     {self._nonfinite} AS nonfinite
                 FROM {table} WHERE t >= ? AND t < ? GROUP BY bucket, subject)
-            SELECT subject, bucket, low, mean, n, high, {self._last}, attempt, nonfinite
+            SELECT subject, bucket, low, mean, n, high, {self._last}, attempt, nonfinite,
+                {self._step}
             FROM points LEFT JOIN {table} ON {table}.t = last_t AND {table}.{subject} = subject
             """
-        for who, bucket, low, mean, n, high, last, attempt, nonfinite in db.execute(
+        for who, bucket, low, mean, n, high, last, attempt, nonfinite, step in db.execute(
             query, (start, end)
         ):
-            point = self._points.setdefault((who, bucket), [None, 0.0, 0, None, None, None, 0])
+            new = [None, 0.0, 0, None, None, None, 0, None]
+            point = self._points.setdefault((who, bucket), new)
             if n:
                 weight = n * tier.width_s
                 point[0] = low if point[0] is None else min(point[0], low)
                 point[1] += mean * weight
                 point[2] += weight
                 point[3] = high if point[3] is None else max(point[3], high)
-                point[4], point[5] = last, attempt
+                point[4], point[5], point[7] = last, attempt, step
             point[6] += nonfinite or 0
 
     def _series(self) -> dict[int, Series]:
         series: dict[int, Series] = {}
         for (who, bucket), point in sorted(self._points.items()):
-            low, total, weight, high, last, attempt, nonfinite = point
+            low, total, weight, high, last, attempt, nonfinite, step = point
             if not weight and not nonfinite:
                 continue
             one = series.setdefault(who, Series(bucket_s=self._bucket_s))
@@ -349,4 +356,5 @@ class _Points:
                 one.max.append(high)
                 one.last.append(last)
                 one.attempt.append(attempt)
+                one.step.append(step)
         return series

@@ -9,6 +9,7 @@ what follows it in the next finer tier.
 from __future__ import annotations
 
 import operator
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,6 +119,10 @@ RANK = Kind(
         Metric("data_wait_s"),
         Metric("cpu_percent"),
         Metric("rss_bytes", "INTEGER"),
+        # what was added since the first history is at the end, where ALTER TABLE puts it
+        Metric("sync_s", aggregates=("mean",)),
+        Metric("compute_s", aggregates=("mean",)),
+        Metric("log_bytes", "INTEGER", ("last",)),
     ),
 )
 GPU = Kind(
@@ -155,6 +160,23 @@ def ddl() -> Iterator[str]:
                 f"CREATE TABLE {kind.table(tier)} (t INTEGER NOT NULL, {kind.name} INTEGER NOT"
                 f" NULL, attempt INTEGER, {metrics}, PRIMARY KEY (t, {kind.name})) WITHOUT ROWID"
             )
+
+
+def columns_of(db: sqlite3.Connection, table: str) -> list[str]:
+    """The columns that a table of a file has: an old file lacks what was added later."""
+    return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+
+
+def additions(db: sqlite3.Connection) -> Iterator[str]:
+    """The statements that add the columns which a history of an older ddptop lacks."""
+    for kind in KINDS:
+        types = {column: metric.sql_type for metric in kind.metrics for column in metric.columns}
+        for tier in TIERS:
+            table = kind.table(tier)
+            known = columns_of(db, table)
+            for column, sql_type in types.items():
+                if column not in known:
+                    yield f"ALTER TABLE {table} ADD COLUMN {column} {sql_type}"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -200,6 +222,10 @@ def _is_finite(value: float | None) -> bool:
     return value is not None and value - value == 0
 
 
+def _finite(value: float | None) -> float | None:
+    return value if _is_finite(value) else None
+
+
 def _spread(values: Iterable[float | None], row: list[Any]) -> None:
     """Append each value as the min, mean, max and last of a single sample."""
     for value in values:
@@ -215,6 +241,7 @@ def rank_row(t: int, attempt: int | None, sample: RankSample) -> Row:
     bad = sample.loss_state in ("nan", "inf") or (loss is not None and not _is_finite(loss))
     row: list[Any] = [t, sample.rank, attempt, sample.step, int(bad)]
     _spread(_rank_spreads(sample), row)
+    row += (_finite(sample.sync_s), _finite(sample.compute_s), sample.log_bytes)
     if bad:
         row[_LOSS_MIN : _LOSS_MIN + len(SPREAD)] = _NOTHING
     if _is_finite(sample.loss_min):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
-from ddptop_runner.model import LauncherSample, NodeSnapshot, ProcessId
+from ddptop_runner.model import LAUNCHER, LauncherSample, NodeSnapshot, ProcessId, RankSample
 from ddptop_runner.model_words import LIVE_STATES
+from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress.combine import total_steps
 from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.spec import JobSpec
@@ -37,11 +39,32 @@ def launcher_sample(group: Group, now_s: float) -> LauncherSample | None:
     )
 
 
+def with_log_sizes(
+    samples: list[RankSample], folder: RunFolder, attempt: int, is_command: bool
+) -> list[RankSample]:
+    """The ranks with how much each has printed; ranks of a command print into one log."""
+    if is_command:
+        size = _size(folder.log_file(attempt, LAUNCHER))
+        return [msgspec.structs.replace(one, log_bytes=size) for one in samples]
+    return [
+        msgspec.structs.replace(one, log_bytes=_size(folder.log_file(attempt, one.rank)))
+        for one in samples
+    ]
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
 def take(
     group: Group,
     spec: JobSpec,
     feed: DeviceFeed | QueueWatch | None,
     *,
+    folder: RunFolder,
     seq: int,
     clock: JobClock,
     progress: JobProgress,
@@ -55,6 +78,7 @@ def take(
         group: its worker group.
         spec: the job as it runs now.
         feed: samples its devices; None without any.
+        folder: where its ranks' logs are.
         seq: the snapshot's number.
         clock: when it started and for how long it has lived.
         progress: what its output tells.
@@ -65,7 +89,7 @@ def take(
     now_s = boottime_s()
     started = group.was_started
     samples = [record.sample(now_s, spec.probe) for record in group.table if started]
-    samples = progress.fill(samples)
+    samples = with_log_sizes(progress.fill(samples), folder, group.attempt, spec.is_command)
     done = progress.of_job(group.table, group.attempt) if started else None
     report = None if feed is None else feed.latest
     gpus = [] if report is None else list(report.gpus)

@@ -71,6 +71,11 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     """Mean duration of the latest steps."""
     data_wait_s: float | None = None
     """Mean time per step that the training thread waited for its data loader."""
+    sync_s: float | None = None
+    """Mean time per step that it waited for other ranks in collectives, beyond what computing
+    hid."""
+    compute_s: float | None = None
+    """What is left of a mean step; None where one of both waits is not known."""
     global_step: int | None = None
     total_steps: int | None = None
     metrics: dict[str, float | None] = {}

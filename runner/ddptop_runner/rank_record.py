@@ -47,6 +47,8 @@ class RankRecord:
     loss_max: float | None = None
     step_time_s: float | None = None
     data_wait_s: float | None = None
+    sync_s: float | None = None
+    compute_s: float | None = None
     global_step: int | None = None
     total_steps: int | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class RankRecord:
             self.loss, self.loss_step = sample.loss, sample.loss_step
             self.loss_state, self.loss_source = sample.loss_state, sample.loss_source
         self.data_wait_s = sample.data_wait_s
+        self.sync_s, self.compute_s = sample.sync_s, sample.compute_s
         self.metrics = dict(sample.metrics)
         self.gpu_mem_peak_bytes = sample.gpu_mem_peak_bytes
         self.loss_parts, self.loss_is = sample.loss_parts, sample.loss_is
@@ -163,6 +166,8 @@ class RankRecord:
             self.step_time_s = message.step_time_s
         if message.data_wait_s is not None:
             self.data_wait_s = message.data_wait_s
+        if message.step_time_s is not None:  # parts of the same steps
+            self.sync_s, self.compute_s = message.sync_s, message.compute_s
         if message.global_step is not None:
             self.global_step = message.global_step
         if message.total_steps is not None:
@@ -272,6 +277,8 @@ class RankRecord:
             step_time_s=self.step_time_s,
             steps_per_s=self.steps_per_s(now_s) if self.alive else None,
             data_wait_s=self.data_wait_s,
+            sync_s=self.sync_s,
+            compute_s=self.compute_s,
             cpu_percent=None if usage is None else usage.cpu_percent,
             rss_bytes=None if usage is None else usage.rss_bytes,
             last_progress_at=last_progress_at,

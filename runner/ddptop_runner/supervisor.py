@@ -365,6 +365,7 @@ class Supervisor:
             self._group,
             self._spec,
             self._feed,
+            folder=self._folder,
             seq=self._seq,
             clock=self._clock,
             progress=self._progress,

@@ -52,7 +52,7 @@ CAUSE = words("kind rank signal exit_code summary evidence")
 RANK = words(
     """rank local_rank host pid gpu gpus state step global_step loss loss_step loss_state
     loss_source step_time_s steps_per_s data_wait_s cpu_percent rss_bytes gpu_util_percent
-    gpu_mem_used_bytes last_progress_at exit_code signal step_source"""
+    gpu_mem_used_bytes last_progress_at exit_code signal step_source sync_s compute_s"""
 )
 GPU = words(
     """index uuid host name util_percent mem_util_percent mem_used_bytes mem_total_bytes

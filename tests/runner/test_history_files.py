@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -81,6 +82,22 @@ def test_the_sample_of_this_version_can_still_be_made(tmp_path):
     assert dump(made) == dump(SAMPLES / f"v{make_samples.VERSION}" / "history.db")
 
 
+def test_an_old_history_lacks_what_came_later_until_it_is_written_on(path):
+    shutil.copy(SAMPLES / "v1" / "history.db", path)
+    assert HistoryReader(path).rank_series("sync_s", 0, START + 100, 1000) == {}
+    writer = HistoryWriter(path)
+    for second in (100, 101):
+        writer.add(START + second, 1, [rank(0, sync_s=0.5, compute_s=0.25, log_bytes=9)], [])
+    writer.close(final=True)
+    reader = HistoryReader(path)
+    for metric, value in (("sync_s", 0.5), ("compute_s", 0.25), ("log_bytes", 9)):
+        series = reader.rank_series(metric, 0, START + 200, 1000)
+        assert list(series) == [0]
+        assert (series[0].t, series[0].last) == ([START + 100, START + 101], [value] * 2)
+    assert len(reader.rank_series("loss", 0, START + 200, 1000)[0].t) > 80
+    HistoryWriter(path).close(final=True)
+
+
 # --- size ------------------------------------------------------------------------------------
 
 
@@ -97,6 +114,9 @@ def test_a_week_of_eight_ranks_and_devices_stays_below_100_mib(path):
                 loss=rng.random(),
                 step_time_s=rng.random(),
                 data_wait_s=rng.random(),
+                sync_s=rng.random(),
+                compute_s=rng.random(),
+                log_bytes=rng.randrange(10**9),
                 cpu_percent=rng.random() * 100,
                 rss_bytes=rng.randrange(10**10),
             )

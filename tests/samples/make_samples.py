@@ -27,7 +27,7 @@ from ddptop_runner.model import (
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import Device, JobSpec, write_spec
 
-VERSION = 1
+VERSION = 2
 START = 1_767_225_600
 """2026-01-01T00:00:00Z."""
 
@@ -68,6 +68,10 @@ def make_history(path: Path) -> None:
                 loss_state="nan" if second == 20 else "ok",
                 step_time_s=0.25,
                 rss_bytes=1_000_000 + second,
+                data_wait_s=0.0625,
+                sync_s=0.125,
+                compute_s=0.0625,
+                log_bytes=80 * second,
             )
             for rank in range(2)
         ]
@@ -129,6 +133,9 @@ def make_snapshot(folder: RunFolder) -> None:
             loss_source="probe",
             step_time_s=0.25,
             data_wait_s=0.01,
+            sync_s=0.09,
+            compute_s=0.15,
+            log_bytes=7120,
             signal="SIGTERM",
             loss_min=1.2,
             loss_max=1.3,

@@ -57,6 +57,12 @@ class Flight:
         self.collectives = found
         return has_changed
 
+    @property
+    def holds_thread(self):
+        """Whether all groups are gloo's on the CPU: who waits for a collective stands still."""
+        cuda: Any = sys.modules.get("torch.cuda")
+        return "gloo" in self._groups.backends and not (cuda is not None and cuda.is_initialized())
+
     def watch(self, steps, now_s):
         """Write the whole record once the rank stands still in a collective.
 

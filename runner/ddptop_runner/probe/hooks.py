@@ -1,7 +1,7 @@
 """The patches of torch: backward passes, loss scalers, optimizer steps, data loaders.
 
-Every private name of torch that the probe uses is in this file, or in device, division or flight. A
-patch that does not fit the torch at hand is left out; the rest still works.
+Every private name of torch that the probe uses is in this file, or in device, division, flight or
+time_parts. A patch that does not fit the torch at hand is left out; the rest still works.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from _thread import get_ident
 
-from . import compiled, device, division, identity, recorder, saves, scalers
+from . import compiled, device, division, identity, recorder, saves, scalers, time_parts
 
 NO_GRADIENT = (None,)
 """How Tensor.backward passes on that it was called without a gradient."""
@@ -32,6 +32,7 @@ class Hooks:
         self._unseen_in_a_row = 0
         self._losses_at_last_find = 0
         self._saves = saves.Saves(record, is_own, _is_compiling(torch))
+        self.parts = time_parts.TimeParts(torch, record)
         self._patched = []
         """[(owner, name, original, what is in its place)]"""
         self._is_out = False
@@ -53,11 +54,12 @@ class Hooks:
             lambda: self._patch(torch.optim.Optimizer, "_patch_step_function", self._meet),
             self._arm_data_loader,
             lambda: self._patch(torch.nn.DataParallel, "__init__", self._replicate),
+            lambda: self.parts.arm(self._patch),
             lambda: self._arm_save((torch.serialization, torch), "save", saves.torch_target),
             lambda: _hide_from_dynamo(
                 torch,
                 [part.__name__ for part in (compiled, device, division, recorder, saves, scalers)]
-                + [__name__],
+                + [time_parts.__name__, __name__],
             ),
         ):
             try:

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 
-from . import identity, raised, stacks, trainers
+from . import identity, raised, stacks, time_parts, trainers
 from .flight import Flight
 from .phases import QUIET_S, Phases
 from .recorder import boottime_s, finite
@@ -36,6 +36,8 @@ class Sender:
         self.record = record
         self.path = os.environ.get("DDPTOP_PROBE_SOCK", "")
         self.device_scalars = []
+        self.parts = None
+        """Tells how long the process waits for other ranks; None without torch."""
         self.flight = Flight()
         self.phases = Phases(record)
         self._counters: tuple = (None, [])
@@ -51,6 +53,7 @@ class Sender:
         self._means_from = None
         self._step_time_s = None
         self._data_wait_s = None
+        self._sync_s = self._compute_s = None
         self._stop = None
         self._done = None
 
@@ -202,6 +205,8 @@ class Sender:
             "loss_source": source,
             "step_time_s": self._step_time_s,
             "data_wait_s": self._data_wait_s,
+            "sync_s": self._sync_s,
+            "compute_s": self._compute_s,
             "global_step": trainer.global_step if by_script is None else by_script,
             "total_steps": total,
             "metrics": dict(record.metrics),
@@ -238,7 +243,7 @@ class Sender:
         return trainers.Progress()
 
     def _update_means(self, progress):
-        """Mean step time and data wait since the last message that had new steps."""
+        """Mean step time and its parts since the last message that had new steps."""
         start = self._means_from or self.record.first_progress
         waited_s = self.record.data_wait_s
         if progress is None or start is None or progress[0] <= start[0]:
@@ -247,7 +252,18 @@ class Sender:
         self._step_time_s = (progress[1] - start[1]) / steps
         if waited_s is not None:
             self._data_wait_s = (waited_s - (start[2] or 0.0)) / steps
+        self._sync_s, self._compute_s = time_parts.split(
+            self._step_time_s, self._data_wait_s, self._wait_for_ranks_s(steps, progress)
+        )
         self._means_from = (progress[0], progress[1], waited_s)
+
+    def _wait_for_ranks_s(self, steps, progress):
+        try:
+            if self.parts is not None and self.record.replicas is None:
+                return self.parts.wait_per_step_s(steps, progress, self.flight.holds_thread)
+        except Exception:  # another torch than the ones known
+            pass
+        return None
 
     def _free_signal(self):
         # the script may have taken the signal after it was registered

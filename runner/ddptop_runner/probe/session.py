@@ -46,6 +46,9 @@ class Session:
         self._has_spoken = False
         self._has_ended = False
         self.sender = Sender(self.record)
+        if self.hooks is not None:
+            self.hooks.parts.begin()
+            self.sender.parts = self.hooks.parts
         if self.keras is not None:
             self.sender.device_scalars.append(self.keras.loss)
 
@@ -59,6 +62,7 @@ class Session:
         try:
             self.hooks = hooks.Hooks(torch, self.record)
             self.hooks.arm()
+            self.sender.parts = self.hooks.parts
         except Exception:  # another torch than the ones known: the rank is heard all the same
             self.hooks = None
         self.record.offer_device_loss = self._offer_loss

@@ -1,0 +1,163 @@
+"""What a step's time is made of: waiting for data, waiting for other ranks, and all else.
+
+How long a rank waits for others is known from two sources. DistributedDataParallel measures its
+first ten iterations and then every hundredth itself: how long its collectives went on after the
+backward pass had computed its last gradient; on devices it asks their own clocks. And a collective
+over gloo holds the thread that waits for it, which can be timed. Collectives over NCCL other than
+DDP's leave no trace of how long anything waited for them: the wait is then not known.
+
+A rank waits for the slowest: where the wait is long, the others are slow.
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import get_ident
+from collections import deque
+from typing import Any
+
+from . import identity
+
+MEASURED = 3
+"""The wait of a DDP module is the median over so many of the iterations that it measured last."""
+FIRST_CALLS = 12
+"""So many of its forward passes are looked at, so that none of those measured first is missed."""
+MAX_MODULES = 16
+
+
+class _Module:
+    """What one DDP module has measured."""
+
+    __slots__ = ("calls", "calls_then", "iteration", "waits_s")
+
+    def __init__(self):
+        self.calls = 0
+        """Forward passes that a collective follows."""
+        self.calls_then = 0
+        """`calls` when the mean was taken last."""
+        self.iteration = 0
+        """The one measured last."""
+        self.waits_s: Any = deque(maxlen=MEASURED)
+
+    def measured(self, figures):
+        """Take DDP's own figures, in ns, if they are of an iteration not seen yet."""
+        iteration = figures.get("iteration") or 0
+        whole_ns = figures.get("backward_comm_time") or 0
+        hidden_ns = figures.get("backward_compute_comm_overlap_time") or 0
+        if iteration == self.iteration or whole_ns <= 0:
+            return
+        self.iteration = iteration
+        self.waits_s.append(max(0, whole_ns - hidden_ns) / 1e9)
+
+
+class TimeParts:
+    """How long one process waits for other ranks. Its thread of training writes, the sender reads.
+
+    DDP's figures are read by the thread that trains, right where DDP takes them itself: at any
+    other moment its lock may be held by a backward pass that waits for another rank.
+    """
+
+    def __init__(self, torch, record):
+        self._torch = torch
+        self._record = record
+        self._training_thread = get_ident()
+        self.begin()
+
+    def begin(self):
+        """Know nothing, as at the start of a process."""
+        self.waited_s = None
+        """In collectives that hold the thread, since the first step; None where none was seen."""
+        self._at_step = (None, None)
+        """The last step that a wait has followed, and `waited_s` at its end."""
+        self._modules = {}
+        self._is_wanted = False
+        self._from = (0.0, 0)
+        """(waited, backward passes) when the mean was taken last."""
+
+    def arm(self, patch):
+        """Patch torch. `patch` is called with an owner, a name, and what makes the wrapper."""
+        c10d = self._torch._C._distributed_c10d
+        patch(c10d.Logger, "set_runtime_stats_and_log", self._measured)
+        patch(c10d.Work, "wait", self._timed)
+        patch(self._torch.nn.parallel.DistributedDataParallel, "_sync_buffers", self._timed)
+
+    def _measured(self, original):
+        def set_runtime_stats_and_log(logger):
+            original(logger)
+            try:
+                modules = self._modules
+                module = modules.get(id(logger))
+                if module is None:
+                    if len(modules) >= MAX_MODULES:
+                        return
+                    module = modules[id(logger)] = _Module()
+                module.calls += 1
+                if self._is_wanted or module.calls <= FIRST_CALLS:
+                    self._is_wanted = False
+                    module.measured(logger._get_ddp_logging_data().ints_map)
+            except Exception:  # another torch than the ones known
+                pass
+
+        return set_runtime_stats_and_log
+
+    def _timed(self, original):
+        record, thread, clock = self._record, self._training_thread, time.monotonic
+
+        def wait(*args, **kwargs):
+            progress = record.progress
+            # before the first step ranks wait for each other's start
+            if progress is None or get_ident() != (record.step_thread or thread):
+                return original(*args, **kwargs)
+            if self._at_step[0] is not progress:
+                self._at_step = (progress, self.waited_s)
+            start_s = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.waited_s = (self.waited_s or 0.0) + clock() - start_s
+
+        return wait
+
+    def wait_per_step_s(self, steps, progress, holds_thread):
+        """Mean wait for other ranks over the `steps` since the last call, None if not known.
+
+        Args:
+            steps: Steps since the last call; one or more.
+            progress: The recorder's, at the last of these steps.
+            holds_thread: Whether all collectives hold the thread that waits for them.
+        """
+        backwards, before = self._record.backwards, self._from
+        last, waited_s = self._at_step
+        if last is not progress:  # no wait since then
+            waited_s = self.waited_s
+        self._from = (waited_s or 0.0, backwards)
+        self._is_wanted = True
+        wait_s = None
+        if holds_thread and waited_s is not None:
+            wait_s = (waited_s - before[0]) / steps
+        for module in list(self._modules.values()):
+            calls = module.calls - module.calls_then
+            module.calls_then = module.calls
+            if calls and not module.waits_s:
+                return None
+            if calls:
+                # several forward passes before one backward pass wait once
+                often = min(calls, max(1, backwards - before[1])) / steps
+                waits_s = sorted(module.waits_s)
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * min(1.0, often)
+        if wait_s is None and identity.world_size() == 1:
+            return 0.0
+        return wait_s
+
+
+def split(step_s, data_wait_s, sync_s):
+    """(sync, compute) of a mean step; None is not known.
+
+    DDP measures few steps: its wait can be longer than the latest steps leave room for.
+    """
+    if step_s is None or sync_s is None:
+        return None, None
+    sync_s = min(sync_s, max(0.0, step_s - (data_wait_s or 0.0)))
+    if data_wait_s is None:
+        return sync_s, None
+    return sync_s, max(0.0, step_s - data_wait_s - sync_s)

@@ -1,0 +1,41 @@
+"""Trains with DDP over gloo; rank 1 computes longer, rank 0 waits for data longer.
+
+With "plain" each rank averages its gradients itself, without DDP.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+SLOW_S, DATA_S, SAMPLES = 0.08, 0.01, 24
+
+
+class Slowly(torch.utils.data.Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        if rank == 0:
+            time.sleep(DATA_S)
+        return torch.full((4,), float(index))
+
+
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", sys.argv[2], rank=rank, world_size=2)
+dist.barrier()
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+trained = model if "plain" in sys.argv else torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for batch in torch.utils.data.DataLoader(Slowly(), batch_size=2):
+    if rank == 1:
+        time.sleep(SLOW_S)
+    trained(batch).pow(2).mean().backward()
+    if "plain" in sys.argv:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+    optimizer.step()
+dist.destroy_process_group()

@@ -130,12 +130,12 @@ def pretrain(work: Path) -> None:
         asyncio.run(take_eight_ranks())
         if not sys.argv[1:] or "tour" in sys.argv[1:]:
             asyncio.run(record("tour"))
-        ddptop("stop", "pretrain", "-y")
+        ddptop("stop", "pretrain")
         wait_for("pretrain", lambda view: not view.is_live)
     ddptop(*EIGHT, "--name", "pretrain-2", "pretrain.py", "--lr", "0.2")
     with Work("pretrain-2"):
         wait_for("pretrain-2", lambda view: step_of(view) >= 220)
-        ddptop("stop", "pretrain-2", "-y")
+        ddptop("stop", "pretrain-2")
         wait_for("pretrain-2", lambda view: not view.is_live)
     both = CompareWanted(("pretrain", "pretrain-2"))
     title = "ddptop compare pretrain pretrain-2"

@@ -107,6 +107,9 @@ class Work:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Work:
+        with self._driver.together():
+            for index in range(8):
+                self._driver.gpu(index).mem_used = 0
         self._thread.start()
         return self
 

@@ -15,6 +15,7 @@ from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
 
 READONLY_HELP = "a viewer that refuses to stop, kill, restart, launch or remove anything"
+ASCII_HELP = "draw with ASCII only, or --no-ascii never (default: as locale and TERM say)"
 SCREENS = ("attach", "watch")
 """Verbs that open a screen."""
 
@@ -27,8 +28,9 @@ def is_terminal() -> bool:
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ddptop")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 @click.pass_context
-def cli(context: click.Context, readonly: bool) -> int | None:
+def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int | None:
     """Launch, watch and keep alive distributed training on several GPUs.
 
     Without a command: the overview of this machine's jobs and GPUs.
@@ -37,6 +39,9 @@ def cli(context: click.Context, readonly: bool) -> int | None:
         if readonly:
             hint = f"ddptop {verb} --readonly" if verb in SCREENS else "leave it out"
             raise UsageError(f"--readonly before {verb} says nothing", hint)
+        if ascii_only is not None:
+            hint = f"ddptop {verb} --ascii" if verb in SCREENS else "leave it out"
+            raise UsageError(f"--ascii before {verb} says nothing", hint)
         return None
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
@@ -46,7 +51,7 @@ def cli(context: click.Context, readonly: bool) -> int | None:
 
     if not readonly:
         guard(all_jobs())
-    return run_overview(readonly=readonly)
+    return run_overview(readonly=readonly, ascii_only=ascii_only)
 
 
 class LaunchCommand(click.Command):
@@ -135,7 +140,8 @@ def launch(context: click.Context, /, **options: Any) -> int:
 @cli.command()
 @click.argument("job", required=False)
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
-def attach(job: str | None, readonly: bool) -> int:
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
+def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     """Watch a job, live or ended. Leaving never touches it."""
     from ddptop_runner.registry import resolve
 
@@ -148,7 +154,7 @@ def attach(job: str | None, readonly: bool) -> int:
     if not readonly:
         taken_up(view)
 
-    return run(view.job, readonly=readonly)
+    return run(view.job, readonly=readonly, ascii_only=ascii_only)
 
 
 @cli.command()
@@ -356,8 +362,18 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 @cli.command()
 @click.argument("target", metavar="PID|JOB")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
-def watch(target: str, readonly: bool) -> int:
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
+def watch(target: str, readonly: bool, ascii_only: bool | None) -> int:
     """Watch training that ddptop did not start. Nothing is done to it unless confirmed."""
     from ddptop.commands.watch import run
 
-    return run(target, readonly=readonly, terminal=is_terminal())
+    return run(target, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True)
+def keys(as_json: bool) -> int:
+    """List every key of the screens, and what is wrong in config.toml's [keys]."""
+    from ddptop.commands.keys import run
+
+    return run(as_json)

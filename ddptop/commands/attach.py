@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from ddptop_runner.errors import UsageError
+from ddptop import terminal
 from ddptop_runner.foreign.types import ForeignJob
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def run(
     watched: ForeignJob | None = None,
     readonly: bool = False,
     opening: Message | None = None,
+    ascii_only: bool | None = None,
 ) -> int:
     """Show one job until the person leaves; the process's exit status.
 
@@ -26,21 +28,42 @@ def run(
         watched: a job that ddptop did not start, instead.
         readonly: refuse everything that does something to a job.
         opening: the message that opens another screen first, such as CompareWanted.
+        ascii_only: draw with ASCII only; None: as the settings say, else as the terminal needs.
 
     Raises:
-        UsageError: when stderr, on which the screen is drawn, is not a terminal.
+        UsageError: when stderr, on which the screen is drawn, is no terminal that can show it.
     """
-    if not sys.__stderr__ or not sys.__stderr__.isatty():
-        raise UsageError(
-            "the screen is drawn on stderr, which is not a terminal", "do not redirect stderr"
-        )
+    terminal.check()
     from ddptop.tui.app import DdptopApp
+    from ddptop.tui.memory import recall, remember
+    from ddptop.tui.messages import DevicesWanted
+    from ddptop.tui.reach import reach_of
+    from ddptop.tui.settings import read_settings
 
-    app = DdptopApp(job, watched=watched, readonly=readonly, opening=opening)
-    app.run()
+    settings = read_settings()
+    asked = settings.interface.ascii if ascii_only is None else ascii_only
+    poor = terminal.wants_ascii(os.environ) if asked is None else asked
+    written = sys.__stderr__.encoding if sys.__stderr__ else None
+    if job is None and watched is None and opening is None:
+        opens_devices = settings.interface.first == "devices"
+        opening = DevicesWanted() if opens_devices else None
+    app = DdptopApp(
+        job,
+        watched=watched,
+        readonly=readonly,
+        opening=opening,
+        tick_s=settings.interface.refresh_s,
+        reach=reach_of(
+            settings,
+            memory=recall(),
+            remember=remember,
+            letters=terminal.letters(os.environ, written) if poor else None,
+        ),
+    )
+    app.run(mouse=settings.interface.mouse)
     return app.return_code or 0
 
 
-def run_overview(*, readonly: bool = False) -> int:
+def run_overview(*, readonly: bool = False, ascii_only: bool | None = None) -> int:
     """Show all jobs until the person leaves; the process's exit status."""
-    return run(None, readonly=readonly)
+    return run(None, readonly=readonly, ascii_only=ascii_only)

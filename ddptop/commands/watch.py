@@ -38,7 +38,7 @@ def _own(target: str) -> JobView | None:
     return named if named.job == target or not target.isdigit() else None
 
 
-def run(target: str, *, readonly: bool, terminal: bool) -> int:
+def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None = None) -> int:
     """Show the job until the person leaves; the process's exit status.
 
     Raises:
@@ -51,5 +51,5 @@ def run(target: str, *, readonly: bool, terminal: bool) -> int:
     from ddptop.commands import attach
 
     if isinstance(found, JobView):
-        return attach.run(found.job, readonly=readonly)
-    return attach.run(None, watched=found, readonly=readonly)
+        return attach.run(found.job, readonly=readonly, ascii_only=ascii_only)
+    return attach.run(None, watched=found, readonly=readonly, ascii_only=ascii_only)

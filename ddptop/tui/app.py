@@ -7,20 +7,17 @@ import contextlib
 import datetime as dt
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from textual import work
-from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
 
 from ddptop.tui import evidence_pages, messages, operations
-from ddptop.tui.actions import Action, palette_actions
 from ddptop.tui.collector import Collector
+from ddptop.tui.palette import COMMANDS
+from ddptop.tui.reach import Reach, ReachApp
 from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.screens.compare import CompareScreen
@@ -37,7 +34,6 @@ from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.snapshot import Machine, Snapshot, Wish
 from ddptop.tui.sources import read_machine
-from ddptop.tui.theme import DARK, LIGHT
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.signals import SignalOutcome
@@ -48,15 +44,12 @@ from ddptop_runner.registry import JobView
 TICK_S = 1.0
 
 
-class DdptopApp(App[None]):
+class DdptopApp(ReachApp):
     """Watches jobs. Leaving it never touches one."""
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
-    ENABLE_COMMAND_PALETTE = True
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q", "quit", show=False, priority=True, id="app.exit"),
-    ]
+    COMMANDS = COMMANDS
 
     def __init__(
         self,
@@ -68,6 +61,7 @@ class DdptopApp(App[None]):
         watched: ForeignJob | None = None,
         readonly: bool = False,
         opening: Message | None = None,
+        reach: Reach | None = None,
     ) -> None:
         """Open on `job`, on a foreign job, or on all jobs.
 
@@ -80,8 +74,9 @@ class DdptopApp(App[None]):
             readonly: whether everything that does something to a job is refused.
             opening: the message that opens the first screen, such as CompareWanted; leaving that
                 screen leaves ddptop.
+            reach: keys, colours and glyphs as a person set them.
         """
-        super().__init__()
+        super().__init__(reach)
         self._opening = opening
         self._first_job = job if watched is None else watched.name
         self._first_is_foreign = watched is not None
@@ -91,10 +86,6 @@ class DdptopApp(App[None]):
         """Looks at everything, in a thread."""
         self.latest: Snapshot | None = None
         """The latest look."""
-        self.animation_level = "none"
-        for theme in (DARK, LIGHT):
-            self.register_theme(theme)
-        self.theme = DARK.name
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -105,6 +96,7 @@ class DdptopApp(App[None]):
             self._open(self._first_job, self._first_is_foreign, is_first=True)
         if self._opening is not None:
             self.post_message(self._opening)
+        self.greet()
         self.collector.wish = self._wish()
         loop = asyncio.get_running_loop()
         self.collector.start(loop)
@@ -234,8 +226,8 @@ class DdptopApp(App[None]):
             self.on_job_picked(messages.JobPicked(job))
 
     def action_help(self) -> None:
-        """Keys and words."""
-        self.push_screen(HelpScreen())
+        """What is under the cursor, keys and words."""
+        self.push_screen(HelpScreen.of(self.screen, self.keys))
 
     def action_detach(self) -> None:
         """Leave; jobs go on."""
@@ -333,20 +325,6 @@ class DdptopApp(App[None]):
             self.call_from_thread(screen.fail, error.message, error.hint)
         else:
             self.call_from_thread(screen.show, sections)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Every action of the screen on top, by name; then Textual's own."""
-        for action in palette_actions(screen.BINDINGS, readonly=self._readonly):
-            yield self._system_command(screen, action)
-        for command in super().get_system_commands(screen):
-            if command.title in ("Theme", "Quit"):
-                yield command
-
-    def _system_command(self, screen: Screen[object], action: Action) -> SystemCommand:
-        async def run() -> None:
-            await self.run_action(action.action, default_namespace=screen)
-
-        return SystemCommand(action.name, action.help, run)
 
 
 def _is_terminal() -> bool:

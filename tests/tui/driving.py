@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
 from ddptop.tui.render.text import plain
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
@@ -55,3 +56,9 @@ def said(app: DdptopApp) -> str:
 def keys_shown(app: DdptopApp) -> str:
     """The row of keys."""
     return "\n".join(plain(line) for line in app.screen.query_one(KeyBar)._lines)
+
+
+def offered(app: DdptopApp, query: str = "") -> set[str]:
+    """The names of the commands that the palette offers."""
+    providers = [ActionProvider(app.screen), JobProvider(app.screen), ThemeCommands(app.screen)]
+    return {command.name for one in providers for command in one.commands(query)}

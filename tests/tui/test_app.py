@@ -17,7 +17,7 @@ from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_gpus, fake_home
-from tests.tui.driving import look, settle, shown, until
+from tests.tui.driving import look, offered, settle, shown, until
 from textual.widgets import Input, Static
 
 from ddptop_runner.errors import DdptopError
@@ -208,8 +208,8 @@ class TestProgram:
             assert "group restart" in shown(app)
             await pilot.press("q")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
-            titles = {command.title for command in app.get_system_commands(app.screen)}
-            assert {"Stop", "Kill", "Restart", "Stacks", "Theme", "Quit"} <= titles
+            titles = offered(app)
+            assert {"Stop", "Kill", "Restart", "Stacks", "Theme", "Exit", "Quit"} <= titles
 
     async def test_a_tick_keeps_no_widgets_and_draws_nothing_that_did_not_change(
         self, frozen: Path, make_app: MakeApp

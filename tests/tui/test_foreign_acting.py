@@ -14,7 +14,7 @@ from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
 from tests.tui import fake_foreign, fake_home
-from tests.tui.driving import keys_shown, look, said, settle, shown, until
+from tests.tui.driving import keys_shown, look, offered, said, settle, shown, until
 from tests.tui.fake_signals import SENTENCE, Sent
 from textual.pilot import Pilot
 
@@ -123,7 +123,7 @@ class TestReadonly:
             await settle(pilot)
             assert "Remove" not in keys_shown(app)
             await self._refuses(pilot, "nxR")
-            titles = {command.title for command in app.get_system_commands(app.screen)}
+            titles = offered(app)
             assert "Open" in titles
             assert not titles & {"Stop", "Kill", "Launch", "Remove", "Launch again"}
 

@@ -200,13 +200,13 @@ class TestScale:
 class TestBars:
     @pytest.mark.parametrize(
         ("share", "expected"),
-        [(0.0, "━━━━"), (0.5, "━━━━"), (1.2, "━━━━"), (0.6, "━━╸━"), (None, "····")],
+        [(0.0, "────"), (0.5, "━━──"), (1.2, "━━━━"), (0.6, "━━╸─"), (None, "····")],
     )
     def test_bars_have_their_width(self, share: float | None, expected: str) -> None:
         assert plain(bar(share, 4)) == expected
 
     def test_the_filled_part_is_styled(self) -> None:
-        assert bar(0.5, 4, "warn") == (("━━", "warn"), ("━━", "faint"))
+        assert bar(0.5, 4, "warn") == (("━━", "warn"), ("──", "faint"))
 
     def test_unknown_is_never_an_empty_bar(self) -> None:
         assert plain(bar(None, 4)) != plain(bar(0.0, 4))

@@ -168,7 +168,8 @@ _KEY_NAMES = {
 def key_text(key: str) -> str:
     """A key by Textual's name as a person types it: `question_mark` is `?`."""
     modifiers, plus, last = key.rpartition("+")
-    name = _KEY_NAMES.get(last) or format_key(last)
+    is_function_key = last[:1] == "f" and last[1:].isdigit()
+    name = _KEY_NAMES.get(last) or (last.upper() if is_function_key else format_key(last))
     return f"{modifiers}{plus}{name}"
 
 

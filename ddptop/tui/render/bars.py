@@ -6,7 +6,7 @@ from ddptop.tui.render.text import Line
 
 
 def bar(share: float | None, cells: int, style: str = "busy") -> Line:
-    """A bar filled by `share` (0 to 1) on a faint track; unknown is a dotted track."""
+    """A bar filled by `share` (0 to 1) on a thin track; unknown is a dotted track."""
     if cells <= 0:
         return ()
     if share is None:
@@ -14,5 +14,5 @@ def bar(share: float | None, cells: int, style: str = "busy") -> Line:
     halves = round(min(1.0, max(0.0, share)) * cells * 2)
     full, half = divmod(halves, 2)
     filled = "━" * full + ("╸" if half else "")
-    track = "━" * (cells - len(filled))
+    track = "─" * (cells - len(filled))
     return tuple(span for span in ((filled, style), (track, "faint")) if span[0])

@@ -1,91 +1,168 @@
-"""Keys and words."""
+"""The help: what is under the cursor, then keys, then words."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 
-from ddptop.tui.actions import JOB, OVERVIEW, Action, keys_text
+from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action, moving
+from ddptop.tui.keymap import KeyMap
 from ddptop.tui.render.text import Line, line, pad, rule, wrap
 from ddptop.tui.render.words import GLOSSARY
+from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.lines import LinesView
 
-MOVING = (
-    ("↑ ↓  j k", "choose a job or a rank"),
-    ("[  ]", "choose a rank while a log is shown"),
-    ("tab", "go to the next panel, such as events or log, to scroll it"),
-    ("PgUp PgDn", "scroll; g and G go to the first and last line"),
-    ("ctrl+p", "find any command by name; themes as well"),
+MOUSE = (
+    ("click", "choose a row, a key below or a page; on the chosen row it opens"),
+    ("wheel", "scroll; over a chart zoom in at the pointer"),
+    ("rest", "the pointer over a key below: what it does"),
 )
 
+KEY_CELLS, WORD_CELLS = 12, 15
 
-def help_lines(cells: int) -> list[Line]:
-    """The whole text, in lines."""
+
+def help_lines(
+    cells: int,
+    explained: Iterable[tuple[str, str]] = (),
+    here: str | None = None,
+    keys: KeyMap | None = None,
+) -> list[Line]:
+    """The whole text, in lines.
+
+    Args:
+        cells: their width.
+        explained: headings and texts of what is under the cursor.
+        here: the screen that the help was asked on, in words: its keys come first.
+        keys: those in use.
+    """
+    keys = keys or KeyMap()
     lines: list[Line] = []
-    key_cells, word_cells = 10, 15
 
     def section(title: str) -> None:
         if lines:
             lines.append(())
         lines.append(rule(title, cells))
 
-    def entry(key: str, text: str, key_style: str, head_cells: int) -> None:
-        for index, part in enumerate(wrap(text, cells - head_cells - 2, 9)):
-            head = pad(key if index == 0 else "", head_cells)
-            lines.append(line(" ", (head, key_style), " ", (part, "")))
+    def entry(head: str, text: str, style: str, head_cells: int) -> None:
+        if len(head) > head_cells:
+            lines.append(line(" ", (head, style)))
+            head = ""
+        for index, part in enumerate(wrap(text, cells - head_cells - 2, 99)):
+            lines.append(
+                line(" ", (pad(head if index == 0 else "", head_cells), style), " ", (part, ""))
+            )
 
-    def keys(title: str, actions: tuple[Action, ...]) -> None:
+    def table(title: str, actions: Sequence[Action]) -> None:
         section(title)
         for action in actions:
-            entry(keys_text(action), action.help, "busy", key_cells)
+            entry(keys.text(action) or "no key", action.help, "busy", KEY_CELLS)
 
-    keys("a job", JOB)
-    keys("all jobs", OVERVIEW)
-    section("moving")
-    for key, text in MOVING:
-        entry(key, text, "busy", key_cells)
+    told = list(explained)
+    if told:
+        section("under the cursor")
+        for heading, text in told:
+            lines.append(line(" ", (heading, "strong")))
+            lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
+    titles = sorted(ALL, key=lambda title: title != here)
+    if here is not None:
+        table(f"keys of this screen: {here}", ALL[here])
+        titles = titles[1:]
+    table("keys everywhere", (*MOVING, *EVERYWHERE))
+    entry("tab", "to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
+    section("mouse")
+    for what, text in MOUSE:
+        entry(what, text, "busy", KEY_CELLS)
+    for title in titles:
+        table(f"keys: {title}" if here is not None else title, ALL[title])
     section("words")
     for word, meaning in GLOSSARY:
-        entry(word, meaning, "strong", word_cells)
+        entry(word, meaning, "strong", WORD_CELLS)
     return lines
 
 
 class _HelpText(LinesView):
     """The text at its full height, inside of something that scrolls."""
 
+    def __init__(self, explained: list[tuple[str, str]], here: str | None, keys: KeyMap) -> None:
+        super().__init__()
+        self._explained, self._here, self._keys = explained, here, keys
+        self._wrapped: tuple[int, list[Line]] = (0, [])
+
     def build(self, width: int, height: int) -> list[Line]:
-        return help_lines(width)
+        if self._wrapped[0] != width:
+            self._wrapped = width, help_lines(width, self._explained, self._here, self._keys)
+            self.styles.height = len(self._wrapped[1])
+        return self._wrapped[1]
 
     def on_mount(self) -> None:
-        self.styles.height = len(help_lines(72))
+        self.styles.height = len(help_lines(72, self._explained, self._here, self._keys))
 
 
 class HelpScreen(ModalScreen[None]):
-    """What each key does, and what each word means."""
+    """What this here means, what each key does, and what each word means."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
     HelpScreen > VerticalScroll {
-        width: 80; max-width: 96%; height: 90%; background: $surface;
+        width: 84; max-width: 96%; height: 90%; background: $surface;
         border: round $panel; border-title-color: $secondary; padding: 0 2; scrollbar-size: 1 1;
     }
     """
 
     BINDINGS = [
         Binding("q,escape,question_mark,f1", "dismiss", "Close", id="help.close"),
-        Binding("j", "scroll(1)", show=False),
-        Binding("k", "scroll(-1)", show=False),
+        *moving(
+            {
+                "move.up": "scroll(-3)",
+                "move.down": "scroll(3)",
+                "move.half_up": "half(-1)",
+                "move.half_down": "half(1)",
+                "move.page_up": "half(-2)",
+                "move.page_down": "half(2)",
+                "move.first": "scroll(-1000000)",
+                "move.last": "scroll(1000000)",
+            }
+        ),
     ]
+
+    def __init__(
+        self,
+        explained: list[tuple[str, str]] | None = None,
+        here: str | None = None,
+        keys: KeyMap | None = None,
+    ) -> None:
+        """Show the help.
+
+        Args:
+            explained: headings and texts of what is under the cursor.
+            here: the screen that it was asked on, in words.
+            keys: those in use.
+        """
+        super().__init__()
+        self._text = _HelpText(explained or [], here, keys or KeyMap())
+
+    @classmethod
+    def of(cls, screen: Screen[object], keys: KeyMap) -> HelpScreen:
+        """The help of a screen as it is now."""
+        explained = screen.explain() if isinstance(screen, MonitorScreen) else []
+        return cls(explained, PLACES.get(type(screen).__name__), keys)
 
     def compose(self) -> ComposeResult:
         """One scrolling text."""
-        with VerticalScroll() as scroll:
+        with VerticalScroll(can_focus=False) as scroll:
             scroll.border_title = "ddptop: keys and words"
-            scroll.border_subtitle = "q closes"
-            yield _HelpText()
+            scroll.border_subtitle = "esc closes"
+            yield self._text
 
     def action_scroll(self, lines: int) -> None:
         """Scroll with the keys of a pager."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines * 3, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_half(self, pages: int) -> None:
+        """Scroll by half of what is visible."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)

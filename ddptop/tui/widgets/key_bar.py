@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual import events
+from textual.content import Content
 
-from ddptop.tui.actions import Action, keys_text
+from ddptop.tui.actions import Action
+from ddptop.tui.actions.common import HELP
+from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.render.text import Line, line, spread, width
 from ddptop.tui.widgets.lines import LinesView
-
-HELP_ID = "app.help"
 
 
 class KeyBar(LinesView):
@@ -51,18 +52,19 @@ class KeyBar(LinesView):
             self._live, self._foreign, self._readonly, self._cost = now
             self.redraw()
 
+    def offers(self, action: Action) -> bool:
+        """Whether an action can be done now to what is under the cursor."""
+        return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)
+
     def _labels(self, cells: int) -> list[tuple[Action, Line]]:
         labels: list[tuple[Action, Line]] = []
+        keys = keys_in_use(self.app)
         used = 1
         for action in self._actions:
-            if action.id == HELP_ID or not action.is_offered(
-                self._live, foreign=self._foreign, readonly=self._readonly
-            ):
+            if action.id == HELP.id or not self.offers(action) or not keys.keys(action):
                 continue
-            label = line(
-                (action.key_display or keys_text(action), "busy"), (f" {action.name}  ", "")
-            )
-            if used + width(label) > cells - 8:
+            label = line((keys.short(action), "busy"), (f" {action.name}  ", ""))
+            if used + width(label) > cells - 1 - width(self._help()):
                 break
             used += width(label)
             labels.append((action, label))
@@ -71,19 +73,33 @@ class KeyBar(LinesView):
     def build(self, cells: int, height: int) -> list[Line]:
         """The row."""
         keys = line(" ", *[span for _, label in self._labels(cells) for span in label])
-        right = line(("?", "busy"), " Help ")
-        room = cells - width(keys) - 14
+        right = self._help()
+        room = cells - width(keys) - width(right) - 7
         if cost := next((text for text in self._cost if text and len(text) <= room), ""):
             right = line((f"{cost}   ", "dim"), *right)
         return [spread(keys, right, cells)]
 
+    def _help(self) -> Line:
+        key = keys_in_use(self.app).short(HELP)
+        return line((f"{key} " if key else "", "busy"), "Help ")
+
+    def action_at(self, x: int) -> Action | None:
+        """The action whose key is drawn there; the help at the right end."""
+        if x >= self.size.width - width(self._help()) - 1:
+            return HELP
+        end = 1
+        for action, label in self._labels(self.size.width):
+            end += width(label)
+            if x < end:
+                return action
+        return None
+
     async def on_click(self, event: events.Click) -> None:
         """A click is the key."""
-        x = 1
-        for action, label in self._labels(self.size.width):
-            x += width(label)
-            if event.x < x:
-                await self.app.run_action(action.action, default_namespace=self.screen)
-                return
-        if event.x >= self.size.width - 8:
-            await self.app.run_action("app.help")
+        if (action := self.action_at(event.x)) is not None:
+            await self.app.run_action(action.action, default_namespace=self.screen)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """The pointer at rest over a key is told what it does."""
+        action = self.action_at(event.x)
+        self.tooltip = None if action is None else Content(action.help)

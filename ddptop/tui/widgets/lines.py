@@ -9,6 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from ddptop.tui.render.ascii import harmless
 from ddptop.tui.render.text import STYLES, Line, cells_of, fit
 
 
@@ -32,6 +33,13 @@ def common_spans(old: Line, new: Line) -> Line:
     return new[:number]
 
 
+def _tame(line: Line) -> Line:
+    """The line without characters that would move the terminal's cursor."""
+    if all(text.isprintable() for text, _ in line):
+        return line
+    return tuple((harmless(text), style) for text, style in line)
+
+
 class LinesView(Widget):
     """Shows what `build` returns, one terminal row a line.
 
@@ -44,7 +52,7 @@ class LinesView(Widget):
     LinesView {
         height: auto;
         .line--strong { color: $foreground; text-style: bold; }
-        .line--dim { color: $foreground 62%; }
+        .line--dim { color: $foreground 68%; }
         .line--faint { color: $foreground 22%; }
         .line--title { color: $secondary; text-style: bold; }
         .line--ok { color: $success; }
@@ -54,6 +62,7 @@ class LinesView(Widget):
         .line--median { color: $primary; }
         .line--band { color: $primary 38%; }
         .line--chosen { color: $accent; }
+        .line--match { text-style: bold reverse; }
         .line--cursor { background: $panel; }
     }
     """
@@ -134,7 +143,7 @@ class LinesView(Widget):
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
             on_cursor = y == self._cursor_line
-            spans = fit(self._lines[y] if y < len(self._lines) else (), width)
+            spans = fit(_tame(self._lines[y] if y < len(self._lines) else ()), width)
             strip = Strip(
                 [Segment(text, self._style(name, on_cursor)) for text, name in spans], width
             )

@@ -1,0 +1,90 @@
+"""`ddptop keys`: every action of the screens with its key, the reference for `[keys]`."""
+
+from __future__ import annotations
+
+import sys
+
+from ddptop.output import put, put_json
+from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
+from ddptop.tui.keymap import KeyMap
+from ddptop.tui.reach import reach_of
+from ddptop.tui.settings import read_settings
+from ddptop_runner.model import Base
+from ddptop_runner.paths import config_file
+
+ANYWHERE = "every screen"
+
+
+class KeyLine(Base, frozen=True, kw_only=True):
+    """One action on one screen."""
+
+    id: str
+    """The name for `[keys]`."""
+    screen: str
+    keys: tuple[str, ...]
+    """As a person types them; none where it has no key."""
+    default_keys: tuple[str, ...]
+    name: str
+    help: str
+
+
+class KeyReport(Base, frozen=True, kw_only=True):
+    """All actions, and what is wrong in the settings of the interface."""
+
+    schema: int = 1
+    file: str
+    keys: list[KeyLine]
+    problems: list[str]
+
+
+def run(as_json: bool) -> int:
+    """Print the actions; 1 when the settings are not all usable, else 0."""
+    reach = reach_of(read_settings())
+    report = KeyReport(
+        file=str(config_file()), keys=key_lines(reach.keys), problems=list(reach.problems)
+    )
+    if as_json:
+        put_json(report)
+    else:
+        put(render(report))
+    sys.stdout.flush()
+    return 1 if report.problems else 0
+
+
+def key_lines(keys: KeyMap) -> list[KeyLine]:
+    """Each action of each screen, with the keys in use."""
+    tables = {**ALL, ANYWHERE: (*MOVING, *EVERYWHERE)}
+    return [_line(action, screen, keys) for screen, table in tables.items() for action in table]
+
+
+def _line(action: Action, screen: str, keys: KeyMap) -> KeyLine:
+    def split(text: str) -> tuple[str, ...]:
+        return tuple(part for part in text.split("  ") if part)
+
+    return KeyLine(
+        id=action.id,
+        screen=screen,
+        keys=split(keys.text(action)),
+        default_keys=split(KeyMap().text(action)),
+        name=action.name,
+        help=action.help,
+    )
+
+
+def render(report: KeyReport) -> str:
+    """A table for each screen, and the problems behind them."""
+    wide = max(len(line.id) for line in report.keys)
+    key_wide = max(len(" ".join(line.keys)) for line in report.keys)
+    lines: list[str] = []
+    screen = None
+    for line in report.keys:
+        if line.screen != screen:
+            screen = line.screen
+            lines += [*([""] if lines else []), screen]
+        keys = " ".join(line.keys) or "none"
+        changed = "  (changed)" if line.keys != line.default_keys else ""
+        lines.append(f"  {keys:<{key_wide}}  {line.id:<{wide}}  {line.help}{changed}")
+    lines += ["", f'change them in {report.file}, such as:  [keys]  "job.stop" = "S"']
+    if report.problems:
+        lines += ["", *(f"!  {problem}" for problem in report.problems)]
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""What the interface remembers from one start to the next: a small file in the state home.
+
+Settings are the person's and never written. A file that cannot be read or written is as good as
+none: nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.paths import state_home
+from ddptop_runner.spec import write_atomic
+
+SCHEMA = 1
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's content."""
+
+    schema: int = SCHEMA
+    greeted: bool = False
+    """Whether the first hint has been given."""
+    theme: str | None = None
+    """The one that was chosen in the palette."""
+    asked: str | None = None
+    """The theme of the settings at that moment: another one there since then beats this choice."""
+
+    def theme_beside(self, asked: str | None) -> str | None:
+        """The theme chosen in the palette, while the settings still ask for `asked`."""
+        return self.theme if self.asked == asked else None
+
+
+def _file() -> Path:
+    return state_home() / "interface.json"
+
+
+def recall() -> Memory:
+    """What was remembered; nothing where it cannot be read."""
+    try:
+        return msgspec.json.decode(_file().read_bytes(), type=Memory)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return Memory()
+
+
+def remember(memory: Memory) -> None:
+    """Keep it, where that is possible."""
+    with contextlib.suppress(OSError):
+        _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(_file(), msgspec.json.encode(memory))

@@ -1,0 +1,176 @@
+"""The command palette: what can be done now on this screen, jobs and ranks by name, themes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.message import Message
+
+from ddptop.tui import messages
+from ddptop.tui.actions import EVERYWHERE, Action, palette_actions
+from ddptop.tui.actions.common import PALETTE
+from ddptop.tui.keymap import keys_in_use
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.snapshot import Snapshot
+from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.registry import AnyJob
+
+MAX_JOBS = 200
+"""Jobs that are offered by name."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of the palette."""
+
+    name: str
+    help: str
+    run: Callable[[], Awaitable[object] | object]
+    key: str = ""
+    """The key that does the same."""
+    listed: bool = True
+    """Whether it is there before anything is typed."""
+
+
+class CommandProvider(Provider):
+    """Commands by name; the key of each stands beside it."""
+
+    def commands(self, query: str) -> Iterator[Command]:
+        """What can be done now.
+
+        Args:
+            query: what is typed; empty for the list before that.
+        """
+        raise NotImplementedError
+
+    async def discover(self) -> Hits:
+        """What is there before anything is typed."""
+        for command in self.commands(""):
+            if command.listed:
+                yield DiscoveryHit(
+                    _display(Content(command.name), command), command.run, command.name,
+                    help=command.help,
+                )  # fmt: skip
+
+    async def search(self, query: str) -> Hits:
+        """What fits the query."""
+        matcher = self.matcher(query)
+        for command in self.commands(query):
+            if (score := matcher.match(command.name)) > 0:
+                display = _display(matcher.highlight(command.name), command)
+                yield Hit(score, display, command.run, command.name, command.help)
+
+
+def _display(name: Content, command: Command) -> Content:
+    return name if not command.key else Content.assemble(name, "   ", (command.key, "dim"))
+
+
+class ActionProvider(CommandProvider):
+    """Every action of the screen that can be done to what is under the cursor."""
+
+    def commands(self, query: str) -> Iterator[Command]:
+        """Those that the row of keys would offer, and those it has no room for."""
+        keys = keys_in_use(self.app)
+        everywhere = [action for action in EVERYWHERE if action != PALETTE]
+        for action in (*palette_actions(self.screen.BINDINGS), *everywhere):
+            if self._is_offered(action):
+                yield Command(action.name, action.help, self._run(action), keys.text(action))
+
+    def _is_offered(self, action: Action) -> bool:
+        bars = self.screen.query(KeyBar)
+        if bars:
+            return bars.first().offers(action)
+        readonly = isinstance(self.screen, MonitorScreen) and self.screen.readonly
+        return action.is_offered(None, foreign=False, readonly=readonly)
+
+    def _run(self, action: Action) -> Callable[[], Awaitable[object]]:
+        return partial(self.app.run_action, action.action, default_namespace=self.screen)
+
+
+class JobProvider(CommandProvider):
+    """Jobs and their ranks by name, from wherever one is."""
+
+    def commands(self, query: str) -> Iterator[Command]:
+        """Screens of each job; of ranks only those whose number is typed."""
+        snapshot = self._snapshot()
+        numbers = {int(number) for number in re.findall(r"\d{1,6}", query)}
+        for view in snapshot.jobs[:MAX_JOBS] if snapshot is not None else ():
+            yield from self._of_job(view)
+            yield from self._of_ranks(view, numbers)
+
+    def _snapshot(self) -> Snapshot | None:
+        return self.screen.snapshot if isinstance(self.screen, MonitorScreen) else None
+
+    def _of_job(self, view: AnyJob) -> Iterator[Command]:
+        job, foreign = view.job, isinstance(view, ForeignView)
+        post = self._post
+        yield Command(f"go to {job}", "show this job", post(messages.JobPicked(job, foreign)))
+        yield Command(
+            f"logs of {job}",
+            "what its ranks printed",
+            post(messages.LogsWanted(job, foreign=foreign)),
+            listed=False,
+        )
+        if not foreign:
+            yield Command(
+                f"story of {job}",
+                "each attempt, and why it failed",
+                post(messages.StoryWanted(job)),
+                listed=False,
+            )
+            yield Command(
+                f"replay {job}", "as it was", post(messages.ReplayWanted(job)), listed=False
+            )
+            yield Command(
+                f"compare {job}",
+                "its losses beside another's",
+                post(messages.CompareWanted((job,))),
+                listed=False,
+            )
+
+    def _of_ranks(self, view: AnyJob, numbers: set[int]) -> Iterator[Command]:
+        job, foreign = view.job, isinstance(view, ForeignView)
+        ranks = view.snapshot.ranks if view.snapshot is not None else ()
+        for rank in ranks if numbers else ():
+            if rank.rank in numbers:
+                picked = messages.RankPicked(job, rank.rank, foreign)
+                wanted = messages.LogsWanted(job, rank.rank, foreign)
+                yield Command(
+                    f"rank {rank.rank} of {job}", "show this rank", self._post(picked), listed=False
+                )
+                yield Command(
+                    f"logs of {job} rank {rank.rank}",
+                    "what this rank printed",
+                    self._post(wanted),
+                    listed=False,
+                )
+
+    def _post(self, message: Message) -> Callable[[], object]:
+        return partial(self.app.post_message, message)
+
+
+class ThemeCommands(CommandProvider):
+    """Colours by name."""
+
+    def commands(self, query: str) -> Iterator[Command]:
+        """The list of themes, and each by its name."""
+        yield Command("Theme", "choose colours; kept for the next start", self.app.search_themes)
+        for name in sorted(self.app.available_themes):
+            yield Command(f"theme {name}", "colours", partial(self._choose, name), listed=False)
+
+    def _choose(self, name: str) -> None:
+        self.app.theme = name
+
+
+COMMANDS: set[type[Provider] | Callable[[], type[Provider]]] = {
+    ActionProvider,
+    JobProvider,
+    ThemeCommands,
+}
+"""Of the app."""

@@ -1,0 +1,169 @@
+"""The app below the app: keys, colours, glyphs and memory, as a person set them.
+
+Without a `Reach` nothing is read or written, and everything is as it is by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import msgspec
+from rich.segment import Segment
+from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
+from textual.theme import BUILTIN_THEMES, Theme
+
+from ddptop.tui.actions import EVERYWHERE, bindings
+from ddptop.tui.actions.common import HELP, PALETTE
+from ddptop.tui.keymap import KeyedApp, KeyMap, check_keys
+from ddptop.tui.memory import Memory
+from ddptop.tui.render.ascii import Translator
+from ddptop.tui.settings import Interface, Settings
+from ddptop.tui.theme import DARK, OWN, STRONG, chosen_theme, own_themes
+
+NOTHING = Memory()
+PLAIN = Interface()
+DEFAULT_KEYS = KeyMap()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The interface as one person has it on one terminal."""
+
+    interface: Interface = PLAIN
+    keys: KeyMap = DEFAULT_KEYS
+    themes: Sequence[Theme] = ()
+    """A person's own."""
+    theme: str = DARK.name
+    """The one to begin with."""
+    letters: str | None = None
+    """Draw with ASCII only, and write a person's names in this encoding; None draws everything."""
+    problems: Sequence[str] = ()
+    """What is wrong in the settings, one line each."""
+    memory: Memory = NOTHING
+    """What was remembered."""
+    remember: Callable[[Memory], None] | None = None
+    """Keeps it; None forgets."""
+
+
+def reach_of(
+    settings: Settings,
+    *,
+    memory: Memory = NOTHING,
+    remember: Callable[[Memory], None] | None = None,
+    letters: str | None = None,
+) -> Reach:
+    """Check what the settings say of keys and colours.
+
+    Args:
+        settings: as read.
+        memory: of earlier starts.
+        remember: keeps a new one.
+        letters: the encoding of names when only ASCII is drawn; None draws everything.
+    """
+    keys, wrong_keys = check_keys(settings.keys, settings.file)
+    themes, wrong_themes = own_themes(settings.themes, settings.file)
+    asked = settings.interface.theme
+    known = [*BUILTIN_THEMES, *[theme.name for theme in (*OWN, *themes)]]
+    where = f"{settings.file}, [interface]"
+    theme, wrong_theme = chosen_theme(asked, memory.theme_beside(asked), known, where)
+    return Reach(
+        interface=settings.interface,
+        keys=keys,
+        themes=themes,
+        theme=theme,
+        letters=letters,
+        problems=(
+            *settings.problems,
+            *wrong_keys,
+            *wrong_themes,
+            *([wrong_theme] if wrong_theme else []),
+        ),
+        memory=memory,
+        remember=remember,
+    )
+
+
+class _Glyphs(LineFilter):
+    """Every glyph on its way to the terminal as ASCII, whichever widget drew it."""
+
+    def __init__(self, letters: str) -> None:
+        super().__init__()
+        self._translate = Translator(letters)
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments, their text translated."""
+        translate = self._translate
+        return [
+            segment if segment.text.isascii() else Segment(translate(segment.text), *segment[1:])
+            for segment in segments
+        ]
+
+
+class ReachApp(KeyedApp):
+    """Keys, themes, glyphs, the first hint and what is wrong in the settings."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(
+            [replace(action, action=action.action.removeprefix("app.")) for action in EVERYWHERE]
+        ),
+        Binding("ctrl+z", "refuse_suspending", show=False, id="app.suspend"),
+    ]
+
+    def __init__(self, reach: Reach | None = None) -> None:
+        super().__init__()
+        self.reach = reach or Reach()
+        """How the person has the interface."""
+        self.keys = self.reach.keys
+        self._glyphs = _Glyphs(self.reach.letters) if self.reach.letters is not None else None
+        self._no_colour = NoColor()
+        self.animation_level = "none"
+        for theme in (*OWN, *self.reach.themes):
+            self.register_theme(theme)
+        self.theme = self.reach.theme
+        self.set_class(STRONG in self.current_theme.variables, "-strong-contrast")
+        if chosen := self.keys.for_textual():
+            self.set_keymap(chosen)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's; where NO_COLOR is set, no colours rather than shades of grey; and glyphs."""
+        filters = list(super().get_line_filters())
+        if self.no_color:
+            kept = (one for one in filters if not isinstance(one, (Monochrome, ANSIToTruecolor)))
+            filters = [*kept, self._no_colour]
+        return filters if self._glyphs is None else [*filters, self._glyphs]
+
+    def greet(self) -> None:
+        """Say what is wrong in the settings, and at the very first start where help is."""
+        self.theme_changed_signal.subscribe(self, self._colours_changed)
+        if self.reach.problems:
+            first, *others = self.reach.problems
+            more = f"\n{len(others)} more: ddptop keys lists them" if others else ""
+            self.notify(
+                f"{first}{more}", title="settings", severity="warning", timeout=12, markup=False
+            )
+        if self.reach.remember is not None and not self.reach.memory.greeted:
+            help_key, palette_key = self.keys.short(HELP), self.keys.short(PALETTE)
+            self.notify(f"{help_key} help · {palette_key} commands", markup=False, timeout=12)
+            self._keep(greeted=True)
+
+    def _keep(self, **changes: str | bool | None) -> None:
+        memory = msgspec.structs.replace(self.reach.memory, **changes)
+        self.reach = replace(self.reach, memory=memory)
+        if self.reach.remember is not None:
+            self.reach.remember(memory)
+
+    def _colours_changed(self, theme: Theme) -> None:
+        """A theme chosen in the palette is there at the next start."""
+        self.set_class(STRONG in theme.variables, "-strong-contrast")
+        if theme.name != self.reach.theme:
+            self.reach = replace(self.reach, theme=theme.name)
+            asked = self.reach.interface.theme
+            self._keep(theme=theme.name, asked=asked)
+
+    def action_refuse_suspending(self) -> None:
+        """A suspended program would leave the terminal raw."""
+        self.notify("ctrl+z cannot suspend ddptop; d leaves it, and every job goes on")

@@ -1,0 +1,171 @@
+"""How a person wants the interface: `[interface]`, `[keys]` and `[themes.NAME]` of config.toml.
+
+```toml
+[interface]
+theme = "ddptop-light"   # one of ddptop's, of Textual's or of your own
+ascii = "auto"           # true: ASCII only; false: never; "auto": as locale and TERM say
+refresh_s = 1.0          # seconds between two looks, 0.2 to 60
+mouse = true             # false leaves the mouse to the terminal, to select text with
+first = "jobs"           # or "devices": the screen that ddptop begins with
+
+[keys]
+"job.stop" = "S"                 # ddptop keys lists every action
+"move.down" = ["down", "ctrl+n"]
+"job.kill" = ""                  # no key; the palette still has it
+
+[themes.mine]
+dark = true
+primary = "#6fa8dc"
+```
+
+What is wrong is told and left out; it never keeps the program from starting.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ddptop_runner.paths import config_file
+
+First = Literal["jobs", "devices"]
+"""The screens that ddptop can begin with."""
+
+FIRSTS: tuple[First, ...] = ("jobs", "devices")
+REFRESH_S = (0.2, 60.0)
+"""The least and the greatest time between two looks."""
+
+TABLES = ("interface", "keys", "themes")
+OTHERS = ("runs",)
+"""Tables of the file that are somebody else's."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """`[interface]`."""
+
+    theme: str | None = None
+    """None: the one chosen in the palette last, else ddptop's own."""
+    ascii: bool | None = None
+    """None: as locale and TERM say."""
+    refresh_s: float = 1.0
+    mouse: bool = True
+    first: First = "jobs"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the file says of the interface, as far as it can be used."""
+
+    interface: Interface = Interface()
+    keys: Mapping[str, object] = field(default_factory=dict)
+    """By action; not checked yet."""
+    themes: Mapping[str, object] = field(default_factory=dict)
+    """By name; not checked yet."""
+    file: str = "config.toml"
+    """The file's name, for messages."""
+    problems: tuple[str, ...] = ()
+    """What is wrong, one line each: file, section, key and remedy."""
+
+
+def read_settings(file: Path | None = None) -> Settings:
+    """The settings; the defaults where there is no file, or one that cannot be read."""
+    file = file or config_file()
+    try:
+        data = msgspec.toml.decode(file.read_bytes())
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
+        what = f"{file} cannot be read ({error}); mend it or remove it"
+        return Settings(file=file.name, problems=(what,))
+    return parse(data, file.name)
+
+
+def parse(data: Mapping[str, object], file: str) -> Settings:
+    """The settings of a decoded file.
+
+    Args:
+        data: its tables.
+        file: its name, for messages.
+    """
+    wrong = [
+        f"{file}: there is no section [{table}]{did_you_mean(table, TABLES)}"
+        for table in data
+        if table not in (*TABLES, *OTHERS) and near(table, (*TABLES, *OTHERS))
+    ]
+    tables: dict[str, Mapping[str, object]] = {}
+    for table in TABLES:
+        given = data.get(table, {})
+        if isinstance(given, Mapping):
+            tables[table] = given
+        else:
+            tables[table] = {}
+            wrong.append(f"{file}: {table} is no section; write [{table}]")
+    interface = _interface(tables["interface"], f"{file}, [interface]", wrong)
+    return Settings(interface, tables["keys"], tables["themes"], file, tuple(wrong))
+
+
+def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Interface:
+    known = ("theme", "ascii", "refresh_s", "mouse", "first")
+    wrong += [
+        f'{where}: "{name}" is no setting{did_you_mean(name, known)}'
+        for name in given
+        if name not in known
+    ]
+    default = Interface()
+
+    def told(name: str, remedy: str) -> None:
+        wrong.append(f"{where}: {name} = {shown(given[name])} cannot be used; {remedy}")
+
+    theme, mouse = given.get("theme"), given.get("mouse", default.mouse)
+    if theme is not None and not isinstance(theme, str):
+        told("theme", "give the name of a theme in quotes")
+        theme = None
+    if not isinstance(mouse, bool):
+        told("mouse", "give true or false")
+        mouse = default.mouse
+    ascii_only = given.get("ascii", "auto")
+    if ascii_only != "auto" and not isinstance(ascii_only, bool):
+        told("ascii", 'give "auto", true or false')
+        ascii_only = "auto"
+    refresh_s = given.get("refresh_s", default.refresh_s)
+    low, high = REFRESH_S
+    is_number = isinstance(refresh_s, (int, float)) and not isinstance(refresh_s, bool)
+    if not is_number or not low <= float(refresh_s) <= high:  # type: ignore[arg-type]
+        told("refresh_s", f"give seconds from {low:g} to {high:g}")
+        refresh_s = default.refresh_s
+    first = next((one for one in FIRSTS if one == given.get("first", default.first)), None)
+    if first is None:
+        told("first", 'give "jobs" or "devices"')
+    return Interface(
+        theme=theme,
+        ascii=None if ascii_only == "auto" else bool(ascii_only),
+        refresh_s=float(refresh_s),  # type: ignore[arg-type]
+        mouse=mouse,
+        first=first or default.first,
+    )
+
+
+def shown(value: object) -> str:
+    """A value as it is written in the file, cut where it is long."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    found = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of a message: the name that was probably meant, or nothing."""
+    found = near(name, known)
+    return f'; did you mean "{found}"?' if found else ""

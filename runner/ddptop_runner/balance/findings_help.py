@@ -87,6 +87,14 @@ flight recorder, where it is on, tells who is behind.
 
 It is shown after at least a minute without progress, and after three times the longest pause
 before; where progress cannot be seen, only after power has dropped for minutes.""",
+    "straggler": """\
+In each step all ranks wait for the slowest one. The time of a step looks alike on all of them, so
+it names nobody: this rank was found by what it does before they meet.
+
+Where it waits for its data: look at its shard, its storage, the number of data loader workers and
+the other processes on its cores. Where it is busy for longer: look at the sizes of its batches,
+work that only this rank does (logging, evaluation, checkpoints), and at its device: clocks, heat,
+other processes.""",
     "throttled": """\
 A device lowers its clocks because of heat or of its power supply, and says so itself. In DDP all
 ranks wait for the slowest at every step, so the whole job runs at this device's speed, and step

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddptop_runner import alerts
-from ddptop_runner.balance import findings
+from ddptop_runner.balance import findings, straggler
 from ddptop_runner.balance.stuck import StuckWatch
 from ddptop_runner.model import Alert, NodeSnapshot
 
@@ -58,4 +58,5 @@ class JobWatch:
                 progress_at_s=progress_at_s,
             )
             found += findings.find(ranks, gpus, job, given=given)
+            found += straggler.find(ranks)
         return self._book.update(found, snapshot.ts, now_s)

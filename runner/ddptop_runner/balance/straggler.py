@@ -1,0 +1,99 @@
+"""Which rank the others wait for, from what each does before they meet. Pure.
+
+Ranks that reduce their gradients together take equally long for a step, however slow one of them
+is: the others wait for it inside of the step. So the time of a step names nobody. What names the
+slow rank is the time that it spends by itself: waiting for its data, which the probe measures, and
+computing, which is what is left of a step without the wait for others, where that wait is known.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from ddptop_runner.alerts import Finding
+from ddptop_runner.model import RankSample
+from ddptop_runner.spans import name_ranks
+
+SHARE = 0.2
+"""Of a step: so much longer than the median a rank must be busy by itself ..."""
+LEAST_S = 0.010
+"""... and at least this much."""
+HOLD_S = 20.0
+
+Read = Callable[[RankSample], float | None]
+
+
+def find(ranks: Sequence[RankSample]) -> list[Finding]:
+    """The ranks that hold up the others; none where that cannot be told.
+
+    Ranks that do not wait for each other, whose steps simply take longer, are found as well: the
+    median of all is what a rank is measured by. With two ranks it lies between them, so the slower
+    one has to be twice as far behind the faster.
+    """
+    stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
+    if len(stepping) < 2:
+        return []
+    apart = _apart(stepping, alone_s)
+    if not apart and any(alone_s(rank) is None for rank in stepping):
+        apart = _apart(stepping, lambda rank: rank.data_wait_s)
+    if not apart or 2 * len(apart) > len(stepping):
+        return []
+    numbers = tuple(rank.rank for rank, _ in apart)
+    several = len(apart) > 1
+    slowest, excess_s = max(apart, key=lambda item: item[1])
+    who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
+    message = (
+        f"{who} {'hold' if several else 'holds'} up the others: {_why(slowest, stepping, excess_s)}"
+    )
+    return [Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)]
+
+
+def alone_s(rank: RankSample) -> float | None:
+    """Seconds of a mean step in which a rank does not wait for others; None where not known."""
+    if rank.step_time_s is None or rank.sync_s is None:
+        return None
+    return max(0.0, rank.step_time_s - rank.sync_s)
+
+
+def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
+    """Ranks for which a time is much longer than the median, and by how much, in seconds."""
+    known = [(rank, time_s) for rank in ranks if (time_s := read(rank)) is not None]
+    if len(known) < len(ranks):
+        return []
+    usual_s = statistics.median(time_s for _, time_s in known)
+    found = []
+    for rank, time_s in known:
+        step_s = rank.step_time_s
+        if step_s and time_s - usual_s >= max(LEAST_S, SHARE * step_s):
+            found.append((rank, time_s - usual_s))
+    return found
+
+
+def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
+    others = [rank for rank in ranks if rank is not slowest]
+    step_s = slowest.step_time_s or 0.0
+    share = f"{100 * excess_s / step_s:.0f} % of each step" if step_s else "a part of each step"
+    of_step = f"of each {_ms(step_s)} step"
+    waits_s = [rank.data_wait_s for rank in others if rank.data_wait_s is not None]
+    wait_s = slowest.data_wait_s
+    if wait_s is not None and waits_s:
+        usual_s = statistics.median(waits_s)
+        if wait_s - usual_s >= excess_s / 2:
+            return (
+                f"it waits {_ms(wait_s)} {of_step} for its data, the others {_ms(usual_s)}"
+                f" (median): {share}"
+            )
+    own_s = alone_s(slowest)
+    known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
+    if own_s is None or not known_s:
+        return share
+    return (
+        f"it is busy for {_ms(own_s)} {of_step}, the others for {_ms(statistics.median(known_s))}"
+        f" (median), and they wait for it: {share}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    """`90 ms`, `1.52 s`."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"

@@ -1,0 +1,110 @@
+"""The rank that others wait for is named by what it does alone, never by the time of a step."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from ddptop_runner.balance import straggler
+from ddptop_runner.balance.findings_help import explain
+from ddptop_runner.balance.job_watch import JobWatch
+from ddptop_runner.model import NodeSnapshot, RankSample
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+
+def rank(
+    number: int,
+    wait: float | None = 0.02,
+    sync: float | None = None,
+    step: float | None = 0.2,
+    **more: object,
+) -> RankSample:
+    fields = {"state": "running", "steps_per_s": 5.0, "pid": 100 + number, **more}
+    return RankSample(
+        rank=number,
+        local_rank=number,
+        host="h",
+        step_time_s=step,
+        data_wait_s=wait,
+        sync_s=sync,
+        **fields,
+    )
+
+
+def words(*ranks: RankSample) -> str:
+    return "".join(finding.message for finding in straggler.find(ranks))
+
+
+def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
+    four = [rank(0), rank(1), rank(2, wait=0.09), rank(3, wait=0.03)]
+    (found,) = straggler.find(four)
+    assert (found.id, found.severity, found.ranks) == ("straggler", "warning", (2,))
+    assert found.message == (
+        "rank 2 (pid 102) holds up the others: it waits 90 ms of each 200 ms step for its data,"
+        " the others 20 ms (median): 32 % of each step"
+    )
+
+
+def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
+    four = [rank(number, sync=0.1) for number in (0, 1, 3)]
+    four.insert(2, rank(2, sync=0.005))
+    assert words(*four) == (
+        "rank 2 (pid 102) holds up the others: it is busy for 195 ms of each 200 ms step, the"
+        " others for 100 ms (median), and they wait for it: 48 % of each step"
+    )
+
+
+def test_data_is_blamed_where_it_is_most_of_what_a_rank_takes_longer():
+    four = [rank(number, wait=0.02, sync=0.1) for number in (0, 1, 3)]
+    assert "for its data" in words(*four, rank(2, wait=0.1, sync=0.01))
+    assert "is busy" in words(*four, rank(2, wait=0.03, sync=0.01))
+
+
+def test_several_are_named_together():
+    eight = [rank(number, wait=0.09 if number in (3, 4, 5) else 0.02) for number in range(8)]
+    assert words(*eight).startswith("ranks 3-5 hold up the others: it waits")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [rank(0), rank(1), rank(2, wait=0.05), rank(3)],  # under a fifth of a step
+        [rank(0, step=0.02), rank(1, step=0.02, wait=0.028), rank(2, step=0.02)],  # 8 ms
+        [rank(0), rank(1, wait=None), rank(2, wait=0.09), rank(3)],  # one is not known
+        [rank(0, wait=0.09)],  # alone
+        [rank(0), rank(1), rank(2, wait=0.09, state="quiet"), rank(3)],
+        [rank(0), rank(1), rank(2, wait=0.09, steps_per_s=None), rank(3)],
+        [rank(0), *(rank(n, wait=0.3, step=0.4) for n in (1, 2, 3))],  # most of them
+        [rank(0, sync=0.1), rank(1, sync=0.1), rank(2, wait=0.09, sync=0.1)],  # it waits as well
+    ],
+)
+def test_nobody_is_named_without_reason(ranks: list[RankSample]):
+    assert not words(*ranks)
+
+
+def test_of_two_the_slower_one_must_be_far_behind():
+    assert not words(rank(0), rank(1, wait=0.09))
+    assert "rank 1" in words(rank(0), rank(1, wait=0.12))
+
+
+def test_a_long_step_reads_in_seconds():
+    slow = [rank(0, wait=1.6, step=2.0), *(rank(n, wait=0.1, step=2.0) for n in (1, 2))]
+    assert "it waits 1.60 s of each 2.00 s step for its data, the others 100 ms" in words(*slow)
+
+
+def test_it_is_shown_once_it_has_lasted():
+    watch = JobWatch()
+    ranks = [rank(0), rank(1), rank(2, wait=0.09), rank(3)]
+    shown = []
+    for second in range(30):
+        now = NOON + dt.timedelta(seconds=second)
+        snapshot = NodeSnapshot(
+            job="j", job_id="j@1", host="h", seq=second, ts=now, started_at=NOON,
+            state="running", ranks=ranks,
+        )  # fmt: skip
+        alerts, _ = watch.update(snapshot, float(second))
+        shown.append(any(alert.id == "straggler" for alert in alerts))
+    assert shown.index(True) == straggler.HOLD_S
+    assert explain("straggler").startswith("In each step all ranks wait for the slowest one.")

@@ -225,7 +225,13 @@ def test_ranks_tell_how_far_their_groups_are(
     entered, done = waiting.collectives["0"]
     before = entered - 1
     assert done in (before - 1, before)
-    late = heard(1, lambda m: m.phase == "steps" and m.collectives.get("0", [0])[0] == before)
+    late = heard(
+        1,
+        lambda m: (
+            m.phase == "steps"
+            and (m.collectives.get("0", [0])[0], m.collectives.get("2", [0])[0]) == (before, 2)
+        ),
+    )
     assert late.collectives["0"][1] in (before - 1, before) and late.flight_record is None
     # each rank has one group more, of another name
     assert waiting.collectives["1"][0] == 1 and late.collectives["2"][0] == 2

@@ -1,0 +1,65 @@
+"""Sources that the first frame does not need: each is imported when it is first asked.
+
+Used by the collector's thread alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddptop.tui.compare_source import CompareSource
+    from ddptop.tui.foreign_source import ForeignSource
+    from ddptop.tui.rank_source import RankSource
+    from ddptop.tui.replay_source import ReplaySource
+    from ddptop.tui.story_source import StorySource
+    from ddptop_runner.foreign.types import ForeignJob
+
+
+class LateSources:
+    """One of each, for the collector's life."""
+
+    def __init__(self, watched: ForeignJob | None) -> None:
+        """`watched` is the foreign job that a person pointed at."""
+        self._watched = watched
+
+    @functools.cached_property
+    def foreign(self) -> ForeignSource:
+        """Training that ddptop did not start."""
+        from ddptop.tui.foreign_source import ForeignSource
+
+        return ForeignSource(self._watched)
+
+    @property
+    def asked_foreign(self) -> ForeignSource | None:
+        """The same, once somebody has asked for it."""
+        return self.foreign if "foreign" in vars(self) else None
+
+    @functools.cached_property
+    def ranks(self) -> RankSource:
+        """One rank over time."""
+        from ddptop.tui.rank_source import RankSource
+
+        return RankSource()
+
+    @functools.cached_property
+    def stories(self) -> StorySource:
+        """A job's attempts."""
+        from ddptop.tui.story_source import StorySource
+
+        return StorySource()
+
+    @functools.cached_property
+    def compared(self) -> CompareSource:
+        """Two jobs on one axis."""
+        from ddptop.tui.compare_source import CompareSource
+
+        return CompareSource()
+
+    @functools.cached_property
+    def replays(self) -> ReplaySource:
+        """A job as it was."""
+        from ddptop.tui.replay_source import ReplaySource
+
+        return ReplaySource()

@@ -14,19 +14,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from ddptop.tui.compare_source import CompareSource
 from ddptop.tui.device_history import DeviceHistorySource
-from ddptop.tui.foreign_source import ForeignLook, ForeignSource
+from ddptop.tui.late_sources import LateSources
 from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
-from ddptop.tui.rank_source import RankSource
 from ddptop.tui.render.rows import sorted_jobs
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.replay_source import ReplaySource
 from ddptop.tui.snapshot import Devices, JobDetail, Machine, Snapshot, Wish
 from ddptop.tui.sources import (
     DeviceSource,
@@ -35,15 +33,16 @@ from ddptop.tui.sources import (
     LogSource,
     read_machine,
 )
-from ddptop.tui.story_source import StorySource
 from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
-from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LAUNCHER, Event
 from ddptop_runner.registry import AnyJob, JobView
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.types import ForeignJob
 
 JOIN_S = 2.0
 CAUSE_LINES = 12
@@ -79,14 +78,11 @@ class Collector:
         self._jobs = JobSource()
         self._history = HistorySource()
         self._log = LogSource()
-        self._foreign = ForeignSource(watched)
+        self._late = LateSources(watched)
+        self._shows_own_first = watched is None
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
-        self._ranks = RankSource()
         self._device_history = DeviceHistorySource()
-        self._stories = StorySource()
-        self._compared = CompareSource()
-        self._replays = ReplaySource()
         self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
         self._stopping = False
@@ -105,13 +101,13 @@ class Collector:
     def stopping(self, job: str, words: str | None) -> None:
         """Learn which signals a foreign job is being sent from here; None: no more."""
         if words is None:
-            self._foreign.stopping.pop(job, None)
+            self._late.foreign.stopping.pop(job, None)
         else:
-            self._foreign.stopping[job] = words
+            self._late.foreign.stopping[job] = words
 
     def ended(self, job: str, signal: str) -> None:
         """Learn that a foreign job ended by a signal that a person had sent from here."""
-        self._foreign.ended_by[job] = signal
+        self._late.foreign.ended_by[job] = signal
 
     def stop(self) -> None:
         """End the thread, waiting two seconds at most: a hung disk must not hold the person."""
@@ -127,12 +123,22 @@ class Collector:
                 self._asked.clear()
                 if self._stopping:
                     break
+                if self._shows_own_first:
+                    self._show_own_first(self.wish)
                 self._look_and_deliver(self.wish)
         except Exception as error:  # a defect here must end the program, not freeze its figures
             self._deliver(CollectorFailed(error))
         finally:
             self._log.close()
-            self._foreign.close()
+            if (foreign := self._late.asked_foreign) is not None:
+                foreign.close()
+
+    def _show_own_first(self, wish: Wish) -> None:
+        """Deliver ddptop's own jobs before all that takes longer to load and to find."""
+        self._shows_own_first = False
+        snapshot = self.look(replace(wish, foreign=False))
+        if snapshot.jobs and (wish.job is None or snapshot.detail is not None):
+            self._deliver(SnapshotReady(snapshot))
 
     def _look_and_deliver(self, wish: Wish) -> None:
         snapshot = self.look(wish)
@@ -142,12 +148,13 @@ class Collector:
         view = None if snapshot.detail is None else snapshot.detail.view
         read: LogRead | None = None
         if isinstance(view, ForeignView) and wish.follow:
-            read = self._foreign.log(view, wish.log_rank, wish.viewer)
+            read = self._late.foreign.log(view, wish.log_rank, wish.viewer)
         elif isinstance(view, JobView) and _has_log(view, wish):
             read = self._log.read(view, wish.log_rank, wish.viewer)
         else:
             self._log.close()
-            self._foreign.forget_log()
+            if (foreign := self._late.asked_foreign) is not None:
+                foreign.forget_log()
         if read is not None:
             self._deliver(read)
 
@@ -169,17 +176,18 @@ class Collector:
         own = self._jobs.read()
         now = self._now()
         devices = self._look_at_devices(own, wish)
-        found = ForeignLook()
+        found = None
         if wish.foreign:
-            found = self._foreign.read(devices.gpus, now, wish.job if wish.follow else None)
-        views = sorted_jobs([*own, *found.views])
+            followed = wish.job if wish.follow else None
+            found = self._late.foreign.read(devices.gpus, now, followed)
+        views = sorted_jobs([*own, *(found.views if found is not None else ())])
         chosen = next((view for view in views if view.job == wish.job), None)
         return Snapshot(
             taken_at=now,
             wish=wish,
             machine=self._machine(),
             jobs=tuple(views),
-            unreadable=found.unreadable,
+            unreadable=() if found is None else found.unreadable,
             devices=devices,
             owners=owners(views),
             cpu_percent=self._cost(),
@@ -200,15 +208,15 @@ class Collector:
             more["device_history"] = history
         if wish.compare:
             chosen = [by_name[name] for name in wish.compare if name in by_name]
-            more["compared"] = self._compared.read(chosen, now_s)
+            more["compared"] = self._late.compared.read(chosen, now_s)
         if view is None:
             return more
         if wish.rank is not None:
-            more["rank"] = self._ranks.read(view, wish.rank, now_s)
+            more["rank"] = self._late.ranks.read(view, wish.rank, now_s)
         if wish.story:
-            more["story"] = self._stories.read(view, wish.story_attempt)
+            more["story"] = self._late.stories.read(view, wish.story_attempt)
         if wish.replay:
-            more["replay"] = self._replays.read(view, wish.replay_at)
+            more["replay"] = self._late.replays.read(view, wish.replay_at)
         return more
 
     def _cost(self) -> float | None:
@@ -228,8 +236,8 @@ class Collector:
         chart = ChartData()
         events: tuple[Event, ...] = ()
         if isinstance(view, ForeignView):
-            chart = self._foreign.chart(view, wish, now.timestamp())
-            events = self._foreign.events(view)
+            chart = self._late.foreign.chart(view, wish, now.timestamp())
+            events = self._late.foreign.events(view)
         elif isinstance(view, JobView):
             try:
                 chart = self._history.chart(view, wish, now.timestamp())

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from ddptop.tui.operations import Operation
-from ddptop.tui.snapshot import Snapshot
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop.tui.operations import Operation
+    from ddptop.tui.snapshot import Snapshot
 
 
 @dataclass

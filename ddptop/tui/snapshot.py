@@ -5,17 +5,20 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from ddptop.tui.compare_source import Compared
-from ddptop.tui.device_history import DeviceHistory
-from ddptop.tui.rank_source import RankHistory
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.replay_source import Replay
-from ddptop.tui.story_source import Story
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.model import Event, GpuSample
 from ddptop_runner.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop.tui.compare_source import Compared
+    from ddptop.tui.device_history import DeviceHistory
+    from ddptop.tui.rank_source import RankHistory
+    from ddptop.tui.replay_source import Replay
+    from ddptop.tui.story_source import Story
+    from ddptop_runner.foreign.types import Unreadable
 
 
 @dataclass(frozen=True)

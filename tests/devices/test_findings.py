@@ -326,6 +326,7 @@ def test_every_finding_is_explained():
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
+    ids.append("straggler")
     assert len(ids) == len(findings_help._HELP)
     for id_ in ids:
         text = explain(id_)

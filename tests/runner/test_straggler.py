@@ -76,7 +76,7 @@ def test_several_are_named_together():
         [rank(0, wait=0.09)],  # alone
         [rank(0), rank(1), rank(2, wait=0.09, state="quiet"), rank(3)],
         [rank(0), rank(1), rank(2, wait=0.09, steps_per_s=None), rank(3)],
-        [rank(0), *(rank(n, wait=0.3, step=0.4) for n in (1, 2, 3))],  # most of them
+        [rank(0), *(rank(n, wait=0.3, step=0.4) for n in (1, 2, 3))],  # one is quick, rather
         [rank(0, sync=0.1), rank(1, sync=0.1), rank(2, wait=0.09, sync=0.1)],  # it waits as well
     ],
 )

@@ -37,7 +37,7 @@ def find(ranks: Sequence[RankSample]) -> list[Finding]:
     apart = _apart(stepping, alone_s)
     if not apart and any(alone_s(rank) is None for rank in stepping):
         apart = _apart(stepping, lambda rank: rank.data_wait_s)
-    if not apart or 2 * len(apart) > len(stepping):
+    if not apart:
         return []
     numbers = tuple(rank.rank for rank, _ in apart)
     several = len(apart) > 1

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from ddptop.tui.chart_source import redraw_pause_s
 from ddptop.tui.last_figures import LastFigures
 from ddptop.tui.messages import LogKey, LogRead
+from ddptop.tui.recent_source import TREND_EVERY_S
+from ddptop.tui.render.learning import POINTS, medians, stretch_s, trend
+from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
-from ddptop.tui.sources import redraw_pause_s
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable
@@ -64,6 +67,9 @@ class ForeignSource:
         self._chart_span: tuple[float, float] | None = None
         self._chart_at = 0.0
         self._chart = ChartData()
+        self._recent = Recent()
+        self._recent_of: str | None = None
+        self._recent_until = 0.0
         self._outputs: dict[tuple[str, int | None], _Lines] = {}
         self._shown: LogKey | None = None
 
@@ -122,6 +128,20 @@ class ForeignSource:
             whole=whole,
         )
         return self._chart
+
+    def recent(self, view: ForeignView, now_s: float) -> Recent:
+        """Where the loss that its log told goes; the same object again for a while."""
+        span = self._book.span(view.job)
+        if span is None:
+            return Recent()
+        if view.job == self._recent_of and now_s < self._recent_until:
+            return self._recent
+        until = span[1] + 1.0
+        self._recent_of, self._recent_until = view.job, now_s + TREND_EVERY_S[0]
+        series = self._book.chart(view.job, until - stretch_s(until - span[0]), until, POINTS)
+        points = {rank: points_of(one) for rank, one in series.items()}
+        self._recent = Recent(trend(medians(points)))
+        return self._recent
 
     def events(self, view: ForeignView) -> tuple[Event, ...]:
         """What happened while it was watched, latest first."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ddptop.tui.compare_source import CompareSource
     from ddptop.tui.foreign_source import ForeignSource
     from ddptop.tui.rank_source import RankSource
+    from ddptop.tui.recent_source import RecentSource
     from ddptop.tui.replay_source import ReplaySource
     from ddptop.tui.story_source import StorySource
     from ddptop_runner.foreign.types import ForeignJob
@@ -42,6 +43,13 @@ class LateSources:
         from ddptop.tui.rank_source import RankSource
 
         return RankSource()
+
+    @functools.cached_property
+    def recent(self) -> RecentSource:
+        """A job's last minutes."""
+        from ddptop.tui.recent_source import RecentSource
+
+        return RecentSource()
 
     @functools.cached_property
     def stories(self) -> StorySource:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from ddptop.tui.render.learning import POINTS, LossTrend, medians, stretch_s, trend
+from ddptop.tui.render.learning import POINTS, medians, stretch_s, trend
+from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.series import Points
 from ddptop.tui.series_points import points_of
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.registry import JobView
-
-SPARK_S = 300.0
-"""How far back the small curves on the cards go."""
 
 SPARK_POINTS = 60
 SPARK_EVERY_S = SPARK_S / SPARK_POINTS
@@ -25,18 +20,6 @@ TREND_EVERY_S = (5.0, 60.0)
 
 RANKS_PER_S = 32
 """Nor sooner than one second for so many ranks: reading a thousand takes a while."""
-
-
-@dataclass(frozen=True)
-class Recent:
-    """A job's last minutes."""
-
-    trend: LossTrend | None = None
-    """None where too little is known yet."""
-    step_times: Mapping[int, Points] = field(default_factory=dict)
-    """By rank, over the last SPARK_S seconds."""
-    losses: Mapping[int, Points] = field(default_factory=dict)
-    """The same of the losses."""
 
 
 class RecentSource:

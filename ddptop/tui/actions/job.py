@@ -3,7 +3,36 @@
 from __future__ import annotations
 
 from ddptop.tui.actions.chart import CHART_ACTIONS
-from ddptop.tui.actions.common import AGAIN, FINDINGS, HELP, KILL, LAUNCH, STOP, Action
+from ddptop.tui.actions.common import (
+    AGAIN,
+    COMPARE_PAGE,
+    DEVICES_PAGE,
+    FINDINGS,
+    HELP,
+    KILL,
+    LAUNCH,
+    LOGS_PAGE,
+    REPLAY_PAGE,
+    STOP,
+    STORY_PAGE,
+    Action,
+)
+
+RANK_STEPS: tuple[Action, ...] = (
+    Action("rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False),
+    Action(
+        "rank.previous",
+        "rank(-1)",
+        "left_square_bracket",
+        "Previous rank",
+        "rank before",
+        show=False,
+    ),
+)
+"""Wherever a rank is chosen."""
+
+STACKS = Action("job.stacks", "stacks", "t", "Stacks", "where each rank stands in its code")
+JOBS = Action("view.jobs", "jobs", "o", "Jobs", "all jobs and devices", show=False)
 
 JOB: tuple[Action, ...] = (
     Action("view.back", "back", "escape", "Back", "to the whole job, then to all jobs"),
@@ -15,8 +44,13 @@ JOB: tuple[Action, ...] = (
         "back; from the job that ddptop was opened on, leave it. The job goes on",
         show=False,
     ),
-    Action("app.detach", "app.detach", "d", "Detach", "leave ddptop; the job goes on"),
     AGAIN,
+    Action("rank.open", "open_rank", "enter", "Rank", "the chosen rank alone"),
+    LOGS_PAGE,
+    STORY_PAGE,
+    FINDINGS,
+    STACKS,
+    DEVICES_PAGE,
     STOP,
     Action(
         "job.restart",
@@ -28,8 +62,9 @@ JOB: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    FINDINGS,
-    Action("job.stacks", "stacks", "t", "Stacks", "where each rank stands in its code"),
+    REPLAY_PAGE,
+    COMPARE_PAGE,
+    Action("app.detach", "app.detach", "d", "Detach", "leave ddptop; the job goes on"),
     Action(
         "job.evidence",
         "evidence",
@@ -39,16 +74,6 @@ JOB: tuple[Action, ...] = (
         show=False,
         own=True,
     ),
-    Action(
-        "view.log",
-        "page('log')",
-        "l",
-        "Log",
-        "the log of the chosen rank alone; on a command's launcher, all of it",
-    ),
-    Action("view.events", "page('events')", "e", "Events", "what happened, alone"),
-    Action("view.devices", "page('devices')", "v", "Devices", "devices alone, with all figures"),
-    CHART_ACTIONS[0],
     KILL,
     Action(
         "job.save",
@@ -60,18 +85,32 @@ JOB: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    *CHART_ACTIONS[1:],
-    Action("rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False),
+    Action("ranks.shape", "shape", "T", "Cards/table/map", "ranks as cards, a table or a map"),
     Action(
-        "rank.previous",
-        "rank(-1)",
-        "left_square_bracket",
-        "Previous rank",
-        "rank before",
+        "ranks.figure",
+        "figure",
+        "m",
+        "Figure",
+        "map of ranks: what colours its cells: state, step time, loss, step, memory, util, data "
+        "wait, power",
         show=False,
     ),
+    Action(
+        "ranks.sort",
+        "sort",
+        "S",
+        "Sort",
+        "table of ranks: by number, or the ones farthest from the median first",
+        show=False,
+    ),
+    Action("page.main", "page('main')", "1", "Ranks", "ranks and loss", show=False),
+    Action("page.devices", "page('devices')", "2", "Its devices", "its devices alone", show=False),
+    Action("page.events", "page('events')", "3", "Events", "what happened, alone", show=False),
+    Action("page.log", "page('log')", "4", "Log", "the chosen rank's log alone", show=False),
+    *CHART_ACTIONS,
+    *RANK_STEPS,
     LAUNCH,
-    Action("view.jobs", "jobs", "o", "Jobs", "all jobs and devices", show=False),
+    JOBS,
     HELP,
 )
 """Of the screen with one job."""

@@ -2,7 +2,40 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
+from dataclasses import replace
 
-RANK: tuple[Action, ...] = (BACK, LEAVE, DETACH, HELP)
+from ddptop.tui.actions.chart import CHART_ACTIONS
+from ddptop.tui.actions.common import (
+    BACK,
+    DETACH,
+    DEVICES_PAGE,
+    FINDINGS,
+    HELP,
+    LEAVE,
+    LOGS_PAGE,
+    STORY_PAGE,
+    Action,
+)
+from ddptop.tui.actions.job import JOBS, RANK_STEPS, STACKS
+
+RANK: tuple[Action, ...] = (
+    BACK,
+    LEAVE,
+    *(replace(action, show=True) for action in RANK_STEPS),
+    LOGS_PAGE,
+    DEVICES_PAGE,
+    STACKS,
+    FINDINGS,
+    STORY_PAGE,
+    DETACH,
+    Action("page.main", "page('main')", "1", "All", "everything at once, or the loss", show=False),
+    Action("page.split", "page('split')", "2", "Step", "what a step's time went into", show=False),
+    Action(
+        "page.load", "page('load')", "3", "Load", "memory, CPU and device over time", show=False
+    ),
+    Action("page.log", "page('log')", "4", "Log", "its last lines alone", show=False),
+    *CHART_ACTIONS,
+    JOBS,
+    HELP,
+)
 """Of the screen of one rank."""

@@ -24,6 +24,7 @@ from ddptop.tui.render.text import (
     join,
     line,
     pad,
+    spread,
     width,
 )
 from ddptop_runner.model import LauncherSample, NodeSnapshot, RankSample
@@ -76,10 +77,23 @@ def launcher_line(
     pid = field("pid", units.NOT_KNOWN if launcher.pid is None else str(launcher.pid), "")
     cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)
     if "rss" not in starts or "cpu" not in starts or starts["rss"] < starts["cpu"]:
-        return fit(join([(*head, *pid), field("CPU", cpu, ""), field("RSS", rss, "")]), cells)
-    between = fit((*head, *pid), starts["cpu"])
+        return fit((*head, *pid, ("   ", ""), *_of_the_tree(cpu, rss)), cells)
+    whose = line(("of its whole tree ", "dim"))
+    between = fit(spread((*head, *pid), whose, starts["cpu"]), starts["cpu"])
     figures = pad(f"{cpu} ", widths["cpu"], ">"), pad(f"{rss} ", widths["rss"], ">")
     return fit((*between, (" ".join(figures), "")), cells)
+
+
+def _of_the_tree(cpu: str, rss: str) -> Line:
+    return line(("of its whole tree CPU ", "dim"), cpu, ("  RSS ", "dim"), rss)
+
+
+def launcher_alone(name: str, launcher: LauncherSample) -> Line:
+    """Its row where no columns are below it."""
+    pid = units.NOT_KNOWN if launcher.pid is None else str(launcher.pid)
+    tree = _of_the_tree(units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes))
+    head = line((f" {clip(name, LONGEST_NAME)}", "strong"))
+    return join([head, line(launcher_state(launcher)), field("pid", pid, ""), tree])
 
 
 def launcher_state(launcher: LauncherSample) -> tuple[str, str]:

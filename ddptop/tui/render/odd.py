@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Span
@@ -85,3 +86,22 @@ def device_text(rank: RankSample) -> str:
     if rank.gpu is not None:
         return f"GPU {rank.gpu}"
     return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
+
+
+def farthest(apart: RankDeviation) -> float:
+    """How far from the median it is in any figure: 0.5 is half of it."""
+    known = [apart.of(figure) for figure in _ORDER]
+    return max((abs(ratio) for ratio in known if ratio is not None), default=0.0)
+
+
+def worst_first(
+    ranks: Sequence[RankSample], apart: Mapping[int, RankDeviation], live: bool
+) -> list[RankSample]:
+    """What needs somebody before what is the odd one, then by distance from the median."""
+    nothing = RankDeviation()
+
+    def need(rank: RankSample) -> tuple[int, float]:
+        own = apart.get(rank.rank, nothing)
+        return -severity(rank, own, live), -farthest(own)
+
+    return sorted(ranks, key=need)

@@ -104,6 +104,11 @@ class JobScreen(ChartKeys, JobCommands):
             return None
         return self.snapshot.detail
 
+    @property
+    def chosen_rank(self) -> int | None:
+        """The rank under the cursor."""
+        return self.ranks.rank
+
     def wish(self) -> Wish:
         """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
         wish = Wish(
@@ -273,10 +278,6 @@ class JobScreen(ChartKeys, JobCommands):
             self.app.exit()
         else:
             self.dismiss()
-
-    def action_jobs(self) -> None:
-        """To all jobs."""
-        self.dismiss()
 
     def action_rank(self, step: int) -> None:
         """The next or previous rank, whatever has the focus."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop.tui.recent_source import SPARK_S, Recent
 from ddptop.tui.render.cards import (
     GAP,
     Around,
@@ -16,6 +15,7 @@ from ddptop.tui.render.cards import (
     wanted_rows,
 )
 from ddptop.tui.render.rank_help import explain_rank
+from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.text import Line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid

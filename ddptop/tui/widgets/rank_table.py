@@ -14,6 +14,8 @@ from ddptop.tui.render.launched import (
     rank_detail,
     waiting_text,
 )
+from ddptop.tui.render.odd import worst_first
+from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
@@ -96,6 +98,23 @@ class RankTable(Table):
         self._by_rank: dict[int, RankSample] = {}
         self._has_details = False
         self._waiting = ""
+        self._worst_first = False
+        self._shown: tuple[JobDetail, dt.datetime, Line] | None = None
+
+    def next_order(self) -> None:
+        """By number, or the ranks that need somebody first."""
+        self._worst_first = not self._worst_first
+        if self._shown is not None:
+            self.show(*self._shown)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the row under the cursor says."""
+        rank = self._by_rank.get(self.rank) if self.rank is not None else None
+        if rank is None or self._shown is None:
+            return glossary("launcher") if self._launcher else []
+        detail, now, _ = self._shown
+        apart = detail.deviations.get(rank.rank, UNKNOWN_DEVIATION)
+        return explain_rank(rank, apart, now, detail.view.is_live)
 
     @property
     def rank(self) -> int | None:
@@ -120,8 +139,12 @@ class RankTable(Table):
 
     def show(self, detail: JobDetail, now: dt.datetime, note: Line = ()) -> None:
         """Take a new look at the job's ranks."""
+        self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = snapshot.ranks if snapshot is not None else []
+        if self._worst_first:
+            ranks = worst_first(ranks, detail.deviations, live)
+            note = (*note, ("  worst first: S by number", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
         if foreign and not live:

@@ -1,0 +1,24 @@
+"""A job's last minutes, as its screen tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.series import Points
+
+SPARK_S = 300.0
+"""How far back the small curves on the cards go."""
+
+
+@dataclass(frozen=True)
+class Recent:
+    """A job's last minutes."""
+
+    trend: LossTrend | None = None
+    """None where too little is known yet."""
+    step_times: Mapping[int, Points] = field(default_factory=dict)
+    """By rank, over the last SPARK_S seconds."""
+    losses: Mapping[int, Points] = field(default_factory=dict)
+    """The same of the losses."""

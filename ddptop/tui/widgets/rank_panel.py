@@ -1,0 +1,254 @@
+"""A job's ranks as cards, as a table or as a map, whichever suits their number and the room."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from ddptop.rank_words import is_rank_too
+from ddptop.tui.render.cards import MOST as MOST_CARDS
+from ddptop.tui.render.heat import FEWEST
+from ddptop.tui.render.launched import (
+    launcher_alone,
+    launcher_name,
+    rank_detail,
+    waiting_text,
+)
+from ddptop.tui.render.recent import Recent
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.snapshot import JobDetail
+from ddptop.tui.widgets.heat_map import HeatMap
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.rank_cards import RankCards
+from ddptop.tui.widgets.rank_grid import RankGrid
+from ddptop.tui.widgets.rank_table import RankTable
+from ddptop.tui.widgets.table import Table
+from ddptop_runner.model import RankSample
+
+Shape = Literal["cards", "table", "heat"]
+SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")
+
+
+def usual_shape(ranks: int) -> Shape:
+    """What suits so many ranks: cards up to 8, a table up to 64, beyond that a map."""
+    if ranks == 0 or MOST_CARDS < ranks < FEWEST:
+        return "table"
+    return "cards" if ranks <= MOST_CARDS else "heat"
+
+
+class _Rows(LinesView):
+    """Lines that are given."""
+
+    DEFAULT_CSS = "_Rows { height: 1; display: none; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._row: Line = ()
+
+    def show(self, row: Line) -> None:
+        self._row = row
+        self.display = bool(row)
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        return [self._row]
+
+
+class RankPanel(Vertical):
+    """Exactly one of the three is shown; the chosen rank is the same in all of them."""
+
+    @dataclass
+    class Moved(Message):
+        """Another rank was chosen; None is the launcher of a command."""
+
+        rank: int | None
+
+    @dataclass
+    class Chosen(Moved):
+        """A rank is to be opened."""
+
+    def __init__(self) -> None:
+        super().__init__(id="ranks")
+        self.table = RankTable()
+        self.cards = RankCards(id="rank-cards")
+        self.heat = HeatMap(id="rank-heat")
+        self.shape: Shape = "table"
+        """What is shown."""
+        self._wanted: Shape | None = None
+        """What a person asked for; None is what suits the number of ranks."""
+        self._launcher = _Rows()
+        self._foot = _Rows()
+        self._ranks: list[RankSample] = []
+        self._detail: JobDetail | None = None
+        self._rank: int | None = None
+
+    def compose(self) -> ComposeResult:
+        """All three, of which one is displayed."""
+        yield from (self._launcher, self.cards, self.table, self.heat, self._foot)
+
+    def on_mount(self) -> None:
+        """The table, until ranks are known."""
+        self._display()
+
+    @property
+    def shown(self) -> RankCards | RankTable | HeatMap:
+        """The widget that is shown."""
+        if self.shape == "cards":
+            return self.cards
+        return self.table if self.shape == "table" else self.heat
+
+    @property
+    def rank(self) -> int | None:
+        """The chosen rank; None while there is none, and while the launcher's row is chosen."""
+        return self.shown.rank
+
+    @property
+    def replaces_devices(self) -> bool:
+        """Whether what is shown tells of the devices as well."""
+        if self.shape == "table" or self._detail is None:
+            return self.shape != "table"
+        snapshot = self._detail.view.snapshot
+        gpus = [] if snapshot is None else [g for g in snapshot.gpus if g.parent_uuid is None]
+        return len(gpus) <= len(self._ranks)
+
+    def show(
+        self, detail: JobDetail, now: dt.datetime, recent: Recent, cells: int, most: int
+    ) -> int:
+        """Take a new look at the job's ranks, and say how many rows that wants.
+
+        Args:
+            detail: of the job.
+            now: for what has passed.
+            recent: its last minutes.
+            cells: that are there for the ranks.
+            most: rows that they may take.
+        """
+        snapshot = detail.view.snapshot
+        self._detail = detail
+        self._ranks = snapshot.ranks if snapshot is not None else []
+        self._choose_shape(cells, most - self._extra_rows(detail))
+        extra: Line = ()
+        foot: Line = ()
+        if self.shape == "table":
+            self.table.show(detail, now)
+        else:
+            if self.shape == "cards":
+                self.cards.show(detail, now, recent)
+            else:
+                self.heat.show(detail, now)
+            extra = self._launcher_line(detail)
+            foot = self._foot_line(detail, cells)
+        self._launcher.show(extra)
+        self._foot.show(foot)
+        if self.shape == "table":
+            return min(most, max(5, self.table.rows_wanted()))
+        room = most - bool(extra) - bool(foot)
+        if self.shape == "cards":
+            found = self.cards.fit(cells, room)
+            assert found is not None  # the shape was chosen by it
+            return found.rows * found.height + bool(extra) + bool(foot)
+        return self.heat.rows_wanted(cells, room) + bool(extra) + bool(foot)
+
+    def _extra_rows(self, detail: JobDetail) -> int:
+        return bool(self._launcher_line(detail)) + bool(self._foot_line(detail, 1000))
+
+    def _launcher_line(self, detail: JobDetail) -> Line:
+        snapshot = detail.view.snapshot
+        launcher = None if snapshot is None else snapshot.launcher
+        if launcher is None or is_rank_too(launcher, self._ranks):
+            return ()
+        return launcher_alone(launcher_name(detail.view) or launcher.name, launcher)
+
+    def _foot_line(self, detail: JobDetail, cells: int) -> Line:
+        """What cards do not tell of the chosen rank, or what is waited for."""
+        snapshot = detail.view.snapshot
+        if snapshot is None:
+            return ()
+        if waiting := waiting_text(detail.view, snapshot):
+            return line((f" {waiting}", "busy"))
+        details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
+        if not any(details.values()) or self.shape == "heat":
+            return ()
+        return details.get(self._rank if self._rank is not None else -1) or ((" ", ""),)
+
+    def _choose_shape(self, cells: int, most: int) -> None:
+        shape = self._wanted or usual_shape(len(self._ranks))
+        if not self._ranks:
+            shape = "table"
+        if shape == "cards":
+            self.cards.shown = self._ranks
+            if self.cards.fit(cells, most) is None:
+                shape = "table"
+        if shape != self.shape:
+            self._take_shape(shape)
+
+    def _take_shape(self, shape: Shape) -> None:
+        rank, had_focus = self._rank, self.shown.has_focus
+        self.shape = shape
+        widget = self.shown
+        if isinstance(widget, RankGrid):
+            widget.shown = self._ranks
+            widget.rank = rank if any(one.rank == rank for one in self._ranks) else widget.rank
+        elif rank is not None:
+            widget.cursor_key = str(rank)
+        self._display()
+        if had_focus:
+            self.focus_ranks()
+
+    def _display(self) -> None:
+        for name, widget in (("cards", self.cards), ("table", self.table), ("heat", self.heat)):
+            widget.display = name == self.shape
+
+    def next_shape(self) -> None:
+        """Cards, table, map; what was asked for stays, as long as it fits."""
+        self._wanted = SHAPES[(SHAPES.index(self.shape) + 1) % len(SHAPES)]
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """Whether what a person asked for is shown."""
+        return self._wanted in (None, self.shape)
+
+    def focus_ranks(self) -> None:
+        """Give the keys to what is shown."""
+        self.shown.focus()
+
+    def move_to(self, rank: int) -> None:
+        """Choose a rank, if there is one of that number."""
+        widget = self.shown
+        if isinstance(widget, RankGrid):
+            widget.move_to(rank)
+        else:
+            widget.move_to(str(rank))
+
+    def step(self, ranks: int) -> None:
+        """The next or previous rank."""
+        widget = self.shown
+        if isinstance(widget, RankGrid):
+            widget.step(ranks)
+        else:
+            widget.action_move(ranks)
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    @on(Table.Moved)
+    @on(RankGrid.Moved)
+    def _moved(self, message: Table.Moved | RankGrid.Moved) -> None:
+        message.stop()
+        if isinstance(message, Table.Chosen | RankGrid.Chosen):
+            self.post_message(self.Chosen(self.rank))
+            return
+        if self.rank != self._rank:
+            self._rank = self.rank
+            if self._detail is not None and self.shape != "table":
+                self._foot.show(self._foot_line(self._detail, self.size.width))
+            self.post_message(self.Moved(self._rank))
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is under the cursor."""
+        return self.shown.explain()

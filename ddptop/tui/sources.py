@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Devices, Machine, Wish
 from ddptop_runner import procs
 from ddptop_runner.device_feed import DeviceFeed
@@ -42,18 +42,6 @@ FRESH_S = 3.5
 
 STEADY_LOOKS = 3
 """What is to be sampled must stay the same for so many looks before the sampler is replaced."""
-
-MAX_REDRAW_S = 15.0
-"""The chart of a live job is read again at least this often."""
-
-GLANCE_S = 5.0
-"""Beside other jobs it is read again no sooner than this."""
-
-
-def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
-    """How long a chart can be shown as it is: until it would look different by a column."""
-    step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
-    return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
 
 
 def _stamp(path: Path) -> int | None:
@@ -104,45 +92,13 @@ class HistorySource:
     """A job's chart and events, read again only when they can look different."""
 
     def __init__(self) -> None:
-        self._chart_key: object = None
-        self._chart_at = 0.0
-        self._chart = ChartData()
+        self._charts = ChartSource()
         self._events_key: object = None
         self._events: list[Event] = []
 
     def chart(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
-        """The losses of every rank over the window that is wished for."""
-        reader = HistoryReader(view.folder.history_db)
-        asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
-        key = (view.folder.path, *asked, view.state)
-        pause_s = redraw_pause_s(self._chart, wish)
-        if key == self._chart_key and (not view.is_live or now_s - self._chart_at < pause_s):
-            return self._chart
-        self._chart_key, self._chart_at = key, now_s
-        span = reader.span()
-        if span is None:
-            self._chart = ChartData(window_s=wish.chart_window_s, ended=not view.is_live)
-            return self._chart
-        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
-        since = float(span[0])
-        whole = since, until
-        if wish.chart_until is not None:
-            until = min(until, wish.chart_until)
-        if wish.chart_window_s is not None:
-            since = max(until - wish.chart_window_s, 0.0)
-        series = reader.rank_series("loss", since, until, wish.chart_columns)
-        self._chart = ChartData(
-            series={rank: points_of(one) for rank, one in series.items()},
-            since=since,
-            until=until,
-            window_s=wish.chart_window_s,
-            marks=tuple(
-                (at, f"attempt {attempt}") for attempt, at in reader.attempt_starts() if attempt
-            ),
-            ended=not view.is_live,
-            whole=whole,
-        )
-        return self._chart
+        """The losses over the window that is wished for."""
+        return self._charts.read(view, wish, now_s)
 
     def events(self, view: JobView) -> tuple[Event, ...]:
         """The latest events, latest first."""

@@ -41,6 +41,7 @@ def test_what_was_added_is_read(path):
         max=values,
         last=values,
         attempt=[0, 0, 0],
+        step=[None, None, None],
     )
     assert reader.rank_series("rss_bytes", 0, START + 9, 100)[0].last == [10**10] * 3
     assert list(reader.gpu_series("util_percent", 0, START + 9, 100)) == [5]
@@ -108,10 +109,12 @@ def brute_force(losses: dict[int, float], since: int, until: int, width: int) ->
     """What a series must say, from every sample there was."""
     since -= (START + since) % width
     buckets: dict[int, list[float]] = {}
+    steps: dict[int, int | None] = {}
     for second, loss in losses.items():
         if since <= second <= until:
             at = START + second
             buckets.setdefault(at - at % width, []).append(loss)
+            steps[at - at % width] = second
     return Series(
         bucket_s=width,
         t=list(buckets),
@@ -120,6 +123,7 @@ def brute_force(losses: dict[int, float], since: int, until: int, width: int) ->
         max=[max(values) for values in buckets.values()],
         last=[values[-1] for values in buckets.values()],
         attempt=[0] * len(buckets),
+        step=list(steps.values()),
     )
 
 

@@ -107,8 +107,8 @@ class TestJob:
             for _ in range(9):
                 await pilot.press("plus")
             await look(pilot, 2)
-            assert "loss, last 5m" in shown(app)
-            await pilot.press("minus")
+            assert "loss, last 10s" in shown(app)
+            await pilot.press("0")
             await look(pilot, 2)
             assert "loss, whole run" in shown(app)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddptop.tui.render.chart_view import View, visible
 from ddptop.tui.render.series import AttemptSteps, ChartData, Points
@@ -41,25 +41,28 @@ def _attempt_at(attempts: Sequence[AttemptSteps], at: float) -> int | None:
 def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[float | None]:
     """Where each sample lies among all steps taken; None where its step is not known.
 
-    A sample of several steps lies in their middle.
+    A sample of several steps lies in their middle. Steps that go back within what is known as one
+    attempt are counted on.
     """
     before = {one.attempt: one.before for one in attempts}
     found: list[float | None] = []
-    carried, last, last_attempt, end = 0, 0, None, 0
+    base = end = 0
+    last: int | None = None
+    current: int | None = None
     known = points.attempt or [None] * len(points.t)
     for t, step, said in zip(points.t, points.step, known, strict=False):
         if step is None:
             found.append(None)
             continue
         attempt = said if said is not None else _attempt_at(attempts, t)
-        if attempt != last_attempt or step < last:
-            # a step that went back within what is known as one attempt is counted on
-            carried = before.get(attempt, end) if attempt is not None else end
-            if step < last and attempt == last_attempt:
-                carried = end
-            last, last_attempt = 0 if last_attempt is not None or step < last else step, attempt
-        found.append(carried + step - max(0, step - last - 1) / 2)
-        last, end = step, carried + step
+        if attempt != current:
+            base = max(end, before.get(attempt, end) if attempt is not None else end)
+            current, last = attempt, None
+        elif last is not None and step < last:
+            base, last = end, None
+        several = 0 if last is None else max(0, step - last - 1)
+        found.append(base + step - several / 2)
+        last, end = step, base + step
     return found
 
 
@@ -112,34 +115,34 @@ def by_step(data: ChartData) -> ChartData:
     )
 
 
-@dataclass(frozen=True)
-class _Known:
-    """One sample's step and moment."""
-
-    place: float
-    at: float
-
-
 def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]:
     """The time that the steps of a view took: seconds, and the right edge in unix seconds.
 
-    As far as the samples at hand tell it; None is everything, and for the edge what is newest.
+    As near as what is at hand tells it; None is everything, and for the edge what is newest.
     """
     if view.span is None:
         return None, None
     stepped = by_step(data)
     since, until = visible(view, *stepped.extent)
-    known = [
-        _Known(place, t)
-        for points in _all(data)
-        for place, t in zip(steps_of(points, data.attempts), points.t, strict=False)
-        if place is not None
-    ]
-    inside = [one.at for one in known if since <= one.place <= until]
-    if not inside:
-        return None, None
-    bucket_s = max((points.bucket_s for points in _all(data)), default=0.0) + _ROOM_S
-    start, end = min(inside) - bucket_s, max(inside) + bucket_s
-    right = None if view.right is None else end
-    newest = data.extent[1]
-    return (newest if right is None else right) - start, right
+    known = [(float(one.before), one.at) for one in data.attempts]
+    known.append((stepped.extent[1], data.extent[1]))
+    bucket_s = 0.0
+    for points in _all(data)[:1]:
+        bucket_s = points.bucket_s
+        places = steps_of(points, data.attempts)
+        known += [(p, t) for p, t in zip(places, points.t, strict=False) if p is not None]
+    known.sort()
+    room_s = 2 * bucket_s + _ROOM_S
+    start, end = _moment(known, since) - room_s, _moment(known, until) + room_s
+    if view.right is None:
+        return data.extent[1] - start, None
+    return end - start, end
+
+
+def _moment(known: Sequence[tuple[float, float]], place: float) -> float:
+    """The moment of a step, between the two known ones around it."""
+    at = bisect.bisect_right(known, (place, float("inf")))
+    if at == 0 or at == len(known):
+        return known[min(at, len(known) - 1)][1]
+    (before, start), (after, end) = known[at - 1], known[at]
+    return start + (end - start) * (place - before) / max(1e-9, after - before)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.chart_steps import by_step, no_steps, step_times
+from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.scale import window_label
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.render.text import Line, rule
@@ -22,6 +23,8 @@ class LossChart(ChartWidget):
         self._stepped: ChartData | None = None
         self._options = ChartOptions()
         self._job = ""
+        self._asked: tuple[View, tuple[float | None, float | None]] | None = None
+        """The time that was asked for a view by step: asked once, for what comes changes it."""
 
     @property
     def options(self) -> ChartOptions:
@@ -68,7 +71,13 @@ class LossChart(ChartWidget):
         """What must be read to draw it; of steps the time that they took."""
         if self.view.axis == "time":
             return super().time_span()
-        return step_times(self._data, self.view)
+        if self._asked is None or self._asked[0] != self._part:
+            self._asked = self._part, step_times(self._data, self.view)
+        return self._asked[1]
+
+    @property
+    def _part(self) -> View:
+        return replace(self.view, cursor=None)
 
     def next_mode(self) -> None:
         """Median, all ranks, one rank."""

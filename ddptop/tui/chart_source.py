@@ -1,0 +1,152 @@
+"""Reads a job's losses for its chart. Used by the collector's thread alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ddptop.tui.render.series import AttemptSteps, ChartData
+from ddptop.tui.series_points import band_points, points_of
+from ddptop.tui.snapshot import Wish
+from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.history_bands import BandReader, width_of
+from ddptop_runner.history_steps import AttemptTaken, attempts_taken
+from ddptop_runner.registry import JobView
+
+BAND_RANKS = 64
+"""Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""
+
+ODD_SHOWN = 6
+"""At most so many odd ranks are drawn beside the band of very many."""
+
+REJUDGE_S = 30.0
+"""A rank more leaves the band no sooner than this after the last one."""
+
+MAX_REDRAW_S = 15.0
+"""The chart of a live job is read again at least this often."""
+
+GLANCE_S = 5.0
+"""Beside other jobs it is read again no sooner than this."""
+
+
+def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
+    """How long a chart can be shown as it is: until it would look different by a column."""
+    step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
+    return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
+
+
+def odd_ranks(recent: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    """Ranks that lie apart from the median, and by which ratio.
+
+    The bounds are those of the rank table, so that both single out the same ranks.
+
+    Args:
+        recent: by bucket, each rank's value.
+    """
+    apart: dict[int, list[tuple[float, float]]] = {}
+    for values in recent.values():
+        usual = statistics.median(values.values()) if len(values) > 2 else 0.0
+        if not usual:
+            continue
+        for rank, value in values.items():
+            apart.setdefault(rank, []).append((value - usual, abs(usual)))
+    found: dict[int, float] = {}
+    for rank, pairs in apart.items():
+        if len(pairs) < 3:
+            continue
+        ratio = statistics.median(away / usual for away, usual in pairs)
+        away = abs(statistics.median(away for away, _ in pairs))
+        if abs(ratio) >= LOSS_APART and away >= LOSS_APART_LEAST:
+            found[rank] = ratio
+    return found
+
+
+class ChartSource:
+    """One job's chart, read again only when it can look different."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._at = 0.0
+        self._chart = ChartData()
+        self._bands: tuple[Path, BandReader] | None = None
+        self._many = False
+        self._without: tuple[int, ...] = ()
+        """Ranks that are no part of the band, as of `_without_at`."""
+        self._without_at = -REJUDGE_S
+        self._attempts: tuple[object, list[AttemptTaken]] = (None, [])
+
+    def read(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
+        """The losses over the window that is wished for; the same object while nothing changed."""
+        reader = HistoryReader(view.folder.history_db)
+        ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
+        self._many = ranks > BAND_RANKS
+        asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
+        key = (view.folder.path, *asked, wish.log_rank if self._many else None, view.state)
+        pause_s = redraw_pause_s(self._chart, wish)
+        if key == self._key and (not view.is_live or now_s - self._at < pause_s):
+            return self._chart
+        self._key, self._at = key, now_s
+        span = reader.span()
+        if span is None:
+            self._chart = ChartData(window_s=wish.chart_window_s, ended=not view.is_live)
+            return self._chart
+        until = max(span[1] + 1, now_s) if view.is_live else span[1] + 1
+        whole = float(span[0]), float(until)
+        if wish.chart_until is not None:
+            until = min(until, wish.chart_until)
+        since = whole[0]
+        if wish.chart_window_s is not None:
+            since = max(until - wish.chart_window_s, 0.0)
+        taken = self._taken(reader, span)
+        frame = ChartData(
+            since=since,
+            until=until,
+            window_s=wish.chart_window_s,
+            marks=tuple((one.started, f"attempt {one.attempt}") for one in taken if one.attempt),
+            ended=not view.is_live,
+            whole=whole,
+            attempts=tuple(AttemptSteps(one.attempt, one.started, one.before) for one in taken),
+            last_step=taken[-1].before + (taken[-1].taken or 0) if taken else None,
+        )
+        self._chart = self._filled(frame, reader, wish, span[1], now_s)
+        return self._chart
+
+    def _taken(self, reader: HistoryReader, span: tuple[int, int]) -> list[AttemptTaken]:
+        """Each attempt's steps; asked again with each read, for the last one goes on."""
+        key = (reader.path, span)
+        if self._attempts[0] != key:
+            self._attempts = key, attempts_taken(reader)
+        return self._attempts[1]
+
+    def _filled(
+        self, frame: ChartData, reader: HistoryReader, wish: Wish, newest: int, now_s: float
+    ) -> ChartData:
+        """The frame with curves: of each rank, or of very many as one band."""
+        since, until, most = frame.since, frame.until, wish.chart_columns
+        if not self._many:
+            series = reader.rank_series("loss", since, until, most)
+            return replace(frame, series={rank: points_of(one) for rank, one in series.items()})
+        if self._bands is None or self._bands[0] != reader.path:
+            self._bands, self._without = (reader.path, BandReader(reader)), ()
+        bands = self._bands[1]
+        width_s = width_of(int(since), int(until), most)
+        apart = odd_ranks(bands.recent("loss", min(until, newest), width_s))
+        if not set(apart) <= set(self._without) and now_s - self._without_at >= REJUDGE_S:
+            # those that lie apart do not belong to the band: all of it is then read anew
+            self._without, self._without_at = tuple(sorted({*self._without, *apart})), now_s
+        band = bands.read("loss", since, until, most, self._without)
+        odd = sorted(apart, key=lambda rank: -abs(apart[rank]))[:ODD_SHOWN]
+        shown = {*odd, *bands.not_finite_ranks(band)[:ODD_SHOWN]}
+        if wish.log_rank is not None and wish.log_rank >= 0:
+            shown.add(wish.log_rank)
+        alone = bands.few("loss", sorted(shown), since, until, width_s)
+        return replace(
+            frame,
+            series={rank: points_of(one) for rank, one in alone.items()},
+            middle=band_points(band) if band.t else None,
+            apart={rank: apart[rank] for rank in odd},
+            number=max(band.ranks, default=0) + len(self._without),
+        )

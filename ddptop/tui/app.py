@@ -10,38 +10,45 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from textual import work
 from textual.message import Message
 
-from ddptop.tui import evidence_pages, messages, operations
+from ddptop.tui import messages
 from ddptop.tui.collector import Collector
 from ddptop.tui.palette import COMMANDS
 from ddptop.tui.reach import Reach, ReachApp
-from ddptop.tui.render.foreign import stopping_words
 from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.screens.compare import CompareScreen
-from ddptop.tui.screens.confirm import ConfirmScreen
-from ddptop.tui.screens.devices import DevicesScreen
-from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.screens.launch import LaunchScreen
-from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.screens.overview import OverviewScreen
-from ddptop.tui.screens.rank import RankScreen
-from ddptop.tui.screens.replay import ReplayScreen
-from ddptop.tui.screens.sections import SectionsScreen
-from ddptop.tui.screens.story import StoryScreen
-from ddptop.tui.snapshot import Machine, Snapshot, Wish
+from ddptop.tui.snapshot import Devices, Machine, Snapshot, Wish
 from ddptop.tui.sources import read_machine
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
-from ddptop_runner.foreign.signals import SignalOutcome
-from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import JobView
 
+if TYPE_CHECKING:
+    from ddptop.tui.operations import Operation
+    from ddptop.tui.screens.sections import SectionsScreen
+    from ddptop_runner.foreign.types import ForeignJob
+
 TICK_S = 1.0
+
+
+@runtime_checkable
+class ShowsDevices(Protocol):
+    """A form above the screens that lists devices."""
+
+    def show_devices(self, devices: Devices) -> None:
+        """List them as they are now."""
+
+
+@runtime_checkable
+class LooksAgain(Protocol):
+    """A text above the screens that is made anew from each look."""
+
+    def look_again(self, snapshot: Snapshot) -> None:
+        """Make it."""
 
 
 class DdptopApp(ReachApp):
@@ -91,6 +98,8 @@ class DdptopApp(ReachApp):
 
     def on_mount(self) -> None:
         """Show the first screens and start to look."""
+        from ddptop.tui.screens.overview import OverviewScreen
+
         self.push_screen(OverviewScreen(readonly=self._readonly))
         if self._first_job is not None:
             self._open(self._first_job, self._first_is_foreign, is_first=True)
@@ -134,9 +143,9 @@ class DdptopApp(ReachApp):
         self.collector.wish = self._wish()
         if (monitor := self.monitor) is not None:
             monitor.snapshot = message.snapshot
-        if isinstance(self.screen, LaunchScreen) and message.snapshot.wish.devices:
+        if isinstance(self.screen, ShowsDevices) and message.snapshot.wish.devices:
             self.screen.show_devices(message.snapshot.devices)
-        if isinstance(self.screen, SectionsScreen):
+        if isinstance(self.screen, LooksAgain):
             self.screen.look_again(message.snapshot)
 
     def on_wish_changed(self) -> None:
@@ -146,11 +155,11 @@ class DdptopApp(ReachApp):
 
     def _wish(self) -> Wish:
         wish = Wish() if (monitor := self.monitor) is None else monitor.wish()
-        return replace(wish, devices=True) if isinstance(self.screen, LaunchScreen) else wish
+        return replace(wish, devices=True) if isinstance(self.screen, ShowsDevices) else wish
 
     def on_log_read(self, message: messages.LogRead) -> None:
-        """Lines go to the job's screen, whatever lies above it."""
-        if isinstance(monitor := self.monitor, JobScreen):
+        """Lines go to the screen that shows them, whatever lies above it."""
+        if (monitor := self.monitor) is not None:
             monitor.on_log_read(message)
 
     def on_collector_failed(self, message: messages.CollectorFailed) -> None:
@@ -167,34 +176,48 @@ class DdptopApp(ReachApp):
         self._open(message.job, message.foreign)
 
     def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
+        from ddptop.tui.screens.job import JobScreen
+
         self.push_screen(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
 
     def on_rank_picked(self, message: messages.RankPicked) -> None:
         """Show a rank."""
+        from ddptop.tui.screens.rank import RankScreen
+
         self.push_screen(
             RankScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
         )
 
     def on_devices_wanted(self, message: messages.DevicesWanted) -> None:
         """Show the devices."""
+        from ddptop.tui.screens.devices import DevicesScreen
+
         self.push_screen(DevicesScreen(message.uuid, readonly=self._readonly))
 
     def on_logs_wanted(self, message: messages.LogsWanted) -> None:
         """Show a job's logs."""
+        from ddptop.tui.screens.logs import LogsScreen
+
         self.push_screen(
             LogsScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
         )
 
     def on_story_wanted(self, message: messages.StoryWanted) -> None:
         """Show what happened to a job."""
+        from ddptop.tui.screens.story import StoryScreen
+
         self._show(StoryScreen(message.job, readonly=self._readonly), message)
 
     def on_compare_wanted(self, message: messages.CompareWanted) -> None:
         """Show two jobs beside each other."""
+        from ddptop.tui.screens.compare import CompareScreen
+
         self._show(CompareScreen(message.jobs, readonly=self._readonly), message)
 
     def on_replay_wanted(self, message: messages.ReplayWanted) -> None:
         """Show a job as it was."""
+        from ddptop.tui.screens.replay import ReplayScreen
+
         self._show(ReplayScreen(message.job, readonly=self._readonly), message)
 
     def _show(self, screen: MonitorScreen, wanted: Message) -> None:
@@ -210,6 +233,8 @@ class DdptopApp(ReachApp):
 
     def on_sections_wanted(self, message: messages.SectionsWanted) -> None:
         """Show a text in sections."""
+        from ddptop.tui.screens.sections import SectionsScreen
+
         self.push_screen(
             SectionsScreen(message.title, message.hint, message.sections, message.look_again)
         )
@@ -218,6 +243,8 @@ class DdptopApp(ReachApp):
         """Open the form; what was launched is shown."""
         if self._refuse("launching a job"):
             return
+        from ddptop.tui.screens.launch import LaunchScreen
+
         self.push_screen(LaunchScreen(), self._launched)
         self.on_wish_changed()
 
@@ -227,6 +254,8 @@ class DdptopApp(ReachApp):
 
     def action_help(self) -> None:
         """What is under the cursor, keys and words."""
+        from ddptop.tui.screens.help import HelpScreen
+
         self.push_screen(HelpScreen.of(self.screen, self.keys))
 
     def action_detach(self) -> None:
@@ -258,16 +287,22 @@ class DdptopApp(ReachApp):
         def answered(yes: bool | None) -> None:
             if yes:
                 if operation.plan is not None:
+                    from ddptop.tui.render.foreign import stopping_words
+
                     self.collector.stopping(view.job, stopping_words(operation.plan, utc_now()))
                     self.collector.ask()
                 self._carry_out(view.job, operation)
+
+        from ddptop.tui.screens.confirm import ConfirmScreen
 
         self.push_screen(
             ConfirmScreen(operation.question, operation.effect, operation.verb), answered
         )
 
     @work(thread=True, group="commands")
-    def _carry_out(self, job: str, operation: operations.Operation) -> None:
+    def _carry_out(self, job: str, operation: Operation) -> None:
+        from ddptop_runner.foreign.signals import SignalOutcome
+
         error, said, ended = None, operation.done, None
         try:
             outcome = operation.run()
@@ -304,12 +339,18 @@ class DdptopApp(ReachApp):
         own = not isinstance(view, ForeignView)
         if own and view.is_live and self._refuse("asking its ranks by a signal for their stacks"):
             return
+        from ddptop.tui import operations
+        from ddptop.tui.screens.sections import SectionsScreen
+
         screen = SectionsScreen(f"stacks of {view.job}", operations.stacks_source(view))
         self._read_into(screen, lambda: operations.read_stacks(view))
 
     def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
         """Show what was kept at the last failure or hang."""
         if isinstance(view := message.view, JobView):
+            from ddptop.tui import evidence_pages
+            from ddptop.tui.screens.sections import SectionsScreen
+
             screen = SectionsScreen(f"evidence of {view.job}", "taken before any signal was sent")
             self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.reactive import var
 from textual.screen import Screen
 
-from ddptop.tui.messages import SectionsWanted, WishChanged
+from ddptop.tui.messages import LogRead, SectionsWanted, WishChanged
 from ddptop.tui.render.findings import findings
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import cost
@@ -33,6 +33,9 @@ class MonitorScreen(Screen[None]):
         """Whether this viewer refuses to do anything to a job."""
         self.is_first = False
         """Whether ddptop was opened on it: leaving it then leaves ddptop."""
+
+    def on_log_read(self, message: LogRead) -> None:
+        """Lines of a log, which most screens do not show."""
 
     def place(self, snapshot: Snapshot) -> Line:
         """For the title: where this viewer looks, and when."""

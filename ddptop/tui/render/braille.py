@@ -54,15 +54,23 @@ class Canvas:
             elif owner < layer:
                 owners[place], bits[place] = layer, side[from_top & 3]
 
-    def segment(self, x0: int, y0: int, x1: int, y1: int, layer: int) -> None:
-        """A straight line between two dots, with no gap from one column to the next."""
+    def segment(
+        self, x0: int, y0: int, x1: int, y1: int, layer: int, pattern: tuple[int, int] = (1, 0)
+    ) -> None:
+        """A straight line between two dots, with no gap from one column to the next.
+
+        `pattern` are dot columns that are drawn and left out in turn.
+        """
         steps = max(abs(x1 - x0), abs(y1 - y0))
         if steps == 0:
             self.dot(x0, y0, layer)
             return
         across, up = (x1 - x0) / steps, (y1 - y0) / steps
+        on, off = pattern
         for step in range(steps + 1):
-            self.dot(x0 + round(across * step), y0 + round(up * step), layer)
+            x = x0 + round(across * step)
+            if not off or x % (on + off) < on:
+                self.dot(x, y0 + round(up * step), layer)
 
     def owner(self, x: int, y: int) -> int:
         """The layer of a cell, counted from the top left; -1 where it is empty or outside."""

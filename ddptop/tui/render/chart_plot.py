@@ -74,7 +74,6 @@ class Plane:
             pattern: dot columns that are drawn and left out in turn.
         """
         canvas, dot = self.canvas, self.axis.dot
-        on, off = pattern
         last: tuple[int, int] | None = None
         for x, value in enumerate(columns.mean):
             if x in self.breaks:
@@ -82,11 +81,9 @@ class Plane:
             if value is None:
                 continue
             y = dot(value)
-            drawn = not off or x % (on + off) < on
             if last is not None and x - last[0] <= columns.reach:
-                if drawn:
-                    canvas.segment(*last, x, y, layer)
-            elif drawn:
+                canvas.segment(*last, x, y, layer, pattern)
+            else:
                 canvas.dot(x, y, layer)
             last = (x, y)
 

@@ -23,10 +23,19 @@ class Reading:
     clock: str
     parts: list[Line] = field(default_factory=list)
 
-    def at(self, values: list[float | None]) -> float | None:
-        """The mean of what lies under the cursor; None where there is nothing."""
+    def at(self, values: list[float | None], reach: int = 0) -> float | None:
+        """The mean of what lies under the cursor, else what is nearest; None where nothing is.
+
+        `reach` are the columns that may lie between two samples without being a gap.
+        """
         known = [v for x in self.columns if x < len(values) and (v := values[x]) is not None]
-        return sum(known) / len(known) if known else None
+        if known:
+            return sum(known) / len(known)
+        for away in range(1, reach + 1):
+            for x in (self.columns.start - away, self.columns.stop - 1 + away):
+                if 0 <= x < len(values) and (value := values[x]) is not None:
+                    return value
+        return None
 
     def bad(self, columns: Columns) -> bool:
         """Whether there is a value here that is not finite."""
@@ -41,7 +50,7 @@ class Reading:
         form: Callable[[float], str] = loss,
     ) -> None:
         """A curve's value; where it is drawn smoothed, that and what was measured."""
-        here, smooth = self.at(raw.mean), self.at(drawn.mean)
+        here, smooth = self.at(raw.mean, raw.reach // 2), self.at(drawn.mean, raw.reach // 2)
         if here is None or smooth is None:
             said = "NaN" if self.bad(raw) else NOT_KNOWN
             self.parts.append(line((f"{name} ", "dim"), (said, "bad" if said == "NaN" else "dim")))

@@ -162,7 +162,7 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
     cause = attempt.cause
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
-    if cause is not None:
+    if cause is not None and (again or cause.kind in _REMEDIES):
         remedy = _REMEDIES.get(cause.kind, "")
         if not remedy and cause.exception is not None and cause.place is not None:
             remedy = f"mend {_place(cause)}"
@@ -206,7 +206,7 @@ def why_lines(
     failed = attempt.cause is not None
     style = "bad" if failed or attempt.ending == "lost" else "ok"
     lines: list[Line] = [opening(attempt, state, now)]
-    below = _labelled(attempt, state, room, is_last=is_last)
+    below = _labelled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
     most = max(1, rows - 1 - len(below))
     lines += [line(text) for text in wrap(sentence(attempt), room, min(most, 6)) if text]
     lines += below
@@ -217,9 +217,13 @@ def why_lines(
 
 
 LABEL_CELLS = 10
+ROOMY = 9
+"""With no more rows than this, what happened has the first claim on them."""
 
 
-def _labelled(attempt: Attempt, state: JobState, room: int, *, is_last: bool) -> list[Line]:
+def _labelled(
+    attempt: Attempt, state: JobState, room: int, *, is_last: bool, roomy: bool
+) -> list[Line]:
     """What was done, what to do, and where the evidence lies."""
     lines: list[Line] = []
 
@@ -229,9 +233,9 @@ def _labelled(attempt: Attempt, state: JobState, room: int, *, is_last: bool) ->
             lines.append(line((f"{head:<{LABEL_CELLS}}", "dim"), (part, style)))
 
     for text in aftermath(attempt)[:3]:
-        say("then", text, 2)
+        say("then", text, 2 if roomy else 1)
     if now := what_now(attempt, state, is_last=is_last):
-        say("do now", now, 2, "strong")
+        say("do now" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
         hint = "   enter opens it"
         path = clip(attempt.cause.evidence, max(8, room - LABEL_CELLS - len(hint)))

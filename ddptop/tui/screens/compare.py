@@ -2,35 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from textual import on
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.compare import COMPARE
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.messages import JobPicked, WishChanged
+from ddptop.tui.render.compare import companions, verdict
+from ddptop.tui.render.compare_curves import LETTERS
+from ddptop.tui.render.filter import parse
+from ddptop.tui.render.filter_facts import JOB_WORDS, job_facts
+from ddptop.tui.render.units import plural
 from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.compare_chart import CompareChart
+from ddptop.tui.widgets.compare_table import CompanionTable, CompareTable
+from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.registry import JobView
+
+MOST_JOBS = len(LETTERS)
+TABLE_SHARE = 0.4
+LIST_SHARE = 0.25
+"""Where the list stands above the chart, it takes this much of the height."""
 
 
-class CompareScreen(MonitorScreen):
-    """Jobs beside each other."""
+class CompareScreen(ChartKeys):
+    """The losses of two to four jobs on one axis, and a table of what differs."""
 
     BINDINGS = bindings(COMPARE)
 
     def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
+        """Of one job its companion is chosen from a list; two to four stand beside each other."""
         super().__init__(readonly=readonly)
-        self.jobs = jobs
+        self.given = jobs[:MOST_JOBS]
+        """The jobs' names that were asked for."""
+        self._kept: list[str] = []
         self._title = TitleBar(readonly=readonly)
+        self._companions = CompanionTable()
+        self._chart = CompareChart()
+        self._table = CompareTable()
+        self._filter = FilterBar("words, state:running, loss<2, !word")
         self._keys = KeyBar(COMPARE)
 
+    @property
+    def chooses(self) -> bool:
+        """Whether companions are still to be chosen."""
+        return len(self.given) < 2
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs on the chart, in the order of their letters."""
+        chosen = [*self.given, *self._kept]
+        key = self._companions.cursor_key
+        if self.chooses and key is not None and key not in chosen:
+            chosen.append(key)
+        return tuple(chosen[:MOST_JOBS])
+
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """The list beside the chart or above it, and the table below."""
+        yield self._title
+        with Horizontal(id="beside"):
+            yield from (self._companions, self._chart)
+        yield from (self._table, self._filter, self._keys)
+
+    def on_mount(self) -> None:
+        """The list has the keys, where there is one."""
+        self._companions.display = self.chooses
+        (self._companions if self.chooses else self._table).focus()
+
+    def charts(self) -> Sequence[ChartWidget]:
+        """The one chart."""
+        return (self._chart,)
 
     def wish(self) -> Wish:
-        """What it shows."""
+        """The losses of the jobs on the chart."""
         return Wish(compare=self.jobs, devices=False, foreign=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring it up to date."""
-        self._title.show(" and ".join(self.jobs), self.place(snapshot))
+        own = [job for job in snapshot.jobs if isinstance(job, JobView)]
+        if self.chooses:
+            self._show_companions(snapshot)
+        compared = snapshot.compared if snapshot.wish.compare == self.jobs else None
+        names = [f"{LETTERS[place]} {job}" for place, job in enumerate(self.jobs)]
+        title, right = "  ".join(names), self.place(snapshot)
+        self._keys.show(None, readonly=self.readonly)
+        gone = [job for job in self.given if all(view.job != job for view in own)]
+        if gone:
+            self._title.show(f"{' and '.join(gone)} is not there any more", right)
+            return
+        if compared is None or compared.comparison is None:
+            self._title.show(title, right)
+            return
+        self._title.show(title, right, verdict(compared.comparison))
+        self._chart.show_jobs(compared, compared.comparison.runs)
+        self._table.show(compared.comparison, snapshot.taken_at)
+        self._fit()
+
+    def _show_companions(self, snapshot: Snapshot) -> None:
+        """The jobs that the first one can be compared with, those that the filter leaves."""
+        first = self.given[0] if self.given else ""
+        everyone = companions(snapshot.jobs, first)
+        filtered = parse(self._filter.text, JOB_WORDS)
+        now = snapshot.taken_at
+        left = [view for view in everyone if filtered.matches(job_facts(view, "", now))]
+        mine = next((j for j in snapshot.jobs if isinstance(j, JobView) and j.job == first), None)
+        letters = {job: LETTERS[place] for place, job in enumerate(self.jobs)}
+        self._companions.show(mine, left, letters, all_=len(everyone))
+        said = filtered.trouble or plural(len(left), "job")
+        self._filter.say(said, trouble=filtered.trouble is not None)
+
+    def _fit(self) -> None:
+        """Give the table the rows it needs, up to a share of the screen."""
+        height = self.size.height
+        self._table.styles.height = min(self._table.rows_wanted(), int(height * TABLE_SHARE))
+        if self.chooses and self.has_class("-narrow"):
+            rows = min(self._companions.rows_wanted(), max(4, int(height * LIST_SHARE)))
+            self._companions.styles.height = rows
+        else:
+            self._companions.styles.height = "100%"
+
+    def on_resize(self) -> None:
+        """Another size has room for other rows."""
+        self.call_after_refresh(self._fit)
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    @on(Table.Moved, "#companions")
+    def _companion_moved(self) -> None:
+        self.post_message(WishChanged())
+
+    @on(Table.Chosen, "#companions")
+    def _companion_entered(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Show a job alone: the one under the cursor, or the first."""
+        job = self._companions.cursor_key if self._companions.has_focus else None
+        job = job or next(iter(self.jobs), None)
+        if job is not None:
+            self.post_message(JobPicked(job))
+
+    def action_keep(self) -> None:
+        """Keep the job under the cursor on the chart, or let it go."""
+        job = self._companions.cursor_key
+        if not self.chooses or job is None:
+            self.notify("these jobs were named: C on all jobs chooses others", severity="warning")
+        elif job in self._kept:
+            self._kept.remove(job)
+        elif len(self.given) + len(self._kept) >= MOST_JOBS:
+            self.notify(f"{MOST_JOBS} jobs are on the chart: no more fit", severity="warning")
+        else:
+            self._kept.append(job)
+            self._companions.action_move(1)
+        self.post_message(WishChanged())
+
+    def action_filter(self) -> None:
+        """Only jobs with these words."""
+        if self.chooses:
+            self._filter.open()
+
+    @on(FilterBar.Changed)
+    def _filtered(self) -> None:
+        if self.snapshot is not None:
+            self._show_companions(self.snapshot)
+
+    def action_back(self) -> None:
+        """Without the cursor or the filter first, then to where one came from."""
+        if self.chart_escape() or self._filter.drop():
+            return
+        self.dismiss()

@@ -33,7 +33,7 @@ from ddptop.tui.widgets.why_panel import WhyPanel
 VOCABULARY = Vocabulary(fields=("event", "rank"))
 MOST_SHARE = 0.3
 """The attempts take at most this much of the height."""
-WHY_SHARE = 0.5
+WHY_SHARE = 0.55
 """And why the chosen one ended, where it lies above its events, this much of the rest."""
 
 

@@ -1,0 +1,1 @@
+"""Several jobs beside each other: their losses on one axis, and what differs between them."""

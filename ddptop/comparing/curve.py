@@ -1,0 +1,192 @@
+"""A job's loss over its steps and over its time, and what can be read off it. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+WINDOW_SHARE = 0.02
+"""A loss at some step is the median over this share of the steps before it: one batch says
+little."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The loss over a short time: of all ranks, their median."""
+
+    at_s: float
+    """Seconds since the job's start."""
+    step: int | None
+    """Optimizer steps taken by then; None where they are not known."""
+    loss: float | None
+    """None where none was finite."""
+    attempt: int | None = None
+    is_bad: bool = False
+    """Whether a loss was NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The least loss, and where it was."""
+
+    loss: float
+    step: int | None
+    at_s: float
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """A job's losses in order of time."""
+
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def by_step(self) -> list[Sample]:
+        """Samples in order of their steps; where an attempt went back, its own count."""
+        kept: list[Sample] = []
+        for sample in self.samples:
+            if sample.step is None:
+                continue
+            while kept and (kept[-1].step or 0) >= sample.step:
+                if kept[-1].step == sample.step and kept[-1].attempt == sample.attempt:
+                    break
+                kept.pop()
+            kept.append(sample)
+        return kept
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step of which a loss is known."""
+        known = [one.step for one in self.by_step if one.loss is not None]
+        return known[-1] if known else None
+
+    @property
+    def last_s(self) -> float | None:
+        """The last moment at which a loss is known, in seconds since the start."""
+        return next((one.at_s for one in reversed(self.samples) if one.loss is not None), None)
+
+    @property
+    def last(self) -> Sample | None:
+        """The last sample of which a loss is known, or was not finite."""
+        return next((s for s in reversed(self.samples) if s.loss is not None or s.is_bad), None)
+
+    @property
+    def bad_since(self) -> Sample | None:
+        """The first sample after which no loss was finite any more."""
+        found = None
+        for sample in reversed(self.samples):
+            if sample.loss is not None:
+                break
+            found = sample if sample.is_bad else found
+        return found
+
+    def best(self) -> Best | None:
+        """The least loss of all."""
+        known = [one for one in self.samples if one.loss is not None]
+        if not known:
+            return None
+        least = min(known, key=lambda one: one.loss if one.loss is not None else math.inf)
+        return Best(least.loss or 0.0, least.step, least.at_s)
+
+    def loss_at_step(self, step: int) -> float | None:
+        """The loss when so many steps were taken; None where it is not known."""
+        return _around([(float(s.step or 0), s.loss) for s in self.by_step], step)
+
+    def loss_at_s(self, at_s: float) -> float | None:
+        """The loss so long after the start, in seconds; None where it is not known."""
+        return _around([(s.at_s, s.loss) for s in self.samples], at_s)
+
+    def steps_per_s(self) -> float | None:
+        """Steps taken per second of training, over all attempts, without the time between them."""
+        steps, seconds = 0, 0.0
+        for one, other in _pairs(self.samples):
+            steps += (other.step or 0) - (one.step or 0)
+            seconds += other.at_s - one.at_s
+        return steps / seconds if steps > 0 and seconds > 0 else None
+
+    def step_time_s(self) -> float | None:
+        """What a step usually takes, in seconds: pauses such as evaluations do not count."""
+        times = [
+            (other.at_s - one.at_s) / taken
+            for one, other in _pairs(self.samples)
+            if (taken := (other.step or 0) - (one.step or 0)) > 0
+        ]
+        return statistics.median(times) if times else None
+
+
+def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    """Neighbours of one attempt whose steps are known."""
+    known = [one for one in samples if one.step is not None]
+    return [
+        (one, other) for one, other in itertools.pairwise(known) if one.attempt == other.attempt
+    ]
+
+
+def _around(points: Sequence[tuple[float, float | None]], place: float) -> float | None:
+    """The median of the losses just before a place; None past the last or before the first."""
+    known = [(at, loss) for at, loss in points if loss is not None]
+    if not known or place < known[0][0]:
+        return None
+    start = place * (1 - WINDOW_SHARE)
+    inside = [loss for at, loss in known if start <= at <= place]
+    if inside:
+        return statistics.median(inside)
+    places = [at for at, _ in known]
+    return known[bisect.bisect_right(places, place) - 1][1]
+
+
+def common_step(curves: Sequence[LossCurve]) -> int | None:
+    """The last step that all of them came to; None where one's steps are not known."""
+    last = [curve.last_step for curve in curves]
+    return None if not last or None in last else min(step for step in last if step is not None)
+
+
+def common_s(curves: Sequence[LossCurve]) -> float | None:
+    """The last moment that all of them came to, in seconds since each one's start."""
+    last = [curve.last_s for curve in curves]
+    return None if not last or None in last else min(at for at in last if at is not None)
+
+
+def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
+    """Whose loss is least, and by which share of the next one; None where that is not known."""
+    known = sorted((loss, place) for place, loss in enumerate(losses) if loss is not None)
+    if len(known) < 2 or len(known) < len(losses):
+        return None
+    (least, place), (next_, _) = known[0], known[1]
+    if least == next_ or not next_:
+        return None
+    return place, (next_ - least) / abs(next_)
+
+
+def place_steps(
+    rows: Sequence[tuple[int | None, int | None]], offsets: Mapping[int, int], *, counted: bool
+) -> list[int | None]:
+    """Steps since the job's very start, where each attempt's are counted from its own.
+
+    Args:
+        rows: attempt and step of each sample, in order of time.
+        offsets: by attempt, the steps that lie before it, where something told them.
+        counted: whether steps are counted per attempt; otherwise they are as printed, and go on.
+
+    Returns:
+        For each sample its step, None where it is not known. An attempt of which nothing tells
+        where it went on stands behind the one before it.
+    """
+    found: list[int | None] = []
+    attempt: int | None = None
+    offset = end = 0
+    for mine, step in rows:
+        if step is None:
+            found.append(None)
+            continue
+        if mine != attempt:
+            attempt = mine
+            known = None if mine is None else offsets.get(mine)
+            offset = known if known is not None else end if counted else 0
+        end = offset + step
+        found.append(end)
+    return found

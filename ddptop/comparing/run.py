@@ -1,0 +1,99 @@
+"""One job of a comparison: what is known of it besides its losses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ddptop.comparing.curve import LossCurve
+from ddptop_runner.registry import JobView
+from ddptop_runner.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job and its losses."""
+
+    view: JobView
+    curve: LossCurve = field(default_factory=LossCurve)
+    attempts: tuple[tuple[int, float], ...] = ()
+    """Each attempt with its start, in seconds since the job's."""
+    trouble: str | None = None
+    """Why its losses could not be read."""
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.view.job
+
+    @property
+    def steps(self) -> int | None:
+        """Steps since the job's very start, as far as they are known."""
+        samples = [one.step for one in self.curve.samples if one.step is not None]
+        if samples:
+            return samples[-1]
+        return None if self.view.snapshot is None else self.view.snapshot.step
+
+    @property
+    def total_steps(self) -> int | None:
+        """How many there are to be."""
+        return None if self.view.snapshot is None else self.view.snapshot.total_steps
+
+    @property
+    def restarts(self) -> int | None:
+        """How often all ranks were started again."""
+        if self.view.snapshot is None or self.view.snapshot.attempt is None:
+            return None
+        return self.view.snapshot.attempt
+
+    @property
+    def ranks(self) -> int | None:
+        """The world size."""
+        snapshot = self.view.snapshot
+        return snapshot.world_size if snapshot is not None else self.view.world_size
+
+    @property
+    def devices(self) -> str:
+        """`2x H100 80GB HBM3`, or `CPU`."""
+        devices = self.view.spec.devices
+        if not devices:
+            return "CPU"
+        names = Counter((device.name or "GPU").removeprefix("NVIDIA ") for device in devices)
+        return ", ".join(f"{number}x {name}" for name, number in names.items())
+
+    @property
+    def script(self) -> str:
+        """The script or module as given; of a command its executable."""
+        spec = self.view.spec
+        return f"-m {spec.target}" if spec.kind == "module" else spec.target
+
+
+def options_of(spec: JobSpec) -> dict[str, str]:
+    """What was given to the script, by option: `--lr` → `0.01`; a bare option is `yes`.
+
+    What belongs to no option is named by its place: `argument 1`.
+    """
+    found: dict[str, str] = {}
+    place = 0
+    words = list(spec.args)
+    while words:
+        word = words.pop(0)
+        if not _is_option(word):
+            place += 1
+            found[f"argument {place}"] = word
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            value = words.pop(0) if words and not _is_option(words[0]) else "yes"
+        found[name] = f"{found[name]} {value}" if name in found else value
+    return found
+
+
+def _is_option(word: str) -> bool:
+    if not word.startswith("-") or word == "-":
+        return False
+    try:
+        float(word)
+    except ValueError:
+        return True
+    return False

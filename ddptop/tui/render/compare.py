@@ -1,0 +1,244 @@
+"""Jobs beside each other as rows: how far each came, and what differs between them. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ddptop.comparing.differences import Comparison
+from ddptop.comparing.run import Run
+from ddptop.tui.render import units, words
+from ddptop.tui.render.compare_curves import LETTERS, name_of
+from ddptop.tui.render.text import Span
+from ddptop_runner.registry import AnyJob, JobView, elapsed_s
+
+NOTABLE = 0.005
+"""Losses that lie nearer to each other than this share are called the same."""
+LARGE = 1.5
+"""From here on a ratio says more than a percentage."""
+HUGE = 1000
+"""And from here on how large it is says nothing."""
+_MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", "started")
+"""Rows of figures: that they are not the same to the last digit says nothing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that is told of every job."""
+
+    key: str
+    label: str
+    meaning: str
+    values: tuple[Span, ...]
+    """In the jobs' order."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is not the same in all jobs, and no figure."""
+        return self.key not in _MEASURED and len({text for text, _ in self.values}) > 1
+
+
+def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
+    """`12 % lower`, `3.1 times lower`; empty where nobody's loss is least."""
+    if best is None or by is None or by < NOTABLE:
+        return ""
+    least = losses[best]
+    others = [loss for place, loss in enumerate(losses) if place != best and loss is not None]
+    if least is not None and least > 0 and others and min(others) / least >= LARGE:
+        ratio = min(others) / least
+        if ratio >= HUGE:
+            return f"over {HUGE:,} times lower"
+        return f"{ratio:.1f} times lower" if ratio < 10 else f"{ratio:.0f} times lower"
+    return f"{100 * by:.0f} % lower" if by >= 0.01 else f"{100 * by:.1f} % lower"
+
+
+def common_label(comparison: Comparison) -> str:
+    """Where the losses are compared: `loss at step 150`."""
+    if comparison.step is not None:
+        return f"loss at step {units.count(comparison.step)}"
+    if comparison.after_s is not None:
+        return f"loss after {units.duration(comparison.after_s)}"
+    return "loss"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Who learns better, in one sentence."""
+    if len(comparison.runs) < 2:
+        return "choose a job to compare it with"
+    bad = [
+        LETTERS[place]
+        for place, run in enumerate(comparison.runs)
+        if run.curve.bad_since is not None
+    ]
+    if bad:
+        return f"the loss of {' and '.join(bad)} is not finite any more"
+    where = common_label(comparison).removeprefix("loss ")
+    if any(loss is None for loss in comparison.losses):
+        missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
+        return f"no loss of {' and '.join(missing)} to compare"
+    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
+    if comparison.best is None or not lower:
+        return f"the losses are the same {where}"
+    return f"{LETTERS[comparison.best]} is {lower} {where}"
+
+
+def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
+    """Everything that is told, what matters most first."""
+    runs = comparison.runs
+    lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
+    found = [
+        Row(
+            "common",
+            common_label(comparison),
+            "the median of the ranks' losses at the last step that all of these jobs came to, or "
+            "where steps are not known at the last moment since each one's start; of the last 2 % "
+            "before it, for one batch says little",
+            tuple(_common(comparison, place, lower) for place in range(len(runs))),
+        )
+    ]
+    found += [
+        Row(
+            f"given {one.what}",
+            one.what,
+            "given to the jobs, and not the same in all of them",
+            tuple(
+                ("not given", "dim") if text is None else (text, "strong") for text in one.values
+            ),
+        )
+        for one in comparison.differences
+    ]
+    return [*found, *_figures(runs, now)]
+
+
+def _common(comparison: Comparison, place: int, lower: str) -> Span:
+    text = units.loss(comparison.losses[place])
+    if comparison.losses[place] is None:
+        return (text, "dim")
+    if comparison.best == place and lower:
+        return (f"{text}  ✓ {lower}", "ok")
+    return (text, "")
+
+
+def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
+    def row(key: str, label: str, meaning: str, values: Iterable[str | Span]) -> Row:
+        spans = [(value, "") if isinstance(value, str) else value for value in values]
+        dimmed = [(text, "dim" if text == units.NOT_KNOWN else style) for text, style in spans]
+        return Row(key, label, meaning, tuple(dimmed))
+
+    return [
+        row(
+            "best",
+            "best loss",
+            "the least loss of the whole run, over a second or a few",
+            map(_best, runs),
+        ),
+        row("last", "last loss", "the loss that was seen last", map(_last, runs)),
+        row(
+            "pace",
+            "pace",
+            "steps taken per second of training, over all attempts, the time between them left out",
+            (units.rate(run.curve.steps_per_s()) for run in runs),
+        ),
+        row(
+            "step_time",
+            "time per step",
+            "what a step usually takes: evaluations and checkpoints do not count",
+            (units.step_time(run.curve.step_time_s()) for run in runs),
+        ),
+        row(
+            "steps",
+            "steps",
+            "optimizer steps since the job's very start, of the total where one was told; where a "
+            "script does not say where it went on, an attempt's steps are counted on from the one "
+            "before it",
+            map(_steps, runs),
+        ),
+        row("state", "state", "how the job is", (words.job_state(run.view.state) for run in runs)),
+        row(
+            "elapsed",
+            "elapsed",
+            "how long the job has lived, the time between an end and a restart left out",
+            (_elapsed(run, now) for run in runs),
+        ),
+        row(
+            "restarts",
+            "restarts",
+            "how often all ranks were started again; the chart marks each: B↻1 is B's attempt 1",
+            (units.count(run.restarts) for run in runs),
+        ),
+        row("ranks", "ranks", "the world size", (units.count(run.ranks) for run in runs)),
+        row("devices", "devices", "what the ranks train on", (run.devices for run in runs)),
+        row("started", "started", "when the job was launched", map(_started, runs)),
+    ]
+
+
+def _best(run: Run) -> str:
+    best = run.curve.best()
+    if best is None:
+        return units.NOT_KNOWN
+    where = f"after {units.duration(best.at_s)}"
+    if best.step is not None:
+        where = f"at step {units.count(best.step)}"
+    return f"{units.loss(best.loss)} {where}"
+
+
+def _last(run: Run) -> Span:
+    last, bad = run.curve.last, run.curve.bad_since
+    if bad is not None:
+        where = f"step {units.count(bad.step)}" if bad.step is not None else "then"
+        at = where if bad.step is not None else f"{units.duration(bad.at_s)} in"
+        return (f"not finite since {at}", "bad")
+    return (units.loss(None if last is None else last.loss), "")
+
+
+def _steps(run: Run) -> str:
+    if run.steps is None:
+        return units.NOT_KNOWN
+    total = "" if run.total_steps is None else f" of {units.count(run.total_steps)}"
+    return f"{units.count(run.steps)}{total}"
+
+
+def _elapsed(run: Run, now: dt.datetime) -> str:
+    if run.view.snapshot is None:
+        return units.NOT_KNOWN
+    return units.duration(elapsed_s(run.view, run.view.snapshot, now))
+
+
+def _started(run: Run) -> str:
+    return f"{run.view.created_at.astimezone():%b %d %H:%M:%S}"
+
+
+def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """A row's meaning, and its values in full."""
+    values = [(name_of(place, run), row.values[place][0]) for place, run in enumerate(runs)]
+    return [(row.label, row.meaning), *values]
+
+
+# --- whom to compare with -----------------------------------------------------------------------
+
+
+def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
+    """The jobs that another can be compared with: those of its script first, newest first."""
+    own = [job for job in jobs if isinstance(job, JobView)]
+    mine = next((job for job in own if job.job == first), None)
+    others = [job for job in own if job.job != first]
+    others.sort(key=lambda job: job.created_at, reverse=True)
+    others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
+    return others
+
+
+def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
+    """A job that can be chosen, by column; arguments are told where its script is the same."""
+    snapshot = view.snapshot
+    same = mine is not None and mine.spec.target == view.spec.target
+    what = " ".join(view.spec.args) if same else view.command
+    step = None if snapshot is None else snapshot.step
+    return {
+        "letter": (letter, "strong"),
+        "job": (view.job, ""),
+        "state": words.job_state(view.state),
+        "step": (units.count(step), "" if step is not None else "dim"),
+        "started": (f"{view.created_at.astimezone():%b %d %H:%M}", "dim"),
+        "what": (what, "" if same else "dim"),
+    }

@@ -1,0 +1,94 @@
+"""What differs between jobs, and whom one can be compared with."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from ddptop.comparing.differences import Comparison
+from ddptop.tui.render.columns import Column
+from ddptop.tui.render.compare import Row, companion_row, explained, rows
+from ddptop.tui.render.compare_curves import name_of
+from ddptop.tui.widgets.table import Table
+from ddptop_runner.registry import JobView
+
+LABEL = Column("what", "", 18)
+COMPANIONS = (
+    Column("letter", "", 1),
+    Column("job", "job", 12, flex=True, most=24),
+    Column("state", "state", 11, drop=3),
+    Column("step", "step", 7, ">", drop=2),
+    Column("what", "arguments", 12, flex=True),
+    Column("started", "started", 12, drop=4),
+)
+
+
+class CompareTable(Table):
+    """One row a thing that is told of every job, one column a job."""
+
+    def __init__(self) -> None:
+        super().__init__("what differs", (LABEL,), empty="", id="differences")
+        self._comparison: Comparison | None = None
+        self._shown: list[Row] = []
+
+    def show(self, comparison: Comparison | None, now: dt.datetime) -> None:
+        """Take what was compared."""
+        self._comparison = comparison
+        self._shown = [] if comparison is None else rows(comparison, now)
+        runs = () if comparison is None else comparison.runs
+        self._columns = (
+            LABEL,
+            *(
+                Column(
+                    str(place), name_of(place, run), 12, flex=True, drop=place if place > 1 else 0
+                )
+                for place, run in enumerate(runs)
+            ),
+        )
+        self.set_rows(
+            [
+                (
+                    row.key,
+                    {
+                        "what": (f"{'≠' if row.differs else ' '} {row.label}", "dim"),
+                        **{str(place): value for place, value in enumerate(row.values)},
+                    },
+                )
+                for row in self._shown
+            ]
+        )
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the row under the cursor says, with its values in full."""
+        row = next((one for one in self._shown if one.key == self.cursor_key), None)
+        if row is None or self._comparison is None:
+            return []
+        return explained(row, self._comparison.runs)
+
+
+class CompanionTable(Table):
+    """The jobs that the first one can be compared with."""
+
+    def __init__(self) -> None:
+        super().__init__("compare with", COMPANIONS, id="companions")
+        self.empty = (
+            "no other job: launch it again with other arguments,\n"
+            "and both stand beside each other here"
+        )
+
+    def show(
+        self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
+    ) -> None:
+        """Take the jobs in order; `letters` are those on the chart, `all_` counts hidden ones."""
+        if all_ and not jobs:
+            self.empty = "no job has these words"
+        self.set_rows(
+            [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
+        )
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What choosing does."""
+        return [
+            ("compare with", "jobs of the same script first, the newest first"),
+            ("A B C D", "the letter of a job that is on the chart; space keeps one there"),
+        ]

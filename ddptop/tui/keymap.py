@@ -165,9 +165,7 @@ def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[st
         key = parse_key(text)
         if key is None:
             meant = near(text.lower(), {*_KNOWN, *_NAMES})
-            hint = (
-                f'did you mean "{meant}"?' if meant else 'write "s", "S", "ctrl+s", "f5", "enter"'
-            )
+            hint = f'did you mean "{meant}"?' if meant else 'such as "s", "S", "ctrl+s", "f5"'
             wrong.append(f'{where}: "{name}": "{text}" is no key; {hint}')
             return None
         if key in SAME_BYTE:

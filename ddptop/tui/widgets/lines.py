@@ -64,6 +64,7 @@ class LinesView(Widget):
         .line--chosen { color: $accent; }
         .line--match { text-style: bold reverse; }
         .line--cursor { background: $panel; }
+        &:nocolor .line--cursor { text-style: reverse; }
     }
     """
 

@@ -1,0 +1,188 @@
+"""The key map: what a person may ask for, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.actions import ALL, MOVING
+from ddptop.tui.actions.common import HELP, STOP
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.keymap import RESERVED, KeyMap, check_keys, every_action, parse_key, places
+from ddptop.tui.reach import reach_of
+from ddptop.tui.screens.confirm import ConfirmScreen
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.settings import parse
+from tests.tui import fake_gpus
+from tests.tui.driving import keys_shown, offered, settle, shown, until
+
+MakeApp = Callable[..., DdptopApp]
+
+SHARED: dict[str, str] = {
+    "enter": "what is under the cursor opens, whichever table has it",
+    "home": "of the chart on screens whose chart has the focus, else of the table",
+    "end": "of the chart on screens whose chart has the focus, else of the table",
+    "up": "of the chart's list on screens whose chart has the focus, else of the table",
+    "down": "of the chart's list on screens whose chart has the focus, else of the table",
+}
+"""Keys that a screen and the widget in focus both have, and why that is no clash."""
+
+SEVERAL: dict[str, str] = {}
+"""Actions with other keys on some screen, and why."""
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("s", "s"),
+        ("S", "S"),
+        ("?", "question_mark"),
+        (" ", "space"),
+        ("space", "space"),
+        ("+", "plus"),
+        ("ctrl+S", "ctrl+s"),
+        ("Ctrl+s", "ctrl+s"),
+        ("shift+s", "S"),
+        ("shift+left", "shift+left"),
+        ("F5", "f5"),
+        ("esc", "escape"),
+        ("PgUp", "pageup"),
+        ("alt+x", "alt+x"),
+        ("é", "é"),
+        ("strg+s", None),
+        ("entr", None),
+        ("shift+1", None),
+        ("\x1b", None),
+        ("ctrl+", None),
+        ("", None),
+    ],
+)
+def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
+    assert parse_key(written) == key
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"job.stopp": "s"}, '"job.stopp" is no action; did you mean "job.stop"?'),
+        ({"zzz": "s"}, '"zzz" is no action; ddptop keys lists them'),
+        ({"job.stop": "entr"}, '"job.stop": "entr" is no key; did you mean "enter"?'),
+        ({"job.stop": "§§§"}, '"job.stop": "§§§" is no key; such as "s", "S", "ctrl+s", "f5"'),
+        ({"job.stop": 3}, '"job.stop" = 3 is no key; write "s" or ["s", "ctrl+s"]'),
+        ({"job.stop": "ctrl+i"}, '"job.stop": a terminal sends "ctrl+i" as tab; choose another'),
+        (
+            {"job.stop": "ctrl+c"},
+            f'"job.stop": "ctrl+c" cannot be given away: {RESERVED["ctrl+c"]}',
+        ),
+        (
+            {"job.stop": "K"},
+            'K is both "job.stop" and "job.kill" on the screen of all jobs; give one of them '
+            "another key; the default stays",
+        ),
+        (
+            {"job.stop": "j"},
+            'j is both "job.stop" and "move.down" on the screen of all jobs; give one of them '
+            "another key; the default stays",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_named_and_left_out(given: dict[str, object], problem: str) -> None:
+    keys, wrong = check_keys(given, "config.toml")
+    assert wrong == [f"config.toml, [keys]: {problem}"]
+    assert keys == KeyMap()
+
+
+def test_two_actions_may_change_places() -> None:
+    keys, wrong = check_keys({"job.stop": "K", "job.kill": "s"}, "config.toml")
+    assert wrong == []
+    assert keys.chosen == {"job.stop": ("K",), "job.kill": ("s",)}
+
+
+def test_a_clash_of_two_choices_gives_both_up_and_keeps_the_rest() -> None:
+    given = {"job.stop": "y", "job.kill": "y", "job.findings": "Y"}
+    keys, wrong = check_keys(given, "config.toml")
+    assert len(wrong) == 1 and "the defaults stay" in wrong[0]
+    assert keys.chosen == {"job.findings": ("Y",)}
+
+
+def test_a_key_can_be_taken_away() -> None:
+    keys, wrong = check_keys({"job.stop": ""}, "config.toml")
+    assert wrong == []
+    assert keys.keys(STOP) == () and keys.text(STOP) == ""
+
+
+def test_no_default_clashes_with_another() -> None:
+    for place, actions in places():
+        by_key: defaultdict[str, set[str]] = defaultdict(set)
+        for action in actions:
+            for key in action.keys.split(","):
+                by_key[key].add(action.id)
+        clashes = {key: ids for key, ids in by_key.items() if len(ids) > 1 and key not in SHARED}
+        assert clashes == {}, place
+
+
+def test_ids_are_unique_on_a_screen() -> None:
+    for place, actions in places():
+        ids = [action.id for action in actions]
+        assert len(ids) == len(set(ids)), place
+
+
+def test_an_action_has_the_same_keys_everywhere() -> None:
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    for table in ALL.values():
+        for action in table:
+            keys[action.id].add(action.keys)
+    assert {name: found for name, found in keys.items() if len(found) > 1}.keys() == SEVERAL.keys()
+
+
+def test_every_default_key_could_be_written_in_the_settings() -> None:
+    for action in every_action().values():
+        for key in action.keys.split(","):
+            written = KeyMap().text(action).split("  ")
+            assert parse_key(key) == key or any(parse_key(one) == key for one in written), key
+
+
+def test_the_keys_that_move_are_those_of_vim_too() -> None:
+    keys = {key for action in MOVING for key in action.keys.split(",")}
+    assert {"j", "k", "g", "G", "ctrl+d", "ctrl+u", "up", "down", "home", "end"} <= keys
+
+
+async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    given = {"keys": {"job.stop": "X", "app.help": "f9", "move.down": "ctrl+n", "job.kill": ""}}
+    reach = reach_of(parse(given, "config.toml"))
+    assert reach.problems == ()
+    app = make_app("llama-ft", reach=reach)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "X Stop" in keys_shown(app) and "f9" in keys_shown(app).lower()
+        assert "Kill" not in keys_shown(app)
+        assert "Kill" in offered(app)
+        await pilot.press("s", "K", "question_mark")
+        await pilot.pause()
+        assert not isinstance(app.screen, (ConfirmScreen, HelpScreen))
+        rank = app.screen.query_one("#ranks").cursor_key  # type: ignore[attr-defined]
+        await pilot.press("ctrl+n")
+        assert app.screen.query_one("#ranks").cursor_key != rank  # type: ignore[attr-defined]
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("n", "f9")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert " X " in shown(app)
+
+
+async def test_a_wrong_key_map_does_not_keep_it_from_starting(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    reach = reach_of(parse({"keys": {"job.stopp": "s", "job.kill": 3}}, "config.toml"))
+    app = make_app(reach=reach)
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        (note,) = app._notifications
+        assert 'did you mean "job.stop"?' in note.message
+        assert "1 more: ddptop keys lists them" in note.message
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert KeyMap().text(HELP) in shown(app)

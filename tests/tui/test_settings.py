@@ -1,0 +1,148 @@
+"""What a person writes into config.toml, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddptop.tui.memory import Memory, recall, remember
+from ddptop.tui.reach import reach_of
+from ddptop.tui.settings import Interface, Settings, parse, read_settings
+
+FILE = "config.toml"
+ALL_OF_IT = """
+[runs]
+keep_days = 30
+
+[interface]
+theme = "nord"
+ascii = true
+refresh_s = 2
+mouse = false
+first = "devices"
+
+[keys]
+"job.stop" = "S"
+
+[themes.mine]
+primary = "#123456"
+"""
+
+
+def test_without_a_file_everything_is_as_it_is(tmp_path: Path) -> None:
+    assert read_settings(tmp_path / "none.toml") == Settings()
+
+
+def test_everything_that_can_be_set(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(ALL_OF_IT)
+    settings = read_settings(tmp_path / FILE)
+    assert settings.problems == ()
+    assert settings.interface == Interface("nord", True, 2.0, False, "devices")
+    assert settings.keys == {"job.stop": "S"}
+    assert settings.themes == {"mine": {"primary": "#123456"}}
+
+
+@pytest.mark.parametrize("text", ["[keys", "keys = \xff"])
+def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    settings = read_settings(tmp_path / FILE)
+    assert settings.interface == Interface()
+    (problem,) = settings.problems
+    assert str(tmp_path / FILE) in problem and "mend it or remove it" in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"them": "nord"}, 'config.toml, [interface]: "them" is no setting; did you mean "theme"?'),
+        (
+            {"refresh_s": 0.01},
+            "config.toml, [interface]: refresh_s = 0.01 cannot be used; "
+            "give seconds from 0.2 to 60",
+        ),
+        (
+            {"refresh_s": True},
+            "config.toml, [interface]: refresh_s = true cannot be used; "
+            "give seconds from 0.2 to 60",
+        ),
+        (
+            {"mouse": "no"},
+            'config.toml, [interface]: mouse = "no" cannot be used; give true or false',
+        ),
+        (
+            {"ascii": "yes"},
+            'config.toml, [interface]: ascii = "yes" cannot be used; give "auto", true or false',
+        ),
+        (
+            {"first": "gpu"},
+            'config.toml, [interface]: first = "gpu" cannot be used; give "jobs" or "devices"',
+        ),
+        (
+            {"theme": 3},
+            "config.toml, [interface]: theme = 3 cannot be used; "
+            "give the name of a theme in quotes",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_and_the_default_taken(
+    given: dict[str, object], problem: str
+) -> None:
+    settings = parse({"interface": given}, FILE)
+    assert settings.problems == (problem,)
+    assert settings.interface == Interface()
+
+
+def test_a_section_that_is_misspelt() -> None:
+    settings = parse({"key": {}, "runs": {}, "somebody-elses": {}, "keys": 3}, FILE)
+    assert settings.problems == (
+        'config.toml: there is no section [key]; did you mean "keys"?',
+        "config.toml: keys is no section; write [keys]",
+    )
+
+
+def test_all_that_is_wrong_is_gathered() -> None:
+    settings = parse(
+        {
+            "interface": {"theme": "nordd"},
+            "keys": {"job.stopp": "s"},
+            "themes": {"mine": {"primary": "blu", "bas": "nord"}, "bad": 3},
+        },
+        FILE,
+    )
+    assert reach_of(settings).problems == (
+        'config.toml, [keys]: "job.stopp" is no action; did you mean "job.stop"?',
+        'config.toml, [themes.mine]: "bas" is no colour of a theme; did you mean "base"?',
+        'config.toml, [themes.mine]: primary = "blu" is no colour; write it like "#6fa8dc"',
+        "config.toml, [themes.bad]: is no section; write [themes.bad] and its colours below",
+        'config.toml, [interface]: theme = "nordd" is not known; did you mean "nord"?',
+    )
+
+
+class TestMemory:
+    def test_it_is_kept(self, ddptop_home: Path) -> None:
+        assert recall() == Memory()
+        remember(Memory(greeted=True, theme="nord"))
+        assert recall() == Memory(greeted=True, theme="nord")
+        assert (ddptop_home / "interface.json").stat().st_mode & 0o077 == 0
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b'{"theme": 3}', b"\xff"])
+    def test_what_cannot_be_read_is_none(self, ddptop_home: Path, content: bytes) -> None:
+        (ddptop_home / "interface.json").write_bytes(content)
+        assert recall() == Memory()
+
+    def test_a_home_that_cannot_be_written_does_no_harm(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DDPTOP_HOME", "/proc/nowhere")
+        remember(Memory(greeted=True))
+        assert recall() == Memory()
+
+    def test_settings_that_changed_since_beat_the_choice_in_the_palette(self) -> None:
+        chosen = Memory(theme="dracula", asked="nord")
+        for asked, begins in (("nord", "dracula"), ("gruvbox", "gruvbox"), (None, "ddptop")):
+            settings = parse({"interface": {"theme": asked} if asked else {}}, FILE)
+            assert reach_of(settings, memory=chosen).theme == begins
+
+    def test_a_remembered_theme_that_is_gone_is_no_problem(self) -> None:
+        reach = reach_of(Settings(), memory=Memory(theme="was mine"))
+        assert reach.theme == "ddptop" and reach.problems == ()

@@ -1,0 +1,182 @@
+"""Colours: they can be read, they stay apart, and nothing is said by them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.memory import Memory
+from ddptop.tui.reach import Reach, reach_of
+from ddptop.tui.settings import Settings, parse
+from ddptop.tui.theme import COLOUR_BLIND, COLOUR_BLIND_LIGHT, CONTRAST, DARK, OWN, own_themes
+from tests.tui import colour_vision, fake_gpus, fake_home
+from tests.tui.driving import settle
+from textual.pilot import Pilot
+from textual.theme import Theme
+
+MakeApp = Callable[..., DdptopApp]
+
+TEXT = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
+"""Roles that letters are drawn in."""
+STATES = ("success", "primary", "warning", "error")
+"""Roles that tell states apart."""
+DIM = {theme.name: 0.68 for theme in OWN} | {CONTRAST.name: 0.88}
+
+
+def colour(theme: Theme, role: str) -> str:
+    return str(getattr(theme, role))
+
+
+@pytest.mark.parametrize("theme", OWN, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("ground", ["background", "surface", "panel"])
+def test_text_can_be_read(theme: Theme, ground: str) -> None:
+    behind = colour(theme, ground)
+    enough = 7.0 if theme is CONTRAST else 4.5
+    for role in TEXT:
+        assert colour_vision.contrast(colour(theme, role), behind) >= enough, role
+    dim = colour_vision.blended(colour(theme, "foreground"), behind, DIM[theme.name])
+    assert colour_vision.contrast(dim, behind) >= enough, "labels"
+
+
+@pytest.mark.parametrize("theme", [COLOUR_BLIND, COLOUR_BLIND_LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("deficiency", [None, *colour_vision.DEFICIENCIES])
+def test_states_stay_apart_for_colour_blind_eyes(theme: Theme, deficiency: str | None) -> None:
+    colours = [colour(theme, role) for role in STATES]
+    assert colour_vision.least_distance(colours, deficiency) >= 20
+
+
+def test_the_simulation_sees_what_is_known() -> None:
+    assert colour_vision.contrast("#000000", "#ffffff") == pytest.approx(21)
+    for grey in ("#000000", "#808080", "#ffffff"):  # greys stay as they are
+        for deficiency in colour_vision.DEFICIENCIES:
+            assert colour_vision.distance(grey, grey, deficiency) == 0
+    # ddptop's default pair, told apart by hue alone, is not for these eyes
+    colours = [DARK.success, DARK.error]
+    assert colour_vision.least_distance([str(c) for c in colours], "deuteranopia") < 15
+
+
+class TestOwn:
+    def test_colours_not_named_are_the_base_s(self) -> None:
+        given = {
+            "mine": {"base": "nord", "error": "#ff0000"},
+            "pale": {"dark": False},
+            "hers": {"base": "mine"},
+        }
+        (mine, pale, hers), wrong = own_themes(given, "config.toml")
+        assert wrong == []
+        assert mine.error == "#FF0000" and mine.primary == "#88C0D0"
+        assert not pale.dark and pale.background == "#fbfbf9"
+        assert hers.error == "#FF0000"
+
+    @pytest.mark.parametrize(
+        ("table", "problem"),
+        [
+            ({"base": "nordd"}, 'base = "nordd" is no theme; did you mean "nord"?'),
+            ({"dark": "yes"}, 'dark = "yes" cannot be used; give true or false'),
+            ({"eror": "red"}, '"eror" is no colour of a theme; did you mean "error"?'),
+            ({"error": 3}, 'error = 3 is no colour; write it like "#6fa8dc"'),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:
+        themes, wrong = own_themes({"mine": table}, "config.toml")
+        assert wrong == [f"config.toml, [themes.mine]: {problem}"]
+        assert [theme.name for theme in themes] == ["mine"]
+
+    async def test_it_is_used(self, frozen: Path, make_app: MakeApp) -> None:
+        given = {"interface": {"theme": "mine"}, "themes": {"mine": {"error": "#cc3344"}}}
+        app = make_app(reach=reach_of(parse(given, "config.toml")))
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            assert app.theme == "mine" and app.theme_variables["error"].lower() == "#cb3344"
+
+
+async def test_a_theme_chosen_in_the_palette_is_there_at_the_next_start(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    kept: list[Memory] = []
+    app = make_app(reach=reach_of(Settings(), remember=kept.append))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        await pilot.press("ctrl+p", *"theme nord")
+        await settle_palette(pilot)
+        assert app.theme == "nord"
+    assert kept[-1] == Memory(greeted=True, theme="nord", asked=None)
+    assert reach_of(Settings(), memory=kept[-1]).theme == "nord"
+
+
+async def settle_palette(pilot: Pilot[None]) -> None:
+    """Choose the first command that was found."""
+    from tests.tui.driving import until
+    from textual.command import CommandPalette
+    from textual.widgets import OptionList
+
+    palette = pilot.app.screen
+    assert isinstance(palette, CommandPalette)
+    options = palette.query_one(OptionList)
+    await until(pilot, lambda: options.option_count and "nord" in str(options.options[0].prompt))
+    await until(pilot, lambda: options.highlighted == 0)
+    await pilot.press("enter")
+    await until(pilot, lambda: pilot.app.screen is not palette)
+    await pilot.pause()
+
+
+async def test_a_theme_of_the_settings_is_not_written_down(frozen: Path, make_app: MakeApp) -> None:
+    kept: list[Memory] = []
+    given = {"interface": {"theme": "nord"}}
+    app = make_app(reach=reach_of(parse(given, "config.toml"), remember=kept.append))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+    assert [memory.theme for memory in kept] == [None]
+
+
+async def test_labels_are_brighter_where_contrast_is_wanted(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    app = make_app(reach=Reach(theme=CONTRAST.name))
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        view = app.screen.query("KeyBar").first()
+        alpha = view.get_component_styles("line--dim").color.a
+        assert alpha == pytest.approx(DIM[CONTRAST.name])
+        app.theme = DARK.name
+        await pilot.pause()
+        alpha = view.get_component_styles("line--dim").color.a
+        assert alpha == pytest.approx(DIM[DARK.name])
+
+
+class TestNoColour:
+    async def test_nothing_is_coloured_and_the_cursor_is_seen(
+        self, eight_gpus: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        fake_home.failed_job(eight_gpus)
+        fake_gpus.eight_gpu_ranks(eight_gpus)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            strips = app.screen._compositor.render_strips()
+            styles = [part.style for strip in strips for part in strip if part.style is not None]
+            assert not [s for s in styles if s.color is not None and not s.color.is_default]
+            assert not [s for s in styles if s.bgcolor is not None and not s.bgcolor.is_default]
+            (cursor,) = (
+                strip
+                for strip in strips
+                if any(part.style and part.style.reverse for part in strip)
+            )
+            assert "vit-base" in cursor.text or "llama-ft" in cursor.text
+
+    async def test_states_are_words(self, eight_gpus: Path, make_app: MakeApp) -> None:
+        for make in (fake_gpus.eight_gpu_ranks, fake_home.failed_job, fake_home.finished_job):
+            make(eight_gpus)
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            text = [strip.text for strip in app.screen._compositor.render_strips()]
+            for job, state in (
+                ("llama-ft", "running"),
+                ("vit-base", "failed"),
+                ("resnet-a", "finished"),
+            ):
+                assert any(job in line and state in line for line in text)

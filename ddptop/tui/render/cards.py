@@ -261,7 +261,7 @@ def _wait(rank: RankSample, cells: int) -> Line:
     text = "" if share is None else f"{min(999, 100 * share):.0f} %"
     aside = (text, "warn" if share is not None and share >= WAITS else "dim")
     graphic = _bar(share, cells, "warn" if share is not None and share >= WAITS else "busy")
-    return _row("data", units.step_time(rank.data_wait_s), aside, graphic)
+    return _row("wait", units.step_time(rank.data_wait_s), aside, graphic)
 
 
 WAITS = 0.3

@@ -14,6 +14,7 @@ from ddptop.tui.render.text import (
     fit,
     line,
     spread,
+    width,
     wrap,
 )
 from ddptop.tui.snapshot import Machine
@@ -102,9 +103,9 @@ def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
 
 
 def cause_lines(
-    state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int
+    state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int, now: str = ""
 ) -> list[Line]:
-    """Why the job ended, and the last words of the rank that failed first."""
+    """Why the job ended, the last words of the rank that failed first, and what to do `now`."""
     who = f"rank {cause.rank} failed first" if cause.rank is not None else cause.kind
     how = f" ({cause.signal})" if cause.signal else ""
     if not how and cause.exit_code is not None:
@@ -113,14 +114,13 @@ def cause_lines(
     lines = [head]
     summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
     lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
-    room = rows - len(lines) - (1 if cause.evidence else 0)
+    room = rows - len(lines) - (1 if cause.evidence or now else 0)
     tail = [text for text in last_lines if _CARETS.sub("", text)][-room:] if room > 1 else []
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
-    if cause.evidence and len(lines) < rows:
-        room = max(8, cells - 20)
-        lines.append(
-            line(("evidence ", "dim"), (clip(cause.evidence, room), "dim"), ("   press i", "dim"))
-        )
+    if (cause.evidence or now) and len(lines) < rows:
+        keys = line(("i", "busy"), (" evidence", "dim")) if cause.evidence else ()
+        said = clip(now or cause.evidence or "", cells - 10 - width(keys))
+        lines.append(line(("now  " if now else "kept  ", "title"), said, "   ", *keys))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
 
 

@@ -1,6 +1,8 @@
-"""One job: is it well, how far, how fast, and which rank differs."""
+"""One job: is it alive, how far is it, is it learning, and which rank is the odd one."""
 
 from __future__ import annotations
+
+import datetime as dt
 
 from textual import on
 from textual.app import ComposeResult
@@ -8,26 +10,26 @@ from textual.containers import Horizontal
 from textual.reactive import var
 
 from ddptop.tui.actions import JOB, bindings
-from ddptop.tui.messages import LogRead, WishChanged
+from ddptop.tui.messages import LogRead, RankPicked, WishChanged
 from ddptop.tui.render.devices import rank_holder
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import about
 from ddptop.tui.render.launched import launcher_name
+from ddptop.tui.render.learning import whose_loss
 from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
-from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.events_table import EventsTable
 from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import PAGES, Pages
-from ddptop.tui.widgets.rank_table import RankTable
-from ddptop.tui.widgets.table import Table
+from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, Cause
@@ -36,12 +38,18 @@ SET_BACK = ("restarting", "starting")
 SETBACK_S = 300.0
 """Why the attempt before failed is shown for so long into the next one; then its event tells."""
 
-TOP_SHARE = 0.42
+TOP_SHARE = {"cards": 0.45, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""
 
+LEAST_CHART = 6
+"""Rows; a chart of fewer is not shown beside a map that needs them."""
 
-class JobScreen(ChartKeys, JobCommands):
-    """Header, ranks, devices, losses, events and the log of the chosen rank."""
+MAP_ALONE = 32
+"""On a screen of fewer rows a map takes the chart's room as well."""
+
+
+class JobScreen(JobCommands):
+    """Header, ranks as cards, table or map, losses, events and the log of the chosen rank."""
 
     BINDINGS = bindings(JOB)
 
@@ -61,30 +69,30 @@ class JobScreen(ChartKeys, JobCommands):
         """
         super().__init__(readonly=readonly)
         self.job = job
-        """The job's name."""
         self.foreign = foreign
-        """Whether ddptop did not start it: it is then looked at from outside."""
-        self._is_first = is_first
+        self.is_first = is_first
         self._failed_rank_shown = False
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
+        self._cause = CausePanel()
         self._header = JobHeader()
         self._alerts = AlertsPanel()
-        self._cause = CausePanel()
+        self._setback = CausePanel()
         self._pages = Pages()
         self._devices = DevicePanel(id="devices")
         self._device = DeviceDetails()
         self._chart = LossChart()
         self._events = EventsTable()
         self._keys = KeyBar(JOB)
-        self.ranks = RankTable()
-        """The table of ranks."""
+        self.ranks = RankPanel()
+        """The ranks."""
         self.log_view = LogView()
         """The chosen rank's log."""
 
     def compose(self) -> ComposeResult:
-        """All panels; which are visible is the stylesheet's matter."""
-        yield from (self._title, self._header, self._alerts, self._cause, self._pages)
+        """All panels; which are visible is the stylesheet's matter. A failure's cause is first."""
+        yield from (self._title, self._cause, self._header, self._alerts, self._setback)
+        yield self._pages
         with Horizontal(id="top"):
             yield from (self.ranks, self._devices)
         yield from (self._device, self._chart)
@@ -95,7 +103,7 @@ class JobScreen(ChartKeys, JobCommands):
     def on_mount(self) -> None:
         """The ranks have the keys."""
         self.add_class("-page-main")
-        self.ranks.focus()
+        self.ranks.focus_ranks()
 
     @property
     def detail(self) -> JobDetail | None:
@@ -137,16 +145,13 @@ class JobScreen(ChartKeys, JobCommands):
             return
         view, state = detail.view, detail.view.snapshot
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")
-        self._header.show(view, now)
+        self._header.show(view, now, detail.recent.trend)
         alerts = alerts_of(view)
         if detail.trouble:
             alerts.append(Alert(id="files", severity="warning", message=detail.trouble, since=now))
         height = self.size.height
         self._alerts.show(alerts, now, 5 if height >= 32 else 4 if height >= 24 else 2)
         cause = self._show_cause(detail)
-        if cause is not None and cause.rank is not None and not self._failed_rank_shown:
-            self._failed_rank_shown = True
-            self.call_after_refresh(self.ranks.move_to, str(cause.rank))
         self._pages.show(self.page)
         self._keys.show(
             view.is_live,
@@ -155,8 +160,10 @@ class JobScreen(ChartKeys, JobCommands):
             cost=self.cost(snapshot) if self.foreign else ("", ""),
         )
         self._show_devices(detail, snapshot)
-        self.ranks.show(detail, now)
-        self._fit_top()
+        self._show_ranks(detail, now)
+        if cause is not None and cause.rank is not None and not self._failed_rank_shown:
+            self._failed_rank_shown = True
+            self.call_after_refresh(self.ranks.move_to, cause.rank)
         self._show_chart(detail)
         self._events.show(detail.events)
         attempt = state.attempt if state is not None else None
@@ -167,25 +174,26 @@ class JobScreen(ChartKeys, JobCommands):
     def _show_cause(self, detail: JobDetail) -> Cause | None:
         """Why the job ended, which is returned, or why its attempt before failed."""
         view, state = detail.view, detail.view.snapshot
-        rows = max(3, min(10, self.size.height // 4))
-        if state is None or not view.is_live:
-            cause = None if state is None else state.cause
-            self._cause.show(view.state, cause, detail.cause_tail, rows)
-            return cause
-        attempt, setback = state.attempt, state.cause
-        if setback is None and state.attempt is not None:
-            attempt, setback = state.attempt - 1, state.previous_cause
-        started = state.attempt_started_at
-        if setback is not None and (
-            view.state in SET_BACK
-            or started is None
-            or (view.read_at - started).total_seconds() < SETBACK_S
-        ):
-            rows = min(rows, 4) if view.state in SET_BACK else 2
-            self._cause.show_setback(attempt, setback, rows)
+        rows = max(4, min(11, self.size.height // 4))
+        setback = None
+        if state is not None and view.is_live:
+            attempt, setback = state.attempt, state.cause
+            if setback is None and state.attempt is not None:
+                attempt, setback = state.attempt - 1, state.previous_cause
+            started = state.attempt_started_at
+            late = view.state not in SET_BACK and started is not None
+            if late and started and (view.read_at - started).total_seconds() >= SETBACK_S:
+                setback = None
+        if setback is None:
+            self._setback.hide()
         else:
-            self._cause.show(view.state, None, (), rows)
-        return None
+            rows = min(rows, 4) if view.state in SET_BACK else 2
+            self._setback.show_setback(attempt, setback, rows)
+        if state is None or state.cause is None or view.is_live:
+            self._cause.hide()
+            return None
+        self._cause.show(view.state, state.cause, detail.cause_tail, rows, what_now(detail))
+        return state.cause
 
     def _show_devices(self, detail: JobDetail, snapshot: Snapshot) -> None:
         state = detail.view.snapshot
@@ -208,35 +216,48 @@ class JobScreen(ChartKeys, JobCommands):
         if self.page == "devices" and self.snapshot is not None:
             self._device.show(self._devices.chosen, self.snapshot.owners)
 
-    def _fit_top(self) -> None:
+    def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Ranks and devices get the rows they need, up to a share of the screen."""
-        wanted: int
+        narrow = self.has_class("-narrow") or self.has_class("-short")
+        width, height = self.size
+        fixed = (self._header, self._alerts, self._cause, self._setback)
+        rest = height - 2 - narrow - sum(_rows_of(widget) for widget in fixed)
+        shape = self.ranks.usual(detail)
+        most = max(5, min(rest - LEAST_CHART, int(height * TOP_SHARE[shape])))
+        if shape == "heat" and height < MAP_ALONE:
+            most = max(5, rest)
+        alone = narrow or self.ranks.replaces_devices(detail)
+        cells = width if alone else 13 * width // 25
+        wanted = self.ranks.show(detail, now, detail.recent, cells, most)
+        self.set_class(self.ranks.replaces_devices(detail), "-alone")
+        if not narrow and not self.ranks.replaces_devices(detail):
+            wanted = min(most, max(wanted, self._devices.rows_wanted()))
+        self.set_class(rest - wanted < LEAST_CHART and shape == "heat", "-no-chart")
         if self.page == "devices":
-            wanted = min(self._devices.rows_wanted(), max(6, self.size.height // 2))
-        else:
-            rows = self.ranks.rows_wanted()
-            if not self.has_class("-narrow") and not self.has_class("-short"):
-                rows = max(rows, self._devices.rows_wanted())
-            wanted = min(rows, max(5, int(self.size.height * TOP_SHARE)))
-        top = self.query_one("#top")
+            wanted = min(self._devices.rows_wanted(), max(6, height // 2))
         if self._top_height != wanted:
             self._top_height = wanted
-            top.styles.height = wanted
+            self.query_one("#top").styles.height = wanted
 
     def _show_chart(self, detail: JobDetail) -> None:
-        self._chart.show(detail.chart, rank=self.ranks.rank or 0)
+        whose = whose_loss(detail.view.snapshot)
+        self._chart.show(detail.chart, None, whose, rank=self.ranks.rank or 0)
 
     # --- what a person does --------------------------------------------------------------------
 
-    @on(Table.Moved, "#ranks")
+    @on(RankPanel.Moved)
     def _rank_chosen(self) -> None:
         if (detail := self.detail) is not None:
             self._show_chart(detail)
         self.post_message(WishChanged())
 
-    @on(Table.Chosen, "#ranks")
-    def _rank_entered(self) -> None:
-        self.page = "log"
+    @on(RankPanel.Chosen)
+    def action_open_rank(self) -> None:
+        """The chosen rank alone; of a command's launcher its log."""
+        if self.ranks.rank is None:
+            self.action_logs()
+        else:
+            self.post_message(RankPicked(self.job, self.ranks.rank, self.foreign))
 
     @on(Pages.Picked)
     def _page_picked(self, message: Pages.Picked) -> None:
@@ -252,17 +273,21 @@ class JobScreen(ChartKeys, JobCommands):
         for name, _, _ in PAGES:
             self.set_class(name == page, f"-page-{name}")
         self._pages.show(page)
-        self._fit_top()
+        if (detail := self.detail) is not None and self.snapshot is not None:
+            self._show_ranks(detail, self.snapshot.taken_at)
         self._show_device()
-        target = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
-        target.get(page, self.ranks).focus()
+        targets = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
+        if (target := targets.get(page)) is not None:
+            target.focus()
+        else:
+            self.ranks.focus_ranks()
 
     def action_page(self, page: str) -> None:
         """Show a page alone, or all again."""
         self.page = "main" if self.page == page else page
 
     def action_back(self) -> None:
-        """To the whole job, then to where one came from."""
+        """Take the chart's cursor away, then to the whole job, then to where one came from."""
         if self.chart_escape():
             return
         if self.page != "main":
@@ -274,11 +299,57 @@ class JobScreen(ChartKeys, JobCommands):
         """Back, or out where ddptop was opened on this job."""
         if self.page != "main":
             self.page = "main"
-        elif self._is_first:
+        elif self.is_first:
             self.app.exit()
         else:
             self.dismiss()
 
     def action_rank(self, step: int) -> None:
         """The next or previous rank, whatever has the focus."""
-        self.ranks.action_move(step)
+        self.ranks.step(step)
+
+    def action_shape(self) -> None:
+        """Cards, table, map."""
+        wanted = self.ranks.next_shape()
+        if (detail := self.detail) is not None and self.snapshot is not None:
+            self._show_ranks(detail, self.snapshot.taken_at)
+        if self.ranks.shape != wanted:
+            self.notify(f"{wanted} for so many ranks do not fit here: this is the table")
+
+    def action_figure(self) -> None:
+        """What the cells of the map show."""
+        if self.ranks.shape == "heat":
+            self.ranks.heat.next_figure()
+        else:
+            self.notify("this is for the map of ranks: T shows it")
+
+    def action_sort(self) -> None:
+        """Ranks by number, or the worst first."""
+        if self.ranks.shape == "table":
+            self.ranks.table.next_order()
+        else:
+            self.notify("this is for the table of ranks: T shows it")
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is under the cursor, and what the job's state means."""
+        return [*super().explain(), *self._header.explain()]
+
+
+def _rows_of(widget: LinesView) -> int:
+    """The rows that a widget of its own height takes now."""
+    height = widget.styles.height
+    return 0 if not widget.display or height is None else int(height.value)
+
+
+def what_now(detail: JobDetail) -> str:
+    """What a person can do about a job that failed: the story's last words."""
+    from ddptop.tui.attempts import Attempt  # only a failed job needs it
+    from ddptop.tui.render import story
+
+    view, state = detail.view, detail.view.snapshot
+    if state is None or isinstance(view, ForeignView):
+        return ""
+    last = Attempt(
+        state.attempt or 0, state.attempt_started_at, view.ended_at, "failed", state.cause
+    )
+    return story.what_now(last, view.state, is_last=True)

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from ddptop.tui import operations
-from ddptop.tui.messages import EvidenceWanted, LaunchWanted, OperationWanted, StacksWanted
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.messages import (
+    CompareWanted,
+    DevicesWanted,
+    EvidenceWanted,
+    LaunchWanted,
+    LogsWanted,
+    OperationWanted,
+    ReplayWanted,
+    StacksWanted,
+    StoryWanted,
+)
+from ddptop.tui.render.rank_figures import device_uuid
 from ddptop.tui.snapshot import JobDetail
+from ddptop.tui.widgets.chart_keys import ChartKeys
+
+NO_HISTORY = "ddptop did not start {}: no {} is kept of it"
 
 
-class JobCommands(MonitorScreen):
+class JobCommands(ChartKeys):
     """The commands; the app asks, refuses and carries out."""
+
+    job: str
+    """The job's name."""
+    foreign: bool
+    """Whether ddptop did not start it: it is then looked at from outside."""
+
+    @property
+    def chosen_rank(self) -> int | None:
+        """The rank that pages are opened for."""
+        raise NotImplementedError
 
     @property
     def detail(self) -> JobDetail | None:
@@ -54,6 +77,39 @@ class JobCommands(MonitorScreen):
         """Everything that is wrong, in full."""
         if (detail := self.detail) is not None and self.snapshot is not None:
             self.show_findings(detail.view, self.snapshot)
+
+    def action_logs(self) -> None:
+        """What the chosen rank printed."""
+        self.post_message(LogsWanted(self.job, self.chosen_rank, self.foreign))
+
+    def action_devices(self) -> None:
+        """All devices; first that of the chosen rank."""
+        snapshot = None if self.detail is None else self.detail.view.snapshot
+        self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
+
+    def action_story(self) -> None:
+        """What became of each attempt."""
+        if self._has_history("story"):
+            self.post_message(StoryWanted(self.job))
+
+    def action_replay(self) -> None:
+        """The job as it was."""
+        if self._has_history("history"):
+            self.post_message(ReplayWanted(self.job))
+
+    def action_compare(self) -> None:
+        """Its loss beside another job's."""
+        if self._has_history("history"):
+            self.post_message(CompareWanted((self.job,)))
+
+    def _has_history(self, what: str) -> bool:
+        if self.foreign:
+            self.notify(NO_HISTORY.format(self.job, what), severity="warning", markup=False)
+        return not self.foreign
+
+    def action_jobs(self) -> None:
+        """To all jobs."""
+        self.dismiss()
 
     def action_launch(self) -> None:
         """Open the form."""

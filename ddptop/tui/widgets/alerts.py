@@ -45,12 +45,13 @@ class CausePanel(LinesView):
         super().__init__()
         self._panel: Callable[[int, int], list[Line]] | None = None
 
-    def show(self, state: str, cause: Cause | None, tail: Sequence[str], rows: int) -> None:
-        """Show why a job ended in at most `rows` rows; None hides the panel."""
-        if cause is None:
-            self._draw(None, rows)
-            return
-        self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most), rows)
+    def hide(self) -> None:
+        """Take no room."""
+        self._draw(None, 0)
+
+    def show(self, state: str, cause: Cause, tail: Sequence[str], rows: int, now: str = "") -> None:
+        """Show why a job ended, and what to do now, in at most `rows` rows."""
+        self._draw(lambda cells, most: cause_lines(state, cause, tail, cells, most, now), rows)
 
     def show_setback(self, attempt: int | None, cause: Cause, rows: int) -> None:
         """Show why an attempt of a job that goes on failed, in at most `rows` rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import events
 from textual.message import Message
 
@@ -9,10 +11,10 @@ from ddptop.tui.render.text import Line, width
 from ddptop.tui.widgets.lines import LinesView
 
 PAGES = (
-    ("main", "", "ranks and loss"),
-    ("devices", "v", "devices"),
-    ("events", "e", "events"),
-    ("log", "l", "log"),
+    ("main", "1", "ranks and loss"),
+    ("devices", "2", "devices"),
+    ("events", "3", "events"),
+    ("log", "4", "log"),
 )
 """Name, key and words of each page."""
 
@@ -31,8 +33,9 @@ class Pages(LinesView):
             super().__init__()
             self.page = page
 
-    def __init__(self) -> None:
+    def __init__(self, pages: Sequence[tuple[str, str, str]] = PAGES) -> None:
         super().__init__(id="pages")
+        self._names = pages
         self._page = "main"
 
     def show(self, page: str) -> None:
@@ -42,11 +45,9 @@ class Pages(LinesView):
 
     def _labels(self) -> list[tuple[str, Line]]:
         labels: list[tuple[str, Line]] = []
-        for name, key, text in PAGES:
+        for name, key, text in self._names:
             current = name == self._page
-            head: Line = (("▸" if current else " ", "busy"),)
-            if key:
-                head = (*head, (f"{key} ", "busy"))
+            head: Line = (("▸" if current else " ", "busy"), (f"{key} ", "busy"))
             labels.append((name, (*head, (text, "strong" if current else "dim"), ("  ", ""))))
         return labels
 

@@ -108,14 +108,15 @@ class RankPanel(Vertical):
         """The chosen rank; None while there is none, and while the launcher's row is chosen."""
         return self.shown.rank
 
-    @property
-    def replaces_devices(self) -> bool:
-        """Whether what is shown tells of the devices as well."""
-        if self.shape == "table" or self._detail is None:
-            return self.shape != "table"
-        snapshot = self._detail.view.snapshot
-        gpus = [] if snapshot is None else [g for g in snapshot.gpus if g.parent_uuid is None]
-        return len(gpus) <= len(self._ranks)
+    def replaces_devices(self, detail: JobDetail) -> bool:
+        """Whether what is shown, or would be, tells of the devices as well."""
+        snapshot = detail.view.snapshot
+        if snapshot is None or self.usual(detail) == "table":
+            return False
+        if detail is self._detail and self.shape == "table":
+            return False
+        devices = [gpu for gpu in snapshot.gpus if gpu.parent_uuid is None]
+        return len(devices) <= len(snapshot.ranks)
 
     def show(
         self, detail: JobDetail, now: dt.datetime, recent: Recent, cells: int, most: int
@@ -205,14 +206,15 @@ class RankPanel(Vertical):
         for name, widget in (("cards", self.cards), ("table", self.table), ("heat", self.heat)):
             widget.display = name == self.shape
 
-    def next_shape(self) -> None:
+    def usual(self, detail: JobDetail) -> Shape:
+        """What was asked for, or what suits the number of ranks."""
+        snapshot = detail.view.snapshot
+        return self._wanted or usual_shape(0 if snapshot is None else len(snapshot.ranks))
+
+    def next_shape(self) -> Shape:
         """Cards, table, map; what was asked for stays, as long as it fits."""
         self._wanted = SHAPES[(SHAPES.index(self.shape) + 1) % len(SHAPES)]
-
-    @property
-    def is_as_wanted(self) -> bool:
-        """Whether what a person asked for is shown."""
-        return self._wanted in (None, self.shape)
+        return self._wanted
 
     def focus_ranks(self) -> None:
         """Give the keys to what is shown."""

@@ -14,17 +14,26 @@ LINE_BYTES = 4000
 """Of a longer line its two ends are kept."""
 
 
-def log_end(path: Path, kept_bytes: int = KEPT_BYTES) -> str:
+def log_end(
+    path: Path,
+    kept_bytes: int = KEPT_BYTES,
+    before: int | None = None,
+    read_bytes: int = READ_BYTES,
+) -> str:
     """The last lines of a log, cleaned; empty when there is none.
 
     Args:
         path: the log, whose head may have been archived.
         kept_bytes: about this much text, after long lines were shortened.
+        before: the byte at which the log is taken to end, None for its end.
+        read_bytes: no more than this is read for it.
     """
     try:
         with LogFile(path) as log:
-            log.seek(max(log.first, log.end - READ_BYTES))
-            chunks, left = [], READ_BYTES
+            end = log.end if before is None else min(before, log.end)
+            start = min(end, max(log.first, end - read_bytes))
+            log.seek(start)
+            chunks, left = [], end - start
             while left > 0 and (chunk := log.read(left)):
                 chunks.append(chunk)
                 left -= len(chunk)

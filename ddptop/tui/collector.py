@@ -23,7 +23,8 @@ from textual.message import Message
 from ddptop.tui.device_history import DeviceHistorySource
 from ddptop.tui.late_sources import LateSources
 from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
-from ddptop.tui.render.rows import sorted_jobs
+from ddptop.tui.render.job_rows import sorted_jobs
+from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.snapshot import Devices, JobDetail, Machine, Snapshot, Wish
 from ddptop.tui.sources import (
@@ -33,6 +34,7 @@ from ddptop.tui.sources import (
     LogSource,
     read_machine,
 )
+from ddptop.tui.trend_source import TrendSource
 from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
@@ -83,6 +85,7 @@ class Collector:
         self._spent: deque[tuple[float, float]] = deque(maxlen=COST_LOOKS)
         self.devices = DeviceSource()
         self._device_history = DeviceHistorySource()
+        self._trends = TrendSource()
         self._cause: tuple[Path, tuple[str, ...]] | None = None
         self._asked = threading.Event()
         self._stopping = False
@@ -204,8 +207,9 @@ class Collector:
         view = by_name.get(wish.job or "")
         self._device_history.take(devices.gpus, now_s)
         if wish.device_history_s is not None:
-            history = self._device_history.read(own, wish.device_history_s, now_s)
-            more["device_history"] = history
+            more["device_history"] = self._device_history.read(own, wish, now_s)
+        if wish.trends:
+            more["trends"] = self._trends.read(own, now_s)
         if wish.compare:
             chosen = [by_name[name] for name in wish.compare if name in by_name]
             more["compared"] = self._late.compared.read(chosen, now_s)
@@ -235,13 +239,16 @@ class Collector:
         snapshot, trouble = view.snapshot, None
         chart = ChartData()
         events: tuple[Event, ...] = ()
+        recent = Recent()
         if isinstance(view, ForeignView):
+            recent = self._late.foreign.recent(view, now.timestamp())
             chart = self._late.foreign.chart(view, wish, now.timestamp())
             events = self._late.foreign.events(view)
         elif isinstance(view, JobView):
             try:
                 chart = self._history.chart(view, wish, now.timestamp())
                 events = self._history.events(view)
+                recent = self._late.recent.read(view, now.timestamp())
             except DdptopError as error:
                 trouble = str(error)
         return JobDetail(
@@ -250,6 +257,7 @@ class Collector:
             events=events,
             deviations={} if snapshot is None else deviations(snapshot.ranks, snapshot.gpus),
             cause_tail=self._cause_tail(view) if isinstance(view, JobView) else (),
+            recent=recent,
             trouble=trouble,
         )
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, GpuSample
@@ -60,6 +62,8 @@ class JobDetail:
     """By rank: how far it is from the median of its job."""
     cause_tail: tuple[str, ...] = ()
     """Last log lines of the rank that failed first."""
+    recent: Recent = field(default_factory=Recent)
+    """Its last minutes."""
     trouble: str | None = None
     """What could not be read, in words."""
 
@@ -94,6 +98,10 @@ class Wish:
     """The rank of `job` whose history is shown; None: none is."""
     device_history_s: float | None = None
     """How far back the devices' histories go that are shown; None: none are."""
+    device: str | None = None
+    """UUID of the one whose figures are shown over that time; of the others, how busy they were."""
+    trends: bool = False
+    """Whether it is told which way each job's loss goes."""
     story: bool = False
     """Whether every attempt of `job` is told."""
     story_attempt: int | None = None
@@ -115,7 +123,7 @@ class Snapshot:
     """What was asked for: what it leaves out is not known here."""
     machine: Machine
     jobs: tuple[AnyJob, ...] = ()
-    """Live ones first, and of these what needs attention; ddptop's own and foreign ones."""
+    """Live ones first, and of each the newest; ddptop's own and foreign ones."""
     unreadable: tuple[Unreadable, ...] = ()
     """Processes that may be training, and that may not be looked into."""
     cpu_percent: float | None = None
@@ -128,6 +136,8 @@ class Snapshot:
     rank: RankHistory | None = None
     """Of the rank asked for."""
     device_history: DeviceHistory | None = None
+    trends: Mapping[str, LossTrend] = field(default_factory=dict)
+    """By job: which way its loss goes."""
     story: Story | None = None
     """Of the job asked for."""
     compared: Compared | None = None

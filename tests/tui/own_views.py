@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from ddptop.tui.render.attention import attention
+from ddptop.tui.render.columns import Row
+from ddptop.tui.render.job_rows import Listed, job_row
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.model import RankSample
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob, JobView
 
 
 def view_of(snapshot: object = None, **more: object) -> JobView:
@@ -23,3 +26,8 @@ def view_of(snapshot: object = None, **more: object) -> JobView:
 def rank(number: int = 0, **more: object) -> RankSample:
     """A rank at one look."""
     return RankSample(rank=number, local_rank=number, host=HOST, **more)
+
+
+def row_of(view: AnyJob) -> Row:
+    """Its row of the overview."""
+    return job_row(Listed(view, attention(view, NOW)), NOW)

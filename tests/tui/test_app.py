@@ -53,7 +53,7 @@ class TestOverview:
         async with app.run_test() as pilot:
             await look(pilot)
             assert "no jobs yet" in shown(app)
-            assert "ddptop launch --gpus all train.py" in shown(app)
+            assert "ddptop launch --gpus 0-3 train.py" in shown(app)
             assert "libnvidia-ml.so.1 was not found" in shown(app)
 
     async def test_the_cursor_stays_on_its_job(self, frozen: Path, make_app: MakeApp) -> None:

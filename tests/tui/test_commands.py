@@ -11,14 +11,15 @@ from ddptop.tui import operations
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.render import launched, rows
 from ddptop.tui.render.columns import fit_columns, row_line
+from ddptop.tui.render.job_rows import MIDDLE
 from ddptop.tui.render.text import plain
 from ddptop.tui.screens.job import JobScreen
-from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
 from tests.tui import fake_commands, fake_home
 from tests.tui.driving import look, settle
 from tests.tui.fake_commands import launcher_of, rank_of
 from tests.tui.fake_home import NOW, ago, change
+from tests.tui.own_views import row_of
 from textual.pilot import Pilot
 
 from ddptop_runner.model import Cause, LauncherSample, RankSample
@@ -155,15 +156,15 @@ class TestWords:
         assert operations.stop(own).effect.startswith("SIGTERM to all 2 ranks, so that a script")
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
-        (width,) = [column.width for column in JOB_COLUMNS if column.key == "by"]
-        row = rows.job_row(read_job(fake_commands.mpirun(frozen)), NOW)
+        (width,) = [column.width for column in MIDDLE if column.key == "by"]
+        row = row_of(read_job(fake_commands.mpirun(frozen)))
         assert row["by"] == ("↳ mpirun", "dim")
         assert len("↳ accelerate") <= width
         script = fake_home.spec_of("sh", 0, 9, kind="command", target="./run.sh")
         assert launched.launcher_name(read_job(fake_home.make_folder(frozen, script))) == "run.sh"
-        unknown = rows.job_row(read_job(fake_commands.waiting(frozen)), NOW)
+        unknown = row_of(read_job(fake_commands.waiting(frozen)))
         assert (unknown["ranks"][0], unknown["step"][0]) == ("n/a", "n/a")
-        own = rows.job_row(read_job(fake_home.two_cpu_ranks(frozen)), NOW)
+        own = row_of(read_job(fake_home.two_cpu_ranks(frozen)))
         assert own["by"] == ("ddptop", "dim")
 
 

@@ -40,7 +40,7 @@ class TestOverview:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             text = shown(app)
-            rows = [text.index(f" {job} ") for job in ("finetune.py:5100", "mlp-cpu")]
+            rows = [text.index(f"{job} ") for job in ("finetune.py:5100", "mlp-cpu")]
             assert rows == sorted(rows), "what needs attention comes first"
             assert "alice: mp.spawn" in text
             assert "torchrun" in text
@@ -90,23 +90,6 @@ class TestOverview:
             await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
             await settle(pilot)
             assert FakeWorld.followed[-1] is None
-
-    async def test_devices_alone_hide_jobs_and_losses(
-        self, held_gpus: Path, make_app: MakeApp
-    ) -> None:
-        fake_foreign.healthy()
-        app = make_app()
-        async with app.run_test(size=(120, 40)) as pilot:
-            await settle(pilot)
-            assert app.screen.query_one("#chart").display
-            await pilot.press("v", "j")
-            await settle(pilot)
-            assert not app.screen.query_one("#chart").display
-            assert not app.screen.jobs.display
-            assert "── GPU 1 ──" in shown(app)
-            await pilot.press("escape")
-            await settle(pilot)
-            assert app.screen.query_one("#chart").display
 
     async def test_the_screen_of_an_own_job_looks_for_none(
         self, frozen: Path, make_app: MakeApp

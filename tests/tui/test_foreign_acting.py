@@ -133,4 +133,5 @@ class TestReadonly:
         app = make_app(readonly=True)
         async with app.run_test() as pilot:
             await look(pilot)
-            assert "start one in a shell:" in shown(app)
+            assert "in a shell:" in shown(app)
+            assert "launches one" not in shown(app)

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from ddptop.tui.render import devices, panels, rows
 from ddptop.tui.render.columns import fit_columns
+from ddptop.tui.render.job_rows import columns_for
 from ddptop.tui.render.text import Line, plain, width
 from ddptop.tui.render.uneven import imbalance_note, worst_figure
-from ddptop.tui.widgets.jobs_table import COLUMNS as JOB_COLUMNS
 from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
-from tests.tui.own_views import rank, view_of
+from tests.tui.own_views import rank
 
 from ddptop_runner.balance import imbalance
 from ddptop_runner.balance.imbalance import RankDeviation
@@ -20,7 +20,6 @@ from ddptop_runner.model import (
     GpuProcess,
     Imbalance,
 )
-from ddptop_runner.registry import JobView
 
 
 class TestDevices:
@@ -29,7 +28,7 @@ class TestDevices:
         lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
         assert texts(lines) == [
             "   util                  memory                         temp     power  held by",
-            " 0 ━━━━━━━╸━━━━━━━  50 % ━━━━━━━╸━━━━━━━ 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
+            " 0 ━━━━━━━╸───────  50 % ━━━━━━━╸─────── 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
         ]
         assert ("88 °C ".rjust(7), "warn") in lines[1]
 
@@ -132,27 +131,6 @@ class TestRows:
         row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False)
         assert row["last"][0] == ""
 
-    def test_live_jobs_come_first_and_trouble_before_calm(self) -> None:
-        def made(job: str, state: str, created: float) -> JobView:
-            spec = spec_of(job, 1, created)
-            ended = None if state in ("running", "hung") else ago(created - 10)
-            view = view_of(snapshot_of(spec, state=state, ended_at=ended, guardian=None))
-            object.__setattr__(view, "spec", spec)
-            return view
-
-        views = [
-            made("done", "finished", 9000),
-            made("calm", "running", 5000),
-            made("stuck", "hung", 6000),
-            made("failed-lately", "failed", 300),
-        ]
-        assert [v.job for v in rows.sorted_jobs(views)] == [
-            "stuck",
-            "calm",
-            "failed-lately",
-            "done",
-        ]
-
     def test_events_are_in_local_time_and_words(self) -> None:
         row = rows.event_row(event(10, "group_restart", "all ranks restart"))
         assert row["type"] == ("group restart", "warn")
@@ -160,7 +138,9 @@ class TestRows:
 
     @pytest.mark.parametrize("cells", [55, 62, 79, 119, 199])
     def test_columns_fit_and_the_essential_ones_stay(self, cells: int) -> None:
-        for columns, kept in ((RANK_COLUMNS, {"rank", "state", "loss"}), (JOB_COLUMNS, {"state"})):
+        jobs = columns_for(cells, ["a" * 40], ["● running"], ["ddptop"])
+        kept_of_jobs = {"state", "job", "why"}
+        for columns, kept in ((RANK_COLUMNS, {"rank", "state", "loss"}), (jobs, kept_of_jobs)):
             layout = fit_columns(columns, cells)
             assert kept <= {column.key for column, _ in layout}
             if cells >= 79:
@@ -191,9 +171,6 @@ class TestRoomForWhatMatters:
         many = [plain(one) for one in panels.alert_lines([mild, stray, mild], NOW, 80, 3)]
         assert len(many) == 3
         assert "and 2 more: press f" in many[-1]
-
-    def test_alerts_stay_in_a_narrow_table_of_jobs(self) -> None:
-        assert "alerts" in {column.key for column, _ in fit_columns(JOB_COLUMNS, 58)}
 
 
 def texts(lines: list[Line]) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from ddptop import progress_words
-from ddptop.tui.render import foreign, job_rows, progress
+from ddptop.tui.render import foreign, progress
 from ddptop.tui.render import header as job_header
 from ddptop.tui.render.text import plain, width
 from tests.tui.fake_foreign import foreign_job, ranks_of, view_of
 from tests.tui.fake_home import NOW, ago
+from tests.tui.own_views import row_of
 from tests.tui.test_panels import view_of as own_view
 
 from ddptop_runner.foreign.view import ForeignView
@@ -82,11 +83,11 @@ def test_never_100_before_the_end() -> None:
 
 
 def test_in_the_overview() -> None:
-    row = job_rows.job_row(own_view(progress=RUN, step=12_345), NOW)
+    row = row_of(own_view(progress=RUN, step=12_345))
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25 %", "3h 27m")
-    row = job_rows.job_row(own_view(progress=None, step=12_345), NOW)
+    row = row_of(own_view(progress=None, step=12_345))
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
-    beyond = job_rows.job_row(own_view(step=2_344, total_steps=1_000), NOW)  # of an older ddptop
+    beyond = row_of(own_view(step=2_344, total_steps=1_000))  # of an older ddptop
     assert beyond["done"][0] == ""
 
 
@@ -106,8 +107,8 @@ def test_a_foreign_job_has_its_bar_too() -> None:
     assert output == " output    /home/root/run.log"
     without = with_progress(UNCLEAR)
     assert "steps of the whole run not known" in plain(foreign.header_lines(without, NOW, 140)[1])
-    assert job_rows.job_row(view, NOW)["eta"][0] == "3h 27m"
-    assert job_rows.job_row(without, NOW)["eta"][0] == ""
+    assert row_of(view)["eta"][0] == "3h 27m"
+    assert row_of(without)["eta"][0] == ""
 
 
 def test_in_words() -> None:

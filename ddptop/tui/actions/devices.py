@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ddptop.tui.actions.chart import CHART_ACTIONS
 from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
 
-DEVICES: tuple[Action, ...] = (BACK, LEAVE, DETACH, HELP)
+DEVICES: tuple[Action, ...] = (
+    BACK,
+    Action("device.open", "open", "enter", "Open", "what a device's figures mean; a process's job"),
+    Action("device.figure", "figure", "m", "Figure", "chart: begin with the next figure"),
+    replace(CHART_ACTIONS[0], show=False),
+    *CHART_ACTIONS[1:],
+    Action("view.jobs", "back", "o", "Jobs", "all jobs", show=False),
+    LEAVE,
+    DETACH,
+    HELP,
+)
 """Of the screen with the devices."""

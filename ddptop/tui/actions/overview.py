@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.common import AGAIN, FINDINGS, HELP, KILL, LAUNCH, STOP, Action
+from dataclasses import replace
+
+from ddptop.tui.actions.common import (
+    AGAIN,
+    COMPARE_PAGE,
+    DEVICES_PAGE,
+    FINDINGS,
+    HELP,
+    KILL,
+    LAUNCH,
+    LOGS_PAGE,
+    REPLAY_PAGE,
+    STOP,
+    STORY_PAGE,
+    Action,
+)
 
 OVERVIEW: tuple[Action, ...] = (
     Action("job.open", "open", "enter", "Open", "show the job under the cursor"),
     LAUNCH,
     STOP,
-    KILL,
     AGAIN,
+    Action("jobs.filter", "filter", "slash", "Filter", "show only jobs that match what is typed"),
+    LOGS_PAGE,
+    replace(STORY_PAGE, own=True),
+    DEVICES_PAGE,
+    FINDINGS,
+    replace(REPLAY_PAGE, own=True),
+    replace(
+        COMPARE_PAGE,
+        help="the losses of the two marked jobs, or of this one and another",
+        own=True,
+    ),
+    Action("jobs.mark", "mark", "space", "Mark", "mark the job, to compare it", own=True),
+    Action("jobs.sort", "sort", "S", "Sort", "by need, by name, by start, by GPUs"),
+    KILL,
     Action(
         "job.remove",
         "remove",
@@ -20,8 +48,6 @@ OVERVIEW: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    Action("view.devices", "page('devices')", "v", "Devices", "devices alone, with all figures"),
-    FINDINGS,
     Action(
         "view.unseen",
         "unseen",
@@ -31,7 +57,7 @@ OVERVIEW: tuple[Action, ...] = (
         show=False,
     ),
     HELP,
-    Action("view.back", "back", "escape", "Back", "from the devices to all jobs", show=False),
+    Action("view.back", "back", "escape", "Back", "show every job again", show=False),
     Action("app.quit", "leave", "q", "Quit", "leave ddptop; every job goes on"),
     Action(
         "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False

@@ -90,6 +90,25 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     return _alarm(view, now) or _trouble(view, snapshot, now) or _well(view, snapshot, now)
 
 
+def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
+    """Which keys help now; empty where nothing is to be done."""
+    if isinstance(view, ForeignView):
+        steps = "enter: what is seen of it" + (", f: findings" if alerts_of(view) else "")
+        return steps if readonly or not view.is_live else f"{steps}, s: stop it"
+    again = "" if readonly else ", R: launch it again"
+    if needs.need == Need.HUNG:
+        return "enter, then t: where each rank stands in its code; e: its story"
+    if needs.need in (Need.ERROR, Need.WARNING) and alerts_of(view):
+        return "f: what it means and what to do; enter: its ranks"
+    if needs.need in (Need.WARNING, Need.UNEVEN):
+        return "enter: its ranks; e: its story"
+    if view.is_live:
+        return ""
+    if view.state == "finished":
+        return "enter: how it went; C: beside another run"
+    return f"e: why, with the evidence; l: its log{again}"
+
+
 # --- what has ended -------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop.tui.render import units
+from ddptop.tui.render.device_help import slowed_help, xid_help
 from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.model import GpuProcess, GpuSample
@@ -38,17 +39,25 @@ _FIELDS: dict[str, str] = {
 }
 
 
-def detail_lines(gpu: GpuSample, cells: int, rows: int, owners: Owners | None = None) -> list[Line]:
+def detail_lines(
+    gpu: GpuSample,
+    cells: int,
+    rows: int,
+    owners: Owners | None = None,
+    *,
+    processes: bool = True,
+) -> list[Line]:
     """The device's identity and state, its figures, its processes, and what is not known.
 
     Where `rows` do not suffice, the processes and then the rarer figures are cut, and that is said.
+    Without `processes` these are left out, and it is said what helps against a slow-down or error.
     """
     title = f"GPU {gpu.index}"
     if gpu.parent_uuid is not None:
         title += ", MIG instance"
     facts = [text for text in (gpu.name, gpu.pci_bus_id, gpu.uuid) if text]
     note = line((clip("   ".join(facts), max(0, cells - 20)), "dim"))
-    first = [rule(title, cells, note), *_state(gpu, cells)]
+    first = [rule(title, cells, note), *_state(gpu, cells, helps=not processes)]
     last: list[Line] = []
     if not gpu.lost:
         for name, parts in _first_figures(gpu):
@@ -56,6 +65,8 @@ def detail_lines(gpu: GpuSample, cells: int, rows: int, owners: Owners | None = 
         for name, parts in _more_figures(gpu):
             last += _flow(name, parts, cells)
     last += _unknown(gpu, cells)
+    if not processes:
+        return _cut([*first, *last], rows)
     room = max(4, rows - len(first) - len(last))
     return _cut([*first, *_cut(_processes(gpu, cells, owners or {}), room), *last], rows)
 
@@ -67,7 +78,7 @@ def _cut(lines: list[Line], rows: int) -> list[Line]:
     return [*lines[: rows - 1], line((f" and {units.plural(missing, 'line')} more", "dim"))]
 
 
-def _state(gpu: GpuSample, cells: int) -> list[Line]:
+def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
     if gpu.lost:
         return _flow("state", _words(f"✗ {gpu.note or LOST_WORDS}", "bad", cells), cells)
     lines: list[Line] = []
@@ -75,10 +86,14 @@ def _state(gpu: GpuSample, cells: int) -> list[Line]:
         lines += _flow("state", _words(f"▲ {gpu.note}", "warn", cells), cells)
     if slowed := slowed_by(gpu):
         lines += _flow("slowed", _words(f"▼ {'; '.join(slowed)}", "warn", cells), cells)
+        if helps and (text := slowed_help(slowed[0])):
+            lines += _flow("", _words(text, "dim", cells), cells)
     meanings = gpu.xid_meanings or []
     for place, code in enumerate(gpu.xid or []):
         meaning = meanings[place] if place < len(meanings) else "see NVIDIA's list of XIDs"
         lines += _flow("XID", _words(f"✗ {code}: {meaning}", "bad", cells), cells)
+        if helps:
+            lines += _flow("", _words(xid_help(code), "dim", cells), cells)
     if lines:
         return lines
     if gpu.throttle_reasons is None and gpu.xid is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.panels import FULL_SHARE, HOT_C, short_name
+from ddptop.tui.render.spark import spark
 from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.foreign.view import ForeignView
@@ -22,15 +23,33 @@ Owners = Mapping[int, "tuple[str, int | None]"]
 LOST_WORDS = "lost: the driver does not answer for it"
 _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 72
+RECENT_BUCKETS = 60
+"""Of ten seconds each, in a small curve of ten minutes."""
 _BAR_MOST = 60
+_CURVES = ((180, 60), (140, 20), (100, 12))
+"""Cells of a small curve, by the least width that has room for them."""
 _CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
 """Reasons that are no trouble: the usual power limit, and clocks that a person set."""
 
 
-def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[Line]:
-    """A row of column names, then one device a line: bars, figures, and who holds it."""
+def device_lines(
+    gpus: Sequence[GpuSample],
+    cells: int,
+    holder: Holder,
+    recent: Mapping[str, Sequence[float | None]] | None = None,
+) -> list[Line]:
+    """A row of column names, then one device a line: bars, figures, and who holds it.
+
+    Args:
+        gpus: the devices.
+        cells: the width.
+        holder: says who holds one.
+        recent: by UUID, how busy each was in the last ten minutes, in percent, oldest first.
+    """
     names = [short_name(gpu.name) for gpu in gpus]
-    name_cells = min(18, max(map(len, names), default=0)) + 2 if cells >= 96 else 0
+    differ = len(set(names)) > 1 and cells >= 96
+    name_cells = min(18, max(map(len, names), default=0)) + 2 if differ else 0
+    spark_cells = 0 if recent is None else next((n for least, n in _CURVES if cells >= least), 0)
     full = cells >= 72
     memory = [
         units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)
@@ -44,6 +63,7 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
     memory_cells = max(map(len, memory), default=0)
     power_cells = max(5, *map(len, power)) if power else 5
     room = cells - index_cells - name_cells - memory_cells - power_cells - 19
+    room -= spark_cells + bool(spark_cells)
     bars = min(_BAR_MOST, room - min(max(map(width, holders), default=0), max(0, room - 10)))
     util_cells, memory_bar_cells = max(0, bars // 2), max(0, bars - bars // 2)
     head = "".join(
@@ -51,6 +71,7 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
             " " * index_cells,
             pad("device" if name_cells else "", name_cells),
             pad("util", util_cells + 6),
+            pad(" last 10m", spark_cells + 1) if spark_cells else "",
             pad(" memory", memory_bar_cells + memory_cells + 2),
             f"{'temp':>6} ",
             f"{'power':>{power_cells}}  ",
@@ -69,6 +90,7 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
         figures: Line = (
             *bar(None if gpu.util_percent is None else gpu.util_percent / 100, util_cells),
             (f"{units.percent(gpu.util_percent):>6} ", known(gpu.util_percent)),
+            *_recent((recent or {}).get(gpu.uuid or "", ()), spark_cells),
             *_memory_bar(gpu, memory_bar_cells),
             (f" {used:>{memory_cells}} ", known(gpu.mem_used_bytes)),
             (f"{units.celsius(gpu.temperature_c):>6} ", heat(gpu)),
@@ -76,6 +98,24 @@ def device_lines(gpus: Sequence[GpuSample], cells: int, holder: Holder) -> list[
         )
         lines.append(fit((*who, *figures, *held), cells))
     return lines
+
+
+def _recent(values: Sequence[float | None], cells: int) -> Line:
+    """How busy it was, as a curve that ends now."""
+    if not cells:
+        return ()
+    return ((small_curve(values, cells), "median"), (" ", ""))
+
+
+def small_curve(values: Sequence[float | None], cells: int) -> str:
+    """Percents as blocks, each the mean of as many of the RECENT_BUCKETS as fall into its cell."""
+    padded = [None] * (RECENT_BUCKETS - len(values)) + list(values)[-RECENT_BUCKETS:]
+    shares: list[float | None] = []
+    for cell in range(cells):
+        first, last = cell * RECENT_BUCKETS // cells, (cell + 1) * RECENT_BUCKETS // cells
+        known_ones = [value for value in padded[first : max(last, first + 1)] if value is not None]
+        shares.append(sum(known_ones) / len(known_ones) if known_ones else None)
+    return spark(shares, 0.0, 100.0)
 
 
 def label(gpu: GpuSample) -> str:

@@ -3,117 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ddptop.tui.render import units, words
-from ddptop.tui.render.launched import launcher_name, loss_text
-from ddptop.tui.render.panels import elapsed_s, median_loss
-from ddptop.tui.render.progress import percent_text, progress_of, step_of
+from ddptop.tui.render.launched import loss_text
 from ddptop.tui.render.text import Span
-from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Event, NodeSnapshot, RankSample
+from ddptop_runner.model import Event, RankSample
 from ddptop_runner.model_words import Phase
-from ddptop_runner.registry import AnyJob
 
 UNKNOWN_DEVIATION = RankDeviation()
 
 LASTING_PHASE_S = 2.0
 """A rank that evaluates, saves or compiles for less is shown as running."""
-
-_STATE_ORDER = ("hung", "restarting", "running", "starting", "queued", "stopping")
-_SEVERITIES = ("error", "warning", "info")
-
-
-def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
-    """Live jobs first, what needs attention before the rest, then the newest."""
-
-    def key(view: AnyJob) -> tuple[int, int, int, float]:
-        newest = -(view.ended_at or view.created_at).timestamp()
-        if not view.is_live:
-            return 1, 0, 0, newest
-        state, worst = view.state, worst_severity(view)
-        order = _STATE_ORDER.index(state) if state in _STATE_ORDER else len(_STATE_ORDER)
-        alarm = _SEVERITIES.index(worst) if worst in _SEVERITIES[:2] else len(_SEVERITIES)
-        return 0, 0 if state == "hung" else 1 + alarm, order, newest
-
-    return sorted(views, key=key)
-
-
-def worst_severity(view: AnyJob) -> str | None:
-    """Of a live job's alerts; None without any."""
-    alerts = view.snapshot.alerts if view.snapshot is not None and view.is_live else []
-    present = {alert.severity for alert in alerts}
-    return next((severity for severity in _SEVERITIES if severity in present), None)
-
-
-def job_row(view: AnyJob, now: dt.datetime, me: str | None = None) -> dict[str, Span]:
-    """One job of the overview, by column; `me` is the user whose name need not be said."""
-    snapshot = view.snapshot
-    row: dict[str, Span] = {
-        "state": words.state_of(view),
-        "job": (view.job, "strong"),
-        "by": by_text(view, me),
-        "ranks": (units.count(view.world_size), _unknown(view.world_size)),
-        "command": (" " + view.command, "dim"),
-    }
-    if snapshot is None:
-        return row
-    progress, live = progress_of(view), view.is_live
-    step, eta_s = units.count(step_of(snapshot, progress)), progress.eta_s if progress else None
-    value, state = median_loss(snapshot)
-    gpus = held_gpus(snapshot)
-    foreign = isinstance(view, ForeignView)
-    row |= {
-        "ranks": (units.count(snapshot.world_size or view.world_size), ""),
-        "gpus": (gpus or "-", "" if gpus else "dim"),
-        "restarts": ("", "")
-        if foreign
-        else (
-            f"{snapshot.restarts_used}/{snapshot.restarts_used + snapshot.restarts_left}",
-            "warn" if snapshot.restarts_used and live else "",
-        ),
-        "step": (step, _unknown(step)),
-        "done": (percent_text(progress), ""),
-        "eta": ("", "")
-        if not live or (foreign and eta_s is None)
-        else (units.duration(eta_s), _unknown(eta_s)),
-        "loss": (units.loss(value, state), "bad" if state in ("nan", "inf") else _unknown(value)),
-        "uneven": worst_figure(snapshot) if live else ("", ""),
-        "elapsed": (units.duration(elapsed_s(view, now)), ""),
-        "alerts": _alerts(view),
-        "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
-    }
-    return row
-
-
-def by_text(view: AnyJob, me: str | None) -> Span:
-    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
-
-    A job of ddptop's that another user or state folder has is `other ddptop`.
-    """
-    if not isinstance(view, ForeignView):
-        name = launcher_name(view)
-        return ("ddptop" if name is None else f"↳ {name}"), "dim"
-    user = view.foreign.user
-    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
-    return (who if user == me else f"{user}: {who}"), ""
-
-
-def held_gpus(snapshot: NodeSnapshot) -> str:
-    """The devices of a job, folded: `0-3`; empty without any."""
-    indices = {gpu.index for gpu in snapshot.gpus}
-    return units.ranks(list(indices | {r.gpu for r in snapshot.ranks if r.gpu is not None}))
-
-
-def _alerts(view: AnyJob) -> Span:
-    worst = worst_severity(view)
-    if view.snapshot is None or worst is None:
-        return "", ""
-    symbol, style = words.severity(worst)
-    number = sum(alert.severity == worst for alert in view.snapshot.alerts)
-    return f"{symbol} {number}", style
 
 
 def _unknown(value: object) -> str:

@@ -2,35 +2,197 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from textual import on
 from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widget import Widget
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.devices import DEVICES
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.messages import JobPicked, SectionsWanted, WishChanged
+from ddptop.tui.render.chart_figures import FiguresData
+from ddptop.tui.render.chart_view import View
+from ddptop.tui.render.device_charts import figures_of, pause_s
+from ddptop.tui.render.device_help import explain_device
+from ddptop.tui.render.device_words import unevenness
 from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.device_details import DeviceDetails
+from ddptop.tui.widgets.devices_table import DevicesTable, ProcessTable, key_of
+from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.machine_panel import MachinePanel
+from ddptop.tui.widgets.table import HEAD_LINES, Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import GpuSample
+
+FIRST_SPAN_S = 900.0
+"""What the chart shows at first."""
+
+DAY_S = 86400.0
+"""As far back as anything is remembered."""
 
 
-class DevicesScreen(MonitorScreen):
-    """The devices: which is wasted, throttled or broken."""
+class DevicesScreen(ChartKeys):
+    """A table of devices; of the one under the cursor its history, processes and troubles."""
 
     BINDINGS = bindings(DEVICES)
 
     def __init__(self, uuid: str | None = None, *, readonly: bool = False) -> None:
+        """`uuid` is the device to begin with; None is the first."""
         super().__init__(readonly=readonly)
-        self.uuid = uuid
+        self._first = uuid
         self._title = TitleBar(readonly=readonly)
+        self._chart = FigureChart(id="figures")
+        self._chart.view = View(span=FIRST_SPAN_S)
+        self._details = DeviceDetails(processes=False)
+        self._machine = MachinePanel()
+        self._below = Horizontal(id="below")
         self._keys = KeyBar(DEVICES)
+        self._heights: dict[Widget, int] = {}
+        self._drawn: tuple[object, float] = (None, 0.0)
+        self.devices = DevicesTable()
+        """The table."""
+        self.processes = ProcessTable()
+        """Those of the device under the cursor."""
 
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """Devices above the history of one, its processes and details."""
+        yield from (self._title, self.devices, self._chart)
+        with self._below:
+            yield from (self.processes, self._details)
+        yield from (self._machine, self._keys)
+
+    def on_mount(self) -> None:
+        """The devices have the keys."""
+        self.devices.focus()
+
+    def charts(self) -> Sequence[ChartWidget]:
+        """The one of the chosen device."""
+        return [self._chart]
 
     def wish(self) -> Wish:
-        """What it shows."""
-        return Wish(devices=True, device_history_s=900.0)
+        """Every device, and of the chosen one as far back as the chart shows."""
+        chosen = self.devices.chosen
+        uuid = self._first if chosen is None else chosen.uuid
+        return Wish(devices=True, device_history_s=self._span_s(), device=uuid)
+
+    def _span_s(self) -> float:
+        span, right = self._chart.time_span()
+        if span is None:
+            return DAY_S
+        behind_s = 0.0
+        if right is not None and self.snapshot is not None:
+            behind_s = max(0.0, self.snapshot.taken_at.timestamp() - right)
+        return min(DAY_S, max(FIRST_SPAN_S, span + behind_s))
 
     def show(self, snapshot: Snapshot) -> None:
-        """Bring it up to date."""
+        """Bring everything up to date."""
         self._title.show("devices", self.place(snapshot))
+        self._keys.show(None, readonly=self.readonly, cost=self.cost(snapshot))
+        if not snapshot.wish.devices:
+            return
+        devices = snapshot.devices
+        self.set_class(not devices.gpus, "-none")
+        if not devices.gpus:
+            self._machine.show(snapshot.machine, devices.note)
+            return
+        self.devices.show(
+            devices.gpus, snapshot.owners, snapshot.device_history, unevenness(snapshot.jobs)
+        )
+        if self._first is not None:
+            first, self._first = self._first, None
+            self.devices.move_to(first)
+        self._show_chosen()
+
+    def _show_chosen(self) -> None:
+        """The device under the cursor, at once as far as it is known."""
+        snapshot, gpu = self.snapshot, self.devices.chosen
+        if snapshot is None or gpu is None:
+            return
+        self.processes.show(gpu, snapshot.owners)
+        self._details.show(gpu, snapshot.owners)
+        self._show_figures(snapshot, gpu)
+        self._fit(len(gpu.processes or []))
+
+    def _show_figures(self, snapshot: Snapshot, gpu: GpuSample) -> None:
+        """A chart is drawn again only where it would look different."""
+        history, now_s = snapshot.device_history, snapshot.taken_at.timestamp()
+        title = f"GPU {gpu.index}"
+        if history is None or history.device != gpu.uuid:
+            if self._drawn[0] != (gpu.uuid, None):
+                self._drawn = (gpu.uuid, None), now_s
+                self._chart.show(FiguresData(empty="reading what is known of it ..."), title)
+            return
+        known = (gpu.uuid, history.first, self._chart.view.span, self._chart.view.right)
+        wait_s = pause_s(self._chart.view.span, history, self.size.width)
+        if known == self._drawn[0] and now_s - self._drawn[1] < wait_s:
+            return
+        self._drawn = known, now_s
+        self._chart.show(figures_of(gpu, history), title)
+
+    def _fit(self, processes: int) -> None:
+        """The table as high as its rows, the chart at least a third, what is left for the rest."""
+        room = self.size.height - 2
+        table = min(self.devices.rows_wanted(), max(4, room * 2 // 5))
+        chart = max(6, room // 3)
+        details = 12 if self.has_class("-tall") else 0
+        below = min(max(HEAD_LINES + max(1, processes), details), room - table - chart)
+        below = 0 if below < HEAD_LINES + 1 else below
+        for widget, rows in ((self.devices, table), (self._below, below)):
+            if self._heights.get(widget) != rows:
+                self._heights[widget] = rows
+                widget.styles.height = rows
+
+    @on(Table.Moved, "#gpus")
+    def _moved(self) -> None:
+        self._show_chosen()
+        self.post_message(WishChanged())
+
+    @on(Table.Chosen, "#gpus")
+    def _chosen(self) -> None:
+        self._explain_device()
+
+    @on(Table.Chosen, "#processes")
+    def _process_chosen(self) -> None:
+        self._open_job()
+
+    def action_open(self) -> None:
+        """What a device's figures mean, or the job of a process."""
+        if self.processes.has_focus:
+            self._open_job()
+        else:
+            self._explain_device()
+
+    def _explain_device(self) -> None:
+        if (gpu := self.devices.chosen) is None:
+            self.notify("no device is known here", severity="warning")
+            return
+        key = key_of(gpu)
+
+        def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
+            found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
+            return "what each figure means; esc closes", explain_device(found)
+
+        self.post_message(
+            SectionsWanted(
+                f"GPU {gpu.index}", "what each figure means; esc closes", explain_device(gpu), look
+            )
+        )
+
+    def _open_job(self) -> None:
+        job = self.processes.job
+        jobs = () if self.snapshot is None else self.snapshot.jobs
+        view = next((one for one in jobs if one.job == job), None)
+        if view is None:
+            self.notify("this process belongs to no job that is known here", severity="warning")
+            return
+        self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
+
+    def action_figure(self) -> None:
+        """Begin with the next figure."""
+        self._chart.next_mode()

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 
 from textual import on
 from textual.app import ComposeResult
-from textual.reactive import var
+from textual.widget import Widget
 
 from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
+    CompareWanted,
+    DevicesWanted,
     JobPicked,
     LaunchWanted,
+    LogsWanted,
     OperationWanted,
+    ReplayWanted,
     SectionsWanted,
+    StoryWanted,
     WishChanged,
 )
+from ddptop.tui.render.attention import seen_key
 from ddptop.tui.render.chart import ChartOptions
-from ddptop.tui.render.devices import holder_text
+from ddptop.tui.render.device_words import holder_words, unevenness
+from ddptop.tui.render.filter import EXAMPLES, parse
+from ddptop.tui.render.filter_facts import JOB_WORDS
 from ddptop.tui.render.foreign import unreadable_sections
+from ddptop.tui.render.job_rows import ORDERS
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot, Wish
-from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.device_panel import DevicePanel
-from ddptop.tui.widgets.jobs_table import JobsTable
+from ddptop.tui.widgets.filter_bar import FilterBar
+from ddptop.tui.widgets.jobs_table import MOST_MARKS, JobsTable
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.said import Said
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import AnyJob
+
+SAID_ROWS = 3
+"""For what is to be said of the job under the cursor, where there is room."""
+
+HISTORY_S = 600.0
+"""How far back the devices' small curves go."""
 
 
 class OverviewScreen(MonitorScreen):
@@ -39,23 +56,23 @@ class OverviewScreen(MonitorScreen):
 
     BINDINGS = bindings(OVERVIEW)
 
-    page: var[str] = var("main", init=False)
-    """`main`, or `devices` while they are shown alone."""
-
     def __init__(self, *, readonly: bool = False) -> None:
         super().__init__(readonly=readonly)
         self._title = TitleBar(readonly=readonly)
         self._devices = DevicePanel(id="devices")
-        self._device = DeviceDetails()
-        self._jobs_height: int | str = "1fr"
+        self._heights: dict[Widget, int | str] = {}
         self._keys = KeyBar(OVERVIEW)
+        self._said = Said()
         self._chart = LossChart()
+        self._filter = FilterBar(EXAMPLES)
+        self._seen: set[tuple[str, dt.datetime | None]] = set()
         self.jobs = JobsTable(my_name(), readonly=readonly)
         """The table."""
 
     def compose(self) -> ComposeResult:
         """Title, jobs, devices, keys."""
-        yield from (self._title, self.jobs, self._chart, self._devices, self._device, self._keys)
+        yield from (self._title, self.jobs, self._said, self._chart, self._devices)
+        yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
         """The jobs have the keys."""
@@ -66,25 +83,32 @@ class OverviewScreen(MonitorScreen):
         return Wish(
             job=self.jobs.cursor_key if self.has_class("-tall") else None,
             devices=True,
+            device_history_s=HISTORY_S,
+            trends=True,
             chart_columns=max(60, 2 * self.app.size.width),
         )
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring table and devices up to date."""
-        now = snapshot.taken_at
         self._title.show("all jobs", self.place(snapshot))
-        self.jobs.show(snapshot.jobs, now, snapshot.unreadable)
-        self._show_keys()
+        self.jobs.show(
+            snapshot.jobs, snapshot.taken_at, snapshot.unreadable, snapshot.trends, self._seen
+        )
+        self._say_filter()
+        self._show_chosen()
         self._show_chart(snapshot)
-        if not snapshot.wish.devices:
-            return
+        if snapshot.wish.devices:
+            self._show_devices(snapshot)
+
+    def _show_devices(self, snapshot: Snapshot) -> None:
         panel = self._devices
         if snapshot.devices.gpus:
-            owners, brief = snapshot.owners, self.size.width < 100
             panel.show_devices(
                 snapshot.devices.gpus,
-                lambda gpu: holder_text(gpu, owners, brief=brief),
+                holder_words(snapshot, brief=self.size.width < 100),
                 reason=snapshot.devices.note,
+                note=unevenness(snapshot.jobs),
+                history=snapshot.device_history,
             )
         else:
             panel.show_machine(snapshot.machine, snapshot.devices.note)
@@ -92,42 +116,121 @@ class OverviewScreen(MonitorScreen):
         if panel.styles.height is None or panel.styles.height.value != rows:
             panel.styles.height = rows
         self._fit_jobs(rows)
-        self._show_device()
 
     def _fit_jobs(self, device_rows: int) -> None:
-        """Above the losses of one the jobs get the rows they need, up to half of what is left."""
+        """The jobs get the rows they need; above the losses of one up to half of what is left."""
+        left = self.size.height - min(device_rows, self.size.height // 2) - 2
+        needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
+        said = SAID_ROWS if left - needed >= SAID_ROWS or self.has_class("-tall") else 1
         if self.has_class("-tall") and self.has_class("-chosen"):
-            left = self.size.height - min(device_rows, self.size.height // 2) - 2
-            wanted = max(6, min(self.jobs.rows_wanted(), left // 2))
-        if wanted != self._jobs_height:
-            self._jobs_height = wanted
-            self.jobs.styles.height = wanted
-
-    @on(DevicePanel.Moved)
-    def _show_device(self) -> None:
-        if self.page == "devices" and self.snapshot is not None:
-            self._device.show(self._devices.chosen, self.snapshot.owners)
-
-    def watch_page(self, page: str) -> None:
-        """Show devices alone or everything, and give that the keys."""
-        self.set_class(page == "devices", "-page-devices")
-        self._show_device()
-        (self._devices if page == "devices" else self.jobs).focus()
-
-    def action_page(self, page: str) -> None:
-        """Show a page alone, or all again."""
-        self.page = "main" if self.page == page else page
-
-    def action_back(self) -> None:
-        """From the devices to everything."""
-        self.page = "main"
+            wanted = max(6, min(needed, (left - said) // 2))
+        for widget, rows in ((self.jobs, wanted), (self._said, said)):
+            if self._heights.get(widget) != rows:
+                self._heights[widget] = rows
+                widget.styles.height = rows
 
     def _show_chart(self, snapshot: Snapshot) -> None:
         """The job under the cursor at a glance; its place is kept while it is read."""
         self.set_class(bool(snapshot.jobs), "-chosen")
         if (detail := snapshot.detail) is not None and detail.view.job == self.jobs.cursor_key:
             self._chart.show(detail.chart, ChartOptions(), detail.view.job)
+
+    # --- the filter, the order, the marks --------------------------------------------------------
+
+    def action_filter(self) -> None:
+        """Type what jobs must match."""
+        self._filter.open()
+        self._say_filter()
+
+    @on(FilterBar.Changed)
+    def _filter_by(self, event: FilterBar.Changed) -> None:
+        self.jobs.filter = parse(event.text, JOB_WORDS)
+        self.jobs.refill()
+        self._say_filter()
+
+    @on(FilterBar.Closed)
+    def _say_filter(self) -> None:
+        trouble = self.jobs.filter.trouble
+        if trouble is not None:
+            self._filter.say(trouble, trouble=True)
+        elif self.jobs.filter:
+            self._filter.say(f"{self.jobs.shown} of {self.jobs.known}")
+        else:
+            self._filter.say("")
+
+    def action_sort(self) -> None:
+        """The next order."""
+        orders = list(ORDERS)
+        order = orders[(orders.index(self.jobs.order) + 1) % len(orders)]
+        self.jobs.sort(order)
+
+    def action_mark(self) -> None:
+        """Mark the job under the cursor, or take its mark away."""
+        if self._own("marks are for comparing, and only jobs that ddptop started can be compared"):
+            self.jobs.mark()
+
+    def action_back(self) -> None:
+        """Show every job again."""
+        self._filter.drop()
+
+    # --- to other screens ------------------------------------------------------------------------
+
+    def _own(self, refusal: str) -> AnyJob | None:
+        """The job under the cursor, where ddptop started it."""
+        view = self._chosen()
+        if view is None:
+            self._say_no_job()
+        elif isinstance(view, ForeignView):
+            self.notify(refusal, severity="warning", markup=False)
+            return None
+        return view
+
+    def action_logs(self) -> None:
+        """What the job under the cursor printed."""
+        if (view := self._chosen()) is None:
+            self._say_no_job()
+        else:
+            self.post_message(LogsWanted(view.job, foreign=isinstance(view, ForeignView)))
+
+    def action_story(self) -> None:
+        """What happened to the job under the cursor."""
+        refusal = "nobody wrote its story: ddptop did not start it; enter shows what is seen of it"
+        if (view := self._own(refusal)) is not None:
+            self._looked_at(view)
+            self.post_message(StoryWanted(view.job))
+
+    def action_replay(self) -> None:
+        """The job under the cursor as it was."""
+        refusal = "there is no history to replay: ddptop did not start it"
+        if (view := self._own(refusal)) is not None:
+            self.post_message(ReplayWanted(view.job))
+
+    def action_compare(self) -> None:
+        """The two marked jobs, or the one under the cursor and another."""
+        if len(self.jobs.marked) == MOST_MARKS:
+            self.post_message(CompareWanted(tuple(self.jobs.marked)))
+            return
+        refusal = "only jobs that ddptop started can be compared"
+        if (view := self._own(refusal)) is not None:
+            pair = dict.fromkeys([*self.jobs.marked, view.job])
+            self.post_message(CompareWanted(tuple(pair)))
+
+    def action_devices(self) -> None:
+        """The devices alone."""
+        chosen = self._devices.chosen if self._devices.has_focus else None
+        self.post_message(DevicesWanted(None if chosen is None else chosen.uuid))
+
+    @on(DevicePanel.Chosen)
+    def _open_device(self) -> None:
+        self.action_devices()
+
+    def _looked_at(self, view: AnyJob) -> None:
+        if not view.is_live:
+            self._seen.add(seen_key(view))
+
+    def _say_no_job(self) -> None:
+        self.notify("there is no job to do that with; n launches one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
         if self.snapshot is None:
@@ -137,14 +240,18 @@ class OverviewScreen(MonitorScreen):
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
         if (view := self._chosen()) is None:
-            self.notify("there is no job to do that with; n launches one", severity="warning")
+            self._say_no_job()
         else:
             self.post_message(OperationWanted(view, make, needs_live))
 
     @on(Table.Moved, "#jobs")
     def _cursor_moved(self) -> None:
-        self._show_keys()
+        self._show_chosen()
         self.post_message(WishChanged())
+
+    def _show_chosen(self) -> None:
+        self._said.show(self.jobs.chosen, readonly=self.readonly)
+        self._show_keys()
 
     def _show_keys(self) -> None:
         view = self._chosen()
@@ -162,6 +269,7 @@ class OverviewScreen(MonitorScreen):
     def action_open(self) -> None:
         """Show the job under the cursor."""
         if (view := self._chosen()) is not None:
+            self._looked_at(view)
             self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 
     def action_findings(self) -> None:
@@ -199,11 +307,8 @@ class OverviewScreen(MonitorScreen):
         self._want(operations.remove, False)
 
     def action_leave(self) -> None:
-        """Back from the devices; else leave, and jobs go on."""
-        if self.page != "main":
-            self.page = "main"
-        else:
-            self.app.exit()
+        """Leave, and jobs go on."""
+        self.app.exit()
 
 
 def my_name() -> str:

@@ -12,8 +12,10 @@ from ddptop_runner.model import GpuSample
 class DeviceDetails(LinesView):
     """Shown below the devices on their own page."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, processes: bool = True) -> None:
+        """Without `processes` these are shown elsewhere."""
         super().__init__(id="device")
+        self._processes = processes
         self._gpu: GpuSample | None = None
         self._owners: Owners = {}
 
@@ -26,4 +28,4 @@ class DeviceDetails(LinesView):
         """As many rows as there is room for."""
         if self._gpu is None:
             return []
-        return detail_lines(self._gpu, width, height, self._owners)
+        return detail_lines(self._gpu, width, height, self._owners, processes=self._processes)

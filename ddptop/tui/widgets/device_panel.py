@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual import events
-from textual.binding import Binding
 from textual.message import Message
 
+from ddptop.tui.actions import MOVING, bindings
+from ddptop.tui.device_history import DeviceHistory
+from ddptop.tui.render.device_help import explain_device
+from ddptop.tui.render.device_words import common_name
 from ddptop.tui.render.devices import Holder, device_lines, device_trouble, label
-from ddptop.tui.render.panels import cpu_rank_lines, machine_lines
+from ddptop.tui.render.panels import cpu_rank_lines, machine_lines, short_name
 from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.render.uneven import imbalance_note
+from ddptop.tui.render.units import plural
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.balance.imbalance import Figure, is_even_load
@@ -29,20 +33,17 @@ class DevicePanel(LinesView, can_focus=True):
     With the keys it has a cursor, and scrolls where there are more devices than rows.
     """
 
-    BINDINGS = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="devices.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="devices.down"),
-        Binding("pageup", "move(-8)", "Page up", show=False, id="devices.page_up"),
-        Binding("pagedown", "move(8)", "Page down", show=False, id="devices.page_down"),
-        Binding("home,g", "move(-1000000)", "First", show=False, id="devices.first"),
-        Binding("end,G", "move(1000000)", "Last", show=False, id="devices.last"),
-    ]
+    BINDINGS = bindings(MOVING)
 
     @dataclass
     class Moved(Message):
         """The cursor came to another device."""
 
         panel: DevicePanel
+
+    @dataclass
+    class Chosen(Moved):
+        """Enter, or a click on the device under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -55,6 +56,8 @@ class DevicePanel(LinesView, can_focus=True):
         self._reason: str | None = None
         self._imbalance = Imbalance()
         self._far_off: Collection[Figure] = ()
+        self._said: Line = ()
+        self._recent: Mapping[str, Sequence[float | None]] | None = None
 
     def show_devices(
         self,
@@ -64,6 +67,8 @@ class DevicePanel(LinesView, can_focus=True):
         far_off: Collection[Figure] = (),
         *,
         reason: str | None = None,
+        note: Line = (),
+        history: DeviceHistory | None = None,
     ) -> None:
         """Show devices.
 
@@ -73,8 +78,11 @@ class DevicePanel(LinesView, can_focus=True):
             imbalance: of the job that has them.
             far_off: figures in which a rank of it is an outlier.
             reason: why figures are incomplete.
+            note: what is to be said of them all.
+            history: how busy they were.
         """
         self._gpus, self._holder, self._reason = gpus, holder, reason
+        self._said, self._recent = note, None if history is None else history.recent
         self._imbalance, self._far_off = imbalance, far_off
         self._ranks, self._machine = (), None
         self.redraw()
@@ -109,6 +117,14 @@ class DevicePanel(LinesView, can_focus=True):
         """Move the cursor by some devices."""
         self._move_to(self._cursor + rows)
 
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by what is visible."""
+        self.action_move(pages * max(1, self.size.height - HEAD_LINES))
+
+    def action_half(self, halves: int) -> None:
+        """Move the cursor by half of what is visible."""
+        self.action_move(halves * max(1, (self.size.height - HEAD_LINES) // 2))
+
     def _move_to(self, index: int) -> None:
         index = min(len(self._gpus) - 1, max(0, index))
         if self._gpus and index != self._cursor:
@@ -131,11 +147,28 @@ class DevicePanel(LinesView, can_focus=True):
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses a device."""
-        if event.y >= HEAD_LINES:
-            self._move_to(self._top + event.y - HEAD_LINES)
+        """A click puts the cursor on a device; on the cursor it chooses."""
+        index = self._top + event.y - HEAD_LINES
+        if event.y < HEAD_LINES or index >= len(self._gpus):
+            return
+        if index == self._cursor:
+            self.action_choose()
+        else:
+            self._move_to(index)
+
+    def action_choose(self) -> None:
+        """Choose the device under the cursor."""
+        if self._gpus:
+            self.post_message(self.Chosen(self))
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What stands in the row of the device under the cursor."""
+        gpu = self.chosen
+        return [] if gpu is None else explain_device(gpu)
 
     def _note(self, cells: int) -> Line:
+        if self._said:
+            return self._said
         even = is_even_load(self._ranks, self._gpus)
         return imbalance_note(self._imbalance, self._far_off, cells, even)
 
@@ -158,20 +191,28 @@ class DevicePanel(LinesView, can_focus=True):
     def _device_lines(self, width: int, height: int) -> list[Line]:
         """A device a row; those around the cursor, where this has the keys and not all fit."""
         reason = self._reason_lines(width)
-        rows = height - HEAD_LINES - len(reason)
+        room = height - HEAD_LINES - len(reason)
         number = len(self._gpus)
-        scrolls = self.has_focus and 0 < rows < number
+        scrolls = self.has_focus and 0 < room < number
         self._top = 0
         note = self._note(width - 18)
         if scrolls:
             self._cursor = min(self._cursor, number - 1)
-            self._top = min(max(0, self._cursor - rows // 2), number - rows)
-            note = (*note, (f"  {self._top + 1}-{self._top + rows} of {number}", "dim"))
-        shown = self._gpus[self._top : self._top + rows] if scrolls else self._gpus
-        lines = [rule("devices", width, note), *device_lines(shown, width, self._holder), *reason]
+            self._top = min(max(0, self._cursor - room // 2), number - room)
+            note = (*note, (f"  {self._top + 1}-{self._top + room} of {number}", "dim"))
+        shown = self._gpus[self._top : self._top + room] if scrolls else self._gpus
+        rows = device_lines(shown, width, self._holder, self._recent)
+        lines = [rule(self._heading(), width, note), *rows, *reason]
         if len(lines) <= height or scrolls:
             return _cut(lines, height)
         return self._cut_devices(lines, reason, height)
+
+    def _heading(self) -> str:
+        name = common_name(self._gpus)
+        if name is None:
+            return "devices"
+        whole = sum(gpu.parent_uuid is None for gpu in self._gpus)
+        return f"{plural(whole, 'device')}, {short_name(name)}"
 
     def _cut_devices(self, lines: list[Line], reason: list[Line], height: int) -> list[Line]:
         """As many devices as fit; the last line counts the others, and names those in trouble."""

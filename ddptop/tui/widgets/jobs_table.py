@@ -3,83 +3,201 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
-from ddptop.tui.render.columns import Column
+from textual import events, on
+
+from ddptop.tui.render import job_rows, words
+from ddptop.tui.render.attention import Seen
+from ddptop.tui.render.filter import Filter
+from ddptop.tui.render.filter_facts import job_facts
 from ddptop.tui.render.foreign import unreadable_line
+from ddptop.tui.render.job_help import explain_job
+from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.launched import launcher_name
-from ddptop.tui.render.rows import job_row
+from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
+from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.registry import AnyJob
-
-COLUMNS = (
-    Column("state", "state", 12),
-    Column("job", "job", 16, flex=True, most=30),
-    Column("by", "by", 13, drop=1, flex=True, most=22),
-    Column("ranks", "ranks", 5, ">", drop=5),
-    Column("gpus", "GPUs", 6),
-    Column("step", "step", 9, ">", drop=3),
-    Column("done", "done", 5, ">", drop=7),
-    Column("loss", "loss", 7, ">"),
-    Column("uneven", "uneven", 11, ">", drop=2),
-    Column("alerts", "▲", 3, ">"),
-    Column("eta", "ETA", 7, ">", drop=4),
-    Column("elapsed", "elapsed", 7, ">", drop=6),
-    Column("restarts", "restarts", 8, ">", drop=8),
-    Column("host", " host", 14, drop=10),
-    Column("command", " command", 14, drop=9, flex=True),
-)
-ONLY_OWN = tuple(column for column in COLUMNS if column.key != "by")
-"""While ddptop itself starts the ranks of every job."""
+from ddptop_runner.registry import AnyJob, JobView
 
 FIRST_LOOK = "looking for jobs and training on this machine ..."
 EMPTY = """no jobs yet: nothing that trains was found on this machine
 
-{how}:
+{how}
 
-    ddptop launch --gpus all train.py
-    ddptop launch --gpus none --nproc 2 train.py     on CPUs"""
+   ddptop launch --gpus 0-3 train.py
+   ddptop launch --gpus none --nproc 2 train.py    on CPUs
+   ddptop demo                                     to see what it is like"""
+NO_MATCH = """no job matches
+
+esc shows every job again"""
+
+MOST_MARKS = 2
+"""As many as can be compared."""
 
 
 class JobsTable(Table):
-    """One row a job, live ones first."""
+    """One row a job: first what needs a person."""
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name need not be said."""
-        how = "start one in a shell" if readonly else "start one here with n, or in a shell"
-        super().__init__("jobs", COLUMNS, empty=FIRST_LOOK, id="jobs")
+        how = "in a shell:" if readonly else "n launches one from here; in a shell:"
+        super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me
+        self._views: Sequence[AnyJob] = ()
+        self._listed: list[Listed] = []
+        self._now = dt.datetime.min
         self._unreadable: Sequence[Unreadable] = ()
+        self._trends: Mapping[str, LossTrend] = {}
+        self._seen: Seen = ()
+        self._users: dict[str, str] = {}
+        self._by_others = False
+        self.marked: list[str] = []
+        """Names of the marked jobs, the earlier one first."""
+        self.order = "need"
+        """A key of `job_rows.ORDERS`."""
+        self.filter = Filter()
+        """What hides jobs."""
 
     def show(
         self,
         views: Sequence[AnyJob],
         now: dt.datetime,
         unreadable: Sequence[Unreadable] = (),
+        trends: Mapping[str, LossTrend] | None = None,
+        seen: Seen = (),
     ) -> None:
-        """Take a new look at the jobs, and at what could not be looked at."""
-        self._unreadable = unreadable
-        self.empty = self._none
-        by_others = any(
+        """Take a new look at the jobs, and at what could not be looked at.
+
+        Args:
+            views: every job.
+            now: for what has passed.
+            unreadable: what could not be looked at.
+            trends: by job, which way its loss goes.
+            seen: ended jobs that were looked at.
+        """
+        self._views, self._now, self._unreadable = views, now, unreadable
+        self._trends, self._seen = trends or {}, seen
+        names = {view.job for view in views}
+        self.marked = [name for name in self.marked if name in names]
+        self._by_others = any(
             isinstance(view, ForeignView) or launcher_name(view) is not None for view in views
         )
-        self._columns = COLUMNS if by_others else ONLY_OWN
-        rows = [(view.job, job_row(view, now, self._me)) for view in views]
-        self.set_rows(rows, self._count(views))
+        self.refill()
+
+    def refill(self) -> None:
+        """Put the rows in their order, without those that the filter hides."""
+        everything = job_rows.listed(self._views, self._now, self._seen, self.order)
+        self._listed = [one for one in everything if self._matches(one)]
+        self.sorted_by = job_rows.COLUMN_OF_ORDER[self.order]
+        names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]
+        states = [words.state_of(view)[0] for view in self._views]
+        by = [job_rows.by_text(view, self._me)[0] for view in self._views]
+        self._columns = job_rows.columns_for(
+            self.size.width, names, states, by if self._by_others else ()
+        )
+        if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
+            self.empty = NO_MATCH if everything else self._none
+        says_who = not any(column.key == "by" for column in self._columns)
+        rows = [
+            (
+                one.view.job,
+                job_rows.job_row(
+                    one,
+                    self._now,
+                    self._me,
+                    self._trends.get(one.view.job),
+                    marked=one.view.job in self.marked,
+                    says_who=says_who,
+                ),
+            )
+            for one in self._listed
+        ]
+        self.set_rows(rows, self._count())
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another width has other columns."""
+        self.refill()
+        super().on_resize(event)
+
+    @property
+    def shown(self) -> int:
+        """How many jobs match the filter."""
+        return len(self._listed)
+
+    @property
+    def known(self) -> int:
+        """How many jobs there are."""
+        return len(self._views)
+
+    def mark(self) -> None:
+        """Mark the job under the cursor, or take its mark away; a third one replaces the first."""
+        key = self.cursor_key
+        if key in self.marked:
+            self.marked.remove(key)
+        elif key is not None:
+            self.marked = [*self.marked[1 - MOST_MARKS :], key]
+        self.refill()
+
+    def sort(self, order: str) -> None:
+        """Put the rows in another order."""
+        self.order = order
+        self.refill()
+
+    @property
+    def chosen(self) -> Listed | None:
+        """The job under the cursor, with what is to be said of it."""
+        return next((one for one in self._listed if one.view.job == self.cursor_key), None)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What stands in the row under the cursor."""
+        one = self.chosen
+        return [] if one is None else explain_job(one, self._trends.get(one.view.job), self._now)
 
     def foot(self, width: int) -> Line:
         """What may be training and could not be seen."""
         return unreadable_line(self._unreadable, width)
 
-    @staticmethod
-    def _count(views: Sequence[AnyJob]) -> Line:
+    @on(Table.HeadPicked)
+    def _sort_by(self, event: Table.HeadPicked) -> None:
+        event.stop()
+        if (order := job_rows.ORDER_OF_COLUMN.get(event.key)) is not None:
+            self.sort(order)
+
+    def _matches(self, one: Listed) -> bool:
+        if not self.filter:
+            return True
+        said = one.attention.sentence
+        return self.filter.matches(job_facts(one.view, self._user(one.view), self._now, said))
+
+    def _user(self, view: AnyJob) -> str:
+        """Whose job it is; of ddptop's own the owner of its run folder."""
+        if isinstance(view, ForeignView):
+            return view.foreign.user
+        if view.job not in self._users:
+            path = view.folder.path if isinstance(view, JobView) else None
+            try:
+                self._users[view.job] = "" if path is None else user_name(path.stat().st_uid)
+            except OSError:
+                return user_name(os.getuid())
+        return self._users[view.job]
+
+    def _count(self) -> Line:
+        views = self._views
         if not views:
             return ()
         live = sum(view.is_live for view in views)
         foreign = sum(view.is_live and isinstance(view, ForeignView) for view in views)
         text = f"{live} live, {len(views) - live} ended"
-        return line((f"{text}, {foreign} not started by ddptop" if foreign else text, "dim"))
+        if foreign:
+            text += f", {foreign} not started by ddptop"
+        if self.order != "need":
+            text += f", by {job_rows.ORDERS[self.order]}"
+        if not self.filter:
+            return line((text, "dim"))
+        return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))

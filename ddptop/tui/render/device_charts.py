@@ -1,0 +1,51 @@
+"""A device's history as curves of a chart."""
+
+from __future__ import annotations
+
+from ddptop.tui.device_history import DeviceHistory
+from ddptop.tui.render.chart_figures import Curve, FiguresData
+from ddptop.tui.render.series import Points
+from ddptop_runner.model import GpuSample
+
+MAX_PAUSE_S = 15.0
+NOTHING = Points([], [], [], [])
+
+
+def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
+    """How busy and how full it was, in percent; its power against its limit; its temperature."""
+    known = history.figures
+    memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
+    curves = (
+        Curve("util", known.get("util", NOTHING), "%", 0.0, 100.0, band=True),
+        Curve("memory", memory, "%", 0.0, 100.0),
+        Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
+        Curve("temperature", known.get("temperature", NOTHING), "°C"),
+    )
+    first = history.until if history.first is None else history.first
+    return FiguresData(
+        curves,
+        history.since,
+        history.until,
+        history.until - history.since,
+        history.marks,
+        watched=True,
+        whole=(min(first, history.until - 1), history.until),
+        empty="nothing is known of it yet: its history begins now",
+    )
+
+
+def _share(points: Points, total: int | None) -> Points:
+    """Bytes as percent of all there are; nothing where that is not known."""
+    if not total:
+        return NOTHING
+    low, mean, high = (
+        [None if value is None else 100 * value / total for value in values]
+        for values in (points.low, points.mean, points.high)
+    )
+    return Points(points.t, low, mean, high)
+
+
+def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
+    """How long the chart can stay as it is: until it would look different by a column."""
+    shown_s = history.until - (history.first or history.since) if span_s is None else span_s
+    return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))

@@ -1,0 +1,90 @@
+"""What is to be said of devices: who holds them, which are wasted, and which lie far off. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddptop.tui.render import units
+from ddptop.tui.render.devices import Holder, Owners, holder_text, label
+from ddptop.tui.render.text import Line, fill, line
+from ddptop_runner.balance.imbalance import Figure, deviations
+from ddptop_runner.gpus.idle import SMALL_CONTEXT_BYTES
+from ddptop_runner.model import GpuSample
+from ddptop_runner.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop.tui.snapshot import Snapshot
+
+WASTED_S = 120.0
+"""A device that is held and does nothing for so long is wasted."""
+
+MOST_RANKS = 64
+"""Of a job with more ranks its own screen says which one lies far off."""
+
+_NAMES: Sequence[tuple[Figure, str]] = (
+    ("utilization", "load"),
+    ("memory", "memory"),
+    ("power", "power"),
+)
+
+
+def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
+    """For how long a held device has done nothing; None where it works, or nobody holds it."""
+    spent_s = idle_s.get(gpu.uuid or "", 0.0)
+    held = any((p.mem_used_bytes or 0) > SMALL_CONTEXT_BYTES for p in gpu.processes or [])
+    if gpu.lost or not held or spent_s < WASTED_S or (gpu.util_percent or 0) > 1:
+        return None
+    return spent_s
+
+
+def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
+    """`▲ 0 % for 12m: wasted`; empty where it is not."""
+    spent_s = wasted_s(gpu, idle_s)
+    if spent_s is None:
+        return ()
+    return line((f"▲ 0 % for {units.brief_duration(spent_s)}: wasted", "warn"))
+
+
+def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
+    """Who holds a device, what is wrong with it, and whether it is wasted."""
+    owners: Owners = snapshot.owners
+    history = snapshot.device_history
+    idle_s = {} if history is None else history.idle_s
+
+    def holder(gpu: GpuSample) -> Line:
+        parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
+        return fill(parts, 200, "  ")
+
+    return holder
+
+
+def unevenness(views: Sequence[AnyJob]) -> Line:
+    """`GPU 5: load 28 % below the others of llama-ft`, the worst of all; empty where none is."""
+    worst: tuple[float, str] | None = None
+    for view in views:
+        snapshot = view.snapshot if view.is_live and not view.on_other_host else None
+        if snapshot is None or not snapshot.gpus or not 1 < len(snapshot.ranks) <= MOST_RANKS:
+            continue
+        apart = deviations(snapshot.ranks, snapshot.gpus)
+        for rank in snapshot.ranks:
+            for figure, name in _NAMES:
+                ratio = apart[rank.rank].of(figure)
+                if rank.gpu is None or ratio is None or figure not in apart[rank.rank].outliers:
+                    continue
+                if worst is None or abs(ratio) > worst[0]:
+                    side = "above" if ratio > 0 else "below"
+                    text = f"GPU {rank.gpu}: {name} {100 * abs(ratio):.0f} % {side}"
+                    worst = abs(ratio), f"{text} the others of {view.job}"
+    return () if worst is None else line((f"▲ {worst[1]}", "warn"))
+
+
+def common_name(gpus: Sequence[GpuSample]) -> str | None:
+    """The devices' name where all have the same one."""
+    names = {gpu.name for gpu in gpus if gpu.parent_uuid is None}
+    return names.pop() if len(names) == 1 else None
+
+
+def labels(gpus: Sequence[GpuSample]) -> str:
+    """`GPU 1, 5`."""
+    return f"GPU {', '.join(map(label, gpus))}"

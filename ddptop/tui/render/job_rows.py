@@ -1,0 +1,242 @@
+"""Jobs as rows of a table: which columns there are, what stands in them, and in which order."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddptop.tui.render import units, words
+from ddptop.tui.render.attention import Attention, Need, Seen, attention
+from ddptop.tui.render.bars import bar
+from ddptop.tui.render.columns import Column, Row
+from ddptop.tui.render.filter_facts import held_by
+from ddptop.tui.render.launched import launcher_name
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.panels import elapsed_s, median_loss
+from ddptop.tui.render.progress import percent_text, progress_of, step_of
+from ddptop.tui.render.text import Line, Span, cells_of, line
+from ddptop.tui.render.uneven import worst_figure
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.registry import AnyJob
+
+BAR_CELLS = 9
+
+ARROWS: Mapping[str, Span] = {
+    "falling": ("↘", "ok"),
+    "flat": ("→", "dim"),
+    "rising": ("↗", "warn"),
+}
+"""Which way a loss goes."""
+
+_STATE = Column("state", "state", 12)
+_JOB = Column("job", "job", 12)
+_WHY = Column("why", "how it is", 22, flex=True)
+_DONE = Column("done", "done", 5, ">", drop=2)
+_LOSS = Column("loss", "loss ", 9, ">", drop=3)
+_ETA = Column("eta", "ETA", 7, ">", drop=4)
+_GPUS = Column("gpus", "GPUs", 6, drop=5)
+_BAR = Column("bar", "progress", BAR_CELLS, drop=6)
+_BY = Column("by", "by", 14, drop=8)
+_ELAPSED = Column("elapsed", "elapsed", 7, ">", drop=9)
+
+NARROW = (_STATE, _JOB, _WHY, _DONE, _LOSS, _ETA)
+MIDDLE = (_STATE, _JOB, _BY, _GPUS, _WHY, _BAR, _DONE, _LOSS, _ETA, _ELAPSED)
+WIDE = (
+    _STATE,
+    _JOB,
+    _BY,
+    Column("ranks", "ranks", 5, ">", drop=12),
+    _GPUS,
+    _BAR,
+    _DONE,
+    Column("step", "step", 9, ">", drop=7),
+    _LOSS,
+    Column("uneven", "uneven", 11, ">", drop=10),
+    _ETA,
+    _ELAPSED,
+    Column("restarts", "restarts", 8, ">", drop=13),
+    Column("why", " how it is", 40, flex=True),
+)
+
+
+def columns_for(
+    cells: int, names: Sequence[str], states: Sequence[str], by: Sequence[str]
+) -> tuple[Column, ...]:
+    """The columns of a table of that width; what the others leave is for the sentence.
+
+    Args:
+        cells: the width.
+        names: of the jobs, with their marks.
+        states: of the jobs, with their symbols.
+        by: who starts the ranks; empty where that is ddptop for all of them, and not said.
+    """
+    columns, most = (WIDE, 30) if cells >= 170 else (MIDDLE, 24) if cells >= 100 else (NARROW, 16)
+    sized = {
+        _JOB: replace(_JOB, width=_fitting(names, 8, most)),
+        _STATE: replace(_STATE, width=_fitting(states, 9, 14)),
+        _BY: replace(_BY, width=_fitting(by, 6, 18)),
+    }
+    return tuple(sized.get(one, one) for one in columns if by or one.key != "by")
+
+
+def _fitting(texts: Sequence[str], least: int, most: int) -> int:
+    return min(most, max(least, max(map(cells_of, texts), default=0)))
+
+
+# --- the order ------------------------------------------------------------------------------------
+
+ORDERS: Mapping[str, str] = {
+    "need": "what needs attention",
+    "name": "name",
+    "started": "started last",
+    "gpus": "GPUs",
+}
+"""Orders of the table, in words."""
+
+ORDER_OF_COLUMN: Mapping[str, str] = {
+    "state": "need",
+    "why": "need",
+    "job": "name",
+    "elapsed": "started",
+    "gpus": "gpus",
+}
+"""The order that a click on a column's name asks for."""
+
+COLUMN_OF_ORDER: Mapping[str, str] = {
+    "need": "state",
+    "name": "job",
+    "started": "elapsed",
+    "gpus": "gpus",
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job with what is to be said of it."""
+
+    view: AnyJob
+    attention: Attention
+
+
+def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
+    """All jobs in that order; what needs attention, then what is newest, decides between equals."""
+
+    def need(one: Listed) -> tuple[int, float]:
+        newest = -(one.view.ended_at or one.view.created_at).timestamp()
+        return one.attention.need, newest
+
+    found = sorted((Listed(view, attention(view, now, seen)) for view in views), key=need)
+    if order == "name":
+        found.sort(key=lambda one: one.view.job.casefold())
+    elif order == "started":
+        found.sort(key=lambda one: -one.view.created_at.timestamp())
+    elif order == "gpus":
+        found.sort(key=lambda one: _first_gpu(one.view))
+    return found
+
+
+def _first_gpu(view: AnyJob) -> tuple[int, int]:
+    """Live jobs by their first device, then those without one, then those that have ended."""
+    if not view.is_live or view.snapshot is None:
+        return 2, 0
+    held = held_by(view.snapshot)
+    return (0, min(held)) if held else (1, 0)
+
+
+def sorted_jobs(views: Sequence[AnyJob]) -> list[AnyJob]:
+    """Live jobs first, and of each the newest: the order in which they are handed on."""
+    return sorted(views, key=lambda v: (not v.is_live, -(v.ended_at or v.created_at).timestamp()))
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def job_row(
+    one: Listed,
+    now: dt.datetime,
+    me: str | None = None,
+    trend: LossTrend | None = None,
+    *,
+    marked: bool = False,
+    says_who: bool = False,
+) -> Row:
+    """One job of the overview, by column.
+
+    Args:
+        one: the job.
+        now: for what has passed.
+        me: the user whose name need not be said.
+        trend: which way its loss goes.
+        marked: whether a person marked it.
+        says_who: whether no column says who started a foreign job, so that its sentence must.
+    """
+    view, needs = one.view, one.attention
+    snapshot, foreign = view.snapshot, isinstance(view, ForeignView)
+    by, name = by_text(view, me), line((view.job, "strong"))
+    who = f"{by[0]}: " if says_who and foreign else ""
+    row: dict[str, Span | Line] = {
+        "state": words.state_of(view),
+        "job": line(("◆ ", "chosen"), *name) if marked else name,
+        "by": by,
+        "why": sentence_cell(needs, who),
+        "ranks": (units.count(view.world_size), _unknown(view.world_size)),
+        "command": (" " + view.command, "dim"),
+    }
+    if snapshot is None:
+        return row
+    progress, live = progress_of(view), view.is_live
+    step, eta_s = units.count(step_of(snapshot, progress)), progress.eta_s if progress else None
+    gpus = units.ranks(list(held_by(snapshot)))
+    fraction = None if progress is None else progress.fraction
+    used, left = snapshot.restarts_used, snapshot.restarts_left
+    row |= {
+        "ranks": (units.count(snapshot.world_size or view.world_size), ""),
+        "gpus": (gpus or "-", "" if gpus else "dim"),
+        "restarts": ("", "")
+        if foreign
+        else (f"{used}/{used + left}", "warn" * bool(used and live)),
+        "step": (step, _unknown(step)),
+        "bar": () if fraction is None else bar(fraction, BAR_CELLS, "busy" if live else "dim"),
+        "done": (percent_text(progress), "" if live else "dim"),
+        "eta": ("", "")
+        if not live or (foreign and eta_s is None)
+        else (units.duration(eta_s), _unknown(eta_s)),
+        "loss": loss_cell(snapshot, trend if live else None),
+        "uneven": worst_figure(snapshot) if live else ("", ""),
+        "elapsed": (units.duration(elapsed_s(view, now)), "" if live else "dim"),
+        "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
+    }
+    return row
+
+
+def sentence_cell(needs: Attention, who: str = "") -> Line:
+    """What is to be said of a job; only what needs a person is coloured."""
+    style = needs.style if needs.need < Need.RUNNING else "dim"
+    return line((who, "dim"), (needs.sentence, style)) if who else line((needs.sentence, style))
+
+
+def loss_cell(snapshot: NodeSnapshot, trend: LossTrend | None) -> Line:
+    """The median of the ranks' losses, and which way it goes."""
+    value, state = median_loss(snapshot)
+    style = "bad" if state in ("nan", "inf") else _unknown(value)
+    arrow = (" ", "") if trend is None or value is None else ARROWS[trend.way]
+    return line((f"{units.loss(value, state)} ", style), arrow)
+
+
+def by_text(view: AnyJob, me: str | None) -> Span:
+    """Who started the ranks: `torchrun`, or `alice: torchrun` for another user's.
+
+    A job of ddptop's that another user or state folder has is `other ddptop`.
+    """
+    if not isinstance(view, ForeignView):
+        name = launcher_name(view)
+        return ("ddptop" if name is None else f"↳ {name}"), "dim"
+    user = view.foreign.user
+    who = "other ddptop" if view.launcher == "ddptop" else view.launcher
+    return (who if user == me else f"{user}: {who}"), ""
+
+
+def _unknown(value: object) -> str:
+    return "dim" if value is None or value == units.NOT_KNOWN else ""

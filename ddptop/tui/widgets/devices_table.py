@@ -1,0 +1,134 @@
+"""The devices alone, one a row, and the processes on one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from textual import events
+
+from ddptop.tui.device_history import DeviceHistory
+from ddptop.tui.render.device_help import explain_device
+from ddptop.tui.render.device_rows import (
+    PROCESS_COLUMNS,
+    device_columns,
+    device_row,
+    heaviest_first,
+    process_row,
+)
+from ddptop.tui.render.device_words import common_name
+from ddptop.tui.render.devices import Owners
+from ddptop.tui.render.panels import short_name
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.units import plural
+from ddptop.tui.widgets.table import Table
+from ddptop_runner.model import GpuProcess, GpuSample
+
+NOTHING = DeviceHistory()
+FIRST_LOOK = "asking the driver for its devices ..."
+FREE = "no process: the device is free"
+NOT_TOLD = "the driver does not tell which processes are on it"
+
+
+class DevicesTable(Table):
+    """One row a device, with how busy it was."""
+
+    def __init__(self) -> None:
+        super().__init__("devices", device_columns(80, False), empty=FIRST_LOOK, id="gpus")
+        self._gpus: Sequence[GpuSample] = ()
+        self._owners: Owners = {}
+        self._history = NOTHING
+        self._said: Line = ()
+
+    def show(
+        self, gpus: Sequence[GpuSample], owners: Owners, history: DeviceHistory | None, said: Line
+    ) -> None:
+        """Take a new look; `said` is what is to be said of them all."""
+        self._gpus, self._owners, self._said = gpus, owners, said
+        self._history = history or NOTHING
+        self.refill()
+
+    def refill(self) -> None:
+        """The rows as the width has room for them."""
+        names = {gpu.name for gpu in self._gpus}
+        self._columns = device_columns(self.size.width, len(names) > 1)
+        curve = next((c.width for c in self._columns if c.key == "recent"), 0)
+        recent, idle_s = self._history.recent, self._history.idle_s
+        brief = self.size.width < 140
+        rows = [
+            (key_of(gpu), device_row(gpu, self._owners, recent, idle_s, curve, brief=brief))
+            for gpu in self._gpus
+        ]
+        name = common_name(self._gpus)
+        whole = sum(gpu.parent_uuid is None for gpu in self._gpus)
+        self.title = "devices" if name is None else f"{plural(whole, 'device')}, {short_name(name)}"
+        self.set_rows(rows, self._said)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another width has other columns."""
+        self.refill()
+        super().on_resize(event)
+
+    @property
+    def chosen(self) -> GpuSample | None:
+        """The device under the cursor."""
+        return next((gpu for gpu in self._gpus if key_of(gpu) == self.cursor_key), None)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Each figure of the device under the cursor, and what is wrong with it."""
+        return [] if self.chosen is None else explain_device(self.chosen)
+
+
+def key_of(gpu: GpuSample) -> str:
+    """By what a device is known from one look to the next."""
+    return gpu.uuid or f"index {gpu.index}"
+
+
+class ProcessTable(Table):
+    """The processes on one device."""
+
+    def __init__(self) -> None:
+        super().__init__("processes", PROCESS_COLUMNS, id="processes")
+        self._by_pid: Mapping[str, GpuProcess] = {}
+        self._owners: Owners = {}
+
+    def show(self, gpu: GpuSample | None, owners: Owners) -> None:
+        """Take the chosen device."""
+        found = heaviest_first([] if gpu is None else gpu.processes or [])
+        self.empty = NOT_TOLD if gpu is not None and gpu.processes is None else FREE
+        self._by_pid = {str(process.pid): process for process in found}
+        self._owners = owners
+        self.title = "processes" if gpu is None else f"processes on GPU {gpu.index}"
+        rows = [(str(process.pid), process_row(process, owners)) for process in found]
+        self.set_rows(rows, line((f"{len(found)}", "dim")) if len(found) > 1 else ())
+
+    def cursor_line(self) -> int | None:
+        """The row under the cursor, while this has the keys."""
+        return super().cursor_line() if self.has_focus else None
+
+    def on_focus(self) -> None:
+        """The cursor shows."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """The cursor hides."""
+        self.redraw()
+
+    @property
+    def job(self) -> str | None:
+        """The job of the process under the cursor."""
+        process = self._by_pid.get(self.cursor_key or "")
+        if process is None:
+            return None
+        return self._owners.get(process.pid, (process.job, None))[0]
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the columns mean."""
+        process = self._by_pid.get(self.cursor_key or "")
+        if process is None:
+            return []
+        return [
+            (f"process {process.pid}", process.command or process.note or "its command is n/a"),
+            ("job", "The job that this process belongs to, and its rank there; enter opens it."),
+            ("memory", "What it holds on this device, its CUDA context included."),
+            ("SM", "The share of the last seconds in which its kernels ran on this device."),
+        ]

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from ddptop.tui.render.glossary import GLOSSARY
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model_words import Phase, RankState
 from ddptop_runner.registry import AnyJob
+
+__all__ = [
+    "GLOSSARY",
+    "age_words",
+    "event_style",
+    "event_words",
+    "guard_words",
+    "job_state",
+    "rank_state",
+    "severity",
+    "state_of",
+]
 
 _JOB_STATES: dict[str, tuple[str, str]] = {
     "queued": ("○", "dim"),
@@ -154,76 +167,3 @@ def guard_words(guarded: bool | None, live: bool) -> Line:
     if guarded:
         return (("guarded", "dim"),)
     return (("▲ unguarded: nothing restarts it", "warn"),)
-
-
-GLOSSARY: tuple[tuple[str, str], ...] = (
-    ("job", "one training that was launched, with all its attempts, logs and history"),
-    ("rank", "one training process; rank 0 is the first of the world"),
-    ("attempt", "one life of the worker group, counted from 0"),
-    (
-        "group restart",
-        "all ranks end and start again together: DDP cannot go on with one rank replaced",
-    ),
-    ("restarts left", "how often the group may still restart before the job counts as failed"),
-    ("quiet", "no step and no collective for longer than usual; no verdict yet"),
-    (
-        "evals",
-        "or saves, compiles, ends, no batch (from its data loader): what a rank has been doing for "
-        "a while instead of training steps; seen, never declared",
-    ),
-    ("set aside", "a broken GPU that the job goes on without (--allow-shrink)"),
-    (
-        "evidence",
-        "stacks, logs, devices and flight records, kept before any signal is sent",
-    ),
-    ("hung", "no progress within the time learned for this phase, with proof that ranks differ"),
-    ("lost", "the job's processes are gone without having said why (reboot, kill -9 of all)"),
-    (
-        "gone",
-        "the processes of a job that ddptop did not start are gone; nobody saw how they ended",
-    ),
-    (
-        "stuck",
-        "seen from outside: the device reads full utilization at idle power, as a collective does "
-        "that waits for another rank",
-    ),
-    (
-        "blocked",
-        "in uninterruptible sleep (D) at every look: waits for a disk, a mount or a driver",
-    ),
-    ("zombie", "has ended, and its parent has not asked how"),
-    ("paused", "stopped by SIGSTOP or a debugger; SIGCONT lets it go on"),
-    ("guarded", "the guardian lives: it brings the supervisor back if that dies"),
-    ("vs median", "how far a rank's loss or step time is from the median of all ranks"),
-    ("imbalance", "greatest rank or device against the median: 0 % is even"),
-    (
-        "uneven",
-        "the job's worst imbalance, and of what: mem, util, watt or step; ▲ ▼ mark a rank's "
-        "figure that lies far above or below its job's median",
-    ),
-    (
-        "Σ4  μ4",
-        "the loss is the sum, or the mean, of 4 backward passes: gradient accumulation, undone",
-    ),
-    (
-        "launcher",
-        "the process that a command (launch -- COMMAND) started; its ranks are found by their "
-        "probes or in its tree, its CPU and RSS are of the whole tree",
-    ),
-    ("replicas", "devices that one process trains on (DataParallel): none has a loss of its own"),
-    (
-        "by",
-        "who started the ranks: ddptop, torchrun, mp.spawn ..., ↳ one that ddptop launched; before "
-        "it another user's name",
-    ),
-    ("cuda:1", "the name by which the rank's own process knows its device, which is not its index"),
-    ("spare rows", "rows of device memory that replaced failing ones (remapped rows)"),
-    ("slowed", "the driver holds the clocks down, and says why: heat, power, the board"),
-    ("XID", "an error that the driver reported for a device, by number"),
-    ("own cost", "CPU of this viewer and its sampler, and the sampler's questions to the driver"),
-    ("read-only", "this viewer refuses to stop, kill, restart, launch or remove anything"),
-    ("step", "optimizer steps in this attempt; 'global' where the script or a log said it"),
-    ("stacks", "where each rank stands in its code right now, taken without stopping it"),
-    ("n/a", "the machine does not say; never drawn as 0"),
-)
-"""Words of the interface, for the help screen."""

@@ -11,8 +11,8 @@ from textual.screen import ModalScreen, Screen
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action, moving
 from ddptop.tui.keymap import KeyMap
+from ddptop.tui.render.glossary import SECTIONS
 from ddptop.tui.render.text import Line, line, pad, rule, wrap
-from ddptop.tui.render.words import GLOSSARY
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.lines import LinesView
 
@@ -78,9 +78,10 @@ def help_lines(
         entry(what, text, "busy", KEY_CELLS)
     for title in titles:
         table(f"keys: {title}" if here is not None else title, ALL[title])
-    section("words")
-    for word, meaning in GLOSSARY:
-        entry(word, meaning, "strong", WORD_CELLS)
+    for heading, words in SECTIONS:
+        section(heading)
+        for word, meaning in words:
+            entry(word, meaning, "strong", WORD_CELLS)
     return lines
 
 

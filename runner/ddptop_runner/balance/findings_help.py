@@ -119,6 +119,36 @@ rank there has less room than the others and may be slower, and all others wait 
 
 It may be a notebook, somebody else's job, or what an earlier run has left behind: pid, user and
 command are named.""",
+    "disk-full": """\
+The disk of the run folder is full. The training goes on; lines of its logs and figures of its
+history are lost until there is room, and the script's own checkpoints fail where they are on it.
+
+Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml; df -h names the disk.""",
+    "disk-low": """\
+The disk of the run folder is nearly full. When it is full, logs and history have gaps, and a
+checkpoint on the same disk fails.
+
+Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
+    "log-limit": """\
+These ranks print more than a log may hold. The head of each log is kept in an archive beside it,
+compressed, and older parts are dropped; nothing waits for it.
+
+Print less, or allow more: launch --log-limit 10G.""",
+    "damaged-file": """\
+A file of the run folder cannot be read, as after a power cut or a full disk. What it told is
+missing from what is shown; the training does not need it.""",
+    "history": """\
+Figures could not be written to the job's history, so charts have a gap. The reason is named: mostly
+a full disk, or a file system that went away.""",
+    "set-aside": """\
+A GPU was found broken, and the job goes on without it (--allow-shrink), so with fewer ranks.
+
+Have it looked at, then `ddptop restart JOB` takes it in again.""",
+    "healthy": """\
+A GPU that was set aside works again. `ddptop restart JOB` takes it in again.""",
+    "queued": """\
+The job waits until its GPUs are free, and starts by itself. Who holds them is named; launch --force
+takes GPUs that are busy.""",
 }
 
 

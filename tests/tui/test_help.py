@@ -1,0 +1,175 @@
+"""The help: first what is under the cursor, and no word of the interface without its meaning."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from ddptop.tui import render, screens, widgets
+from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.keymap import KeyMap
+from ddptop.tui.render.columns import Column
+from ddptop.tui.render.device_help import slowed_help
+from ddptop.tui.render.glossary import GLOSSARY, SECTIONS
+from ddptop.tui.render.text import plain
+from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.help import HelpScreen, help_lines
+from tests.tui import fake_gpus
+from tests.tui.driving import settle, shown, until
+from textual.containers import VerticalScroll
+
+import ddptop_runner
+from ddptop_runner.balance.findings_help import explain
+from ddptop_runner.devices.words import _THROTTLE_WORDS
+from ddptop_runner.model_words import JobState, Phase, RankState
+
+MakeApp = Callable[..., DdptopApp]
+
+MEANINGS = dict(GLOSSARY)
+PHASES: dict[Phase, str] = {
+    "start": "starting",
+    "steps": "step",
+    "compile": "compiles",
+    "evaluation": "evals",
+    "checkpoint": "saves",
+    "data": "no batch",
+    "collective": "in a collective",
+    "end": "ends",
+}
+"""The word that each phase is shown by."""
+
+NO_ALERT = {"event"}
+"""Ids that are made of an event, whose message says it all."""
+
+
+def modules(package: object) -> Iterator[object]:
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):  # type: ignore[attr-defined]
+        yield importlib.import_module(found.name)
+
+
+def alert_ids() -> set[str]:
+    """Every id that the engine gives an alert: the first argument of Finding, or Alert's id."""
+    found: set[str] = set()
+    for file in Path(ddptop_runner.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id == "Finding" and node.args:
+                    found |= _text(node.args[0])
+                for keyword in node.keywords:
+                    if node.func.id in ("Alert", "Finding") and keyword.arg == "id":
+                        found |= _text(keyword.value)
+    return found
+
+
+def _text(node: ast.expr) -> set[str]:
+    """The id's text; of one that is put together, the part before the first figure."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+        return {str(node.values[0].value).rstrip("-")}
+    return set()
+
+
+@pytest.mark.parametrize("state", sorted({*get_args(JobState), *get_args(RankState)}))
+def test_every_state_is_explained(state: str) -> None:
+    assert MEANINGS.get(state), state
+
+
+def test_every_phase_is_explained() -> None:
+    assert set(PHASES) == set(get_args(Phase))
+    assert [phase for phase, word in PHASES.items() if word not in MEANINGS] == []
+
+
+def test_every_alert_is_explained() -> None:
+    ids = alert_ids() - NO_ALERT
+    assert {"hung", "straggler", "disk-full", "throttled"} <= ids
+    ids = {"loss-nan", "loss-inf", *(ids - {"loss"})}
+    assert sorted(found for found in ids if not explain(found)) == []
+
+
+def test_every_reason_to_slow_down_is_explained() -> None:
+    assert [reason for reason in _THROTTLE_WORDS.values() if not slowed_help(reason)] == []
+
+
+def test_every_column_is_explained() -> None:
+    titles: set[str] = set()
+    for module in (*modules(render), *modules(widgets)):
+        for value in vars(module).values():
+            if isinstance(value, tuple) and value and isinstance(value[0], Column):
+                titles |= {column.title.strip() for column in value}
+    assert {"state", "loss", "util"} & titles
+    words = {word for word in titles if re.search(r"[a-zA-Z#]", word)}
+    assert sorted(word for word in words if word not in MEANINGS and word != "state") == []
+
+
+def test_no_word_is_explained_twice() -> None:
+    assert [word for word, n in Counter(word for word, _ in GLOSSARY).items() if n > 1] == []
+
+
+def test_every_screen_has_its_place() -> None:
+    for _ in modules(screens):
+        pass
+    names: set[str] = set()
+    bases = [MonitorScreen]
+    while bases:
+        for screen in bases.pop().__subclasses__():
+            if screen.__subclasses__():
+                bases.append(screen)
+            else:
+                names.add(screen.__name__)
+    assert names == set(PLACES)
+    assert set(PLACES.values()) == set(ALL)
+
+
+@pytest.mark.parametrize("cells", [52, 76])
+def test_it_begins_under_the_cursor_and_then_names_the_keys_of_this_screen(cells: int) -> None:
+    told = [("rank 3: quiet", "no step for longer than usual " * 8)]
+    lines = [plain(line) for line in help_lines(cells, told, "a job")]
+    assert all(len(line) <= cells for line in lines)
+    heads = [line.split("──")[1].strip() for line in lines if line.startswith("── ")]
+    first = ["under the cursor", "keys of this screen: a job", "keys everywhere", "mouse"]
+    assert heads[:4] == first
+    assert heads[-len(SECTIONS) :] == [heading for heading, _ in SECTIONS]
+    assert len(heads) == 4 + len(ALL) - 1 + len(SECTIONS)
+    text = " ".join(" ".join(lines).split())
+    for action in (*MOVING, *EVERYWHERE, *(a for table in ALL.values() for a in table)):
+        assert KeyMap().text(action).split("  ")[0] in text
+        assert action.help.split()[0] in text
+    for word, meaning in GLOSSARY:
+        assert " ".join(word.split()) in text and meaning.split()[-1] in text
+
+
+@pytest.mark.parametrize("key", ["question_mark", "f1"])
+async def test_the_key_opens_and_closes_it(frozen: Path, make_app: MakeApp, key: str) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        below = app.screen
+        assert isinstance(below, MonitorScreen)
+        below.explain = lambda: [("[red]rank 0[/]", "it is well")]  # type: ignore[method-assign]
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await pilot.pause()
+        text = shown(app)
+        assert text.index("[red]rank 0[/]") < text.index("keys of this screen: a job")
+        scroll = app.screen.query_one(VerticalScroll)
+        for step, expected in (("j", 3), ("ctrl+d", None), ("k", None), ("g", 0)):
+            before = scroll.scroll_y
+            await pilot.press(step)
+            await pilot.pause()
+            assert scroll.scroll_y != before
+            assert expected is None or scroll.scroll_y == expected
+        await pilot.press("G")
+        await pilot.pause()
+        assert scroll.is_vertical_scroll_end
+        await pilot.press(key)
+        await until(pilot, lambda: app.screen is below)

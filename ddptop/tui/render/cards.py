@@ -22,8 +22,9 @@ MOST = 8
 
 LEAST_WIDTH = 19
 LEAST_HEIGHT = 4
+"""Unless less tells everything."""
 BOXED = 6
-"""Cards of so many rows and more have an edge all around."""
+"""Cards of so many rows and more have an edge all around, and so have those that tell all."""
 
 BEST_WIDTH = 40
 """Where cards can be of several widths, the one next to this."""
@@ -31,8 +32,19 @@ BEST_WIDTH = 40
 GAP = 1
 """Cells between two cards."""
 
+ROWS = ("step", "loss", "time", "wait", "util", "mem")
+"""Of a card, from top to bottom."""
+
+_TELLING = ("loss", "time", "util", "mem", "step", "wait")
+"""The same, the most telling first: where there is no room the last ones go."""
+
+LEAST_BOX = 21
+"""Narrower cards have an edge at the left only."""
+
 LABEL, VALUE, ASIDE = 5, 8, 7
 """Cells of a row's columns; what is left takes bars and curves."""
+TIGHT = 6
+"""Of value and distance each, on a card that has no more room."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,8 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
         card = (cells + GAP) // columns - GAP
         rows = -(-number // columns)
         height = min(wanted, most_rows // rows)
-        if card < LEAST_WIDTH or height < LEAST_HEIGHT or (rows - 1) * columns >= number:
+        least = min(LEAST_HEIGHT, wanted)
+        if card < LEAST_WIDTH or height < least or (rows - 1) * columns >= number:
             continue
         holes = rows * columns - number
         key = (-height, holes, abs(card - BEST_WIDTH))
@@ -86,6 +99,8 @@ class Around:
     """Of the small curves, unix seconds."""
     cpu_full: float = 100.0
     """What a full bar of CPU is: the busiest rank's, or one core."""
+    rows: frozenset[str] = frozenset(ROWS)
+    """What is known of one rank at least: the rest gets no row."""
 
 
 def around(
@@ -110,13 +125,30 @@ def around(
         since=until - span_s,
         until=until,
         cpu_full=max(100.0, busiest),
+        rows=known_rows(ranks),
     )
+
+
+def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
+    """What is known of one of these ranks at least, by the name of its row."""
+    known = set()
+    for rank in ranks:
+        on_device = rank.gpu is not None or bool(rank.gpus)
+        values = {
+            "step": rank.step,
+            "loss": rank.loss if rank.loss_state is None else rank.loss_state,
+            "time": rank.step_time_s,
+            "wait": rank.data_wait_s,
+            "util": rank.gpu_util_percent if on_device else rank.cpu_percent,
+            "mem": rank.gpu_mem_used_bytes if on_device else rank.rss_bytes,
+        }
+        known |= {name for name, value in values.items() if value is not None}
+    return frozenset(known)
 
 
 def wanted_rows(ranks: Sequence[RankSample]) -> int:
     """Rows of a card that tells everything that is known of these ranks."""
-    waits = any(rank.data_wait_s is not None for rank in ranks)
-    return 7 + waits
+    return max(1, len(known_rows(ranks))) + 2
 
 
 def card_lines(
@@ -126,20 +158,24 @@ def card_lines(
     cells: int,
     rows: int,
     chosen: bool,
+    least: int = 0,
 ) -> list[Line]:
-    """One card in exactly `rows` lines of `cells`."""
+    """One card in exactly `rows` lines of `cells`; `least` is the narrowest card of its grid."""
     worst = severity(rank, apart, others.live)
     edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
-    boxed = rows >= BOXED
-    inner = cells - (4 if boxed else 2)
-    body = _body(rank, apart, others, inner, rows - (2 if boxed else 1))
+    boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
+    frame = 4 if boxed else 2
+    inner = cells - frame
+    told = (least or cells) - frame
+    body = _body(rank, apart, others, told, rows - (2 if boxed else 1))
     if not boxed:
         mark = "▌" if worst or chosen else "▏"
-        head = _head(rank, apart, others, inner, chosen, " ")
+        head = _head(rank, apart, others, told, chosen, " ")
         return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
     corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
-    head = _head(rank, apart, others, inner - 2, chosen, corners[1], edge)
-    top = line((corners[0] + corners[1], edge), " ", *head, " ", (corners[1] + corners[2], edge))
+    head = _head(rank, apart, others, told - 2, chosen, corners[1], edge)
+    more = corners[1] * (1 + inner - told)
+    top = line((corners[0] + corners[1], edge), " ", *head, " ", (more + corners[2], edge))
     middle = [
         line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
     ]
@@ -185,21 +221,31 @@ def _body(
         "util": _util(rank, apart, others, cells, on_device),
         "mem": _memory(rank, apart, others, cells, on_device),
     }
-    keep = [name for name in ("loss", "time", "util", "mem", "step", "wait") if made[name]]
-    if rows < 4 and "mem" in keep:
-        made["util"] = _both(rank, others, cells, on_device)
+    keep = [name for name in _TELLING if name in others.rows]
+    if rows < 4 and {"util", "mem"} <= others.rows:
+        made["util"] = _both(rank, cells, on_device)
+        keep.remove("mem")
     chosen = keep[:rows]
     body = [text for name, text in made.items() if name in chosen]
     return [*body, *[()] * (rows - len(body))]
 
 
-def _row(label: str, value: str, aside: Span, graphic: Line, style: str = "") -> Line:
+def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: str = "") -> Line:
+    tight = cells < LABEL + VALUE + ASIDE
     return line(
         (f"{label:<{LABEL}}", "dim"),
-        (pad(value, VALUE, ">"), style or ("dim" if value == units.NOT_KNOWN else "")),
-        (pad(aside[0], ASIDE, ">"), aside[1]),
+        (
+            pad(_brief(value) if tight else value, TIGHT if tight else VALUE, ">"),
+            style or ("dim" if value == units.NOT_KNOWN else ""),
+        ),
+        (pad(aside[0], TIGHT if tight else ASIDE, ">"), aside[1]),
         *graphic,
     )
+
+
+def _brief(text: str) -> str:
+    """`74.0 GiB` as `74.0G`, where every cell counts."""
+    return text.replace(" KiB", "K").replace(" MiB", "M").replace(" GiB", "G").replace(" TiB", "T")
 
 
 def _room(cells: int) -> int:
@@ -224,9 +270,9 @@ def _curve(series: Mapping[int, Points], rank: int, others: Around, cells: int, 
     points = series.get(rank)
     if not room or points is None:
         return ()
-    values = bridged(cells_of(points, others.since, others.until, room), max(2, room // 30))
+    values = bridged(cells_of(points, others.since, others.until, 2 * room), max(4, room // 15))
     low, high = limits(series, from_zero=zero)
-    return line("  ", (spark(values, low, high), "median"))
+    return line("  ", (spark(values, low, high), "band" if zero else "median"))
 
 
 def _loss(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
@@ -236,21 +282,23 @@ def _loss(rank: RankSample, apart: RankDeviation, others: Around, cells: int) ->
     bad = rank.loss_state in ("nan", "inf")
     curve = _curve(others.losses, rank.rank, others, cells, False)
     style = "bad" if bad else "strong" if rank.loss is not None else ""
-    return _row("loss", text, _deviation(apart, "loss"), curve, style)
+    return _row("loss", text, _deviation(apart, "loss"), curve, cells, style)
 
 
 def _time(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
     curve = _curve(others.step_times, rank.rank, others, cells, True)
-    return _row("time", units.step_time(rank.step_time_s), _deviation(apart, "step_time"), curve)
+    aside = _deviation(apart, "step_time")
+    return _row("time", units.step_time(rank.step_time_s), aside, curve, cells)
 
 
 def _step(rank: RankSample, others: Around, cells: int) -> Line:
     ago = ""
     if others.live and rank.last_progress_at is not None:
         ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
-        ago = f"{units.brief_duration(ago_s)} ago"
+        tight = cells < LABEL + VALUE + ASIDE
+        ago = units.brief_duration(ago_s) + ("" if tight else " ago")
     late = rank.state in ("quiet", "hung")
-    return _row("step", units.count(rank.step), (ago, "warn" if late else "dim"), ())
+    return _row("step", units.count(rank.step), (ago, "warn" if late else "dim"), (), cells)
 
 
 def _wait(rank: RankSample, cells: int) -> Line:
@@ -261,7 +309,7 @@ def _wait(rank: RankSample, cells: int) -> Line:
     text = "" if share is None else f"{min(999, 100 * share):.0f} %"
     aside = (text, "warn" if share is not None and share >= WAITS else "dim")
     graphic = _bar(share, cells, "warn" if share is not None and share >= WAITS else "busy")
-    return _row("wait", units.step_time(rank.data_wait_s), aside, graphic)
+    return _row("wait", units.step_time(rank.data_wait_s), aside, graphic, cells)
 
 
 WAITS = 0.3
@@ -284,7 +332,7 @@ def _util(
     style = aside[1] if aside[1] == "warn" else "busy"
     if not _room(cells):
         return _short_bar(name, units.percent(percent), share, cells, style)
-    return _row(name, units.percent(percent), aside, _bar(share, cells, style))
+    return _row(name, units.percent(percent), aside, _bar(share, cells, style), cells)
 
 
 def _memory(
@@ -297,10 +345,10 @@ def _memory(
     name, text = ("mem" if on_device else "RSS"), units.size(used)
     style = "warn" if full or aside[1] == "warn" else "median"
     if not on_device:
-        return _row(name, text, aside, ())
+        return _row(name, text, aside, (), cells)
     if not _room(cells):
         return _short_bar(name, text, share, cells, style)
-    return _row(name, text, aside, _bar(share, cells, style))
+    return _row(name, text, aside, _bar(share, cells, style), cells)
 
 
 def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:
@@ -313,14 +361,21 @@ def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | Non
 
 def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
     """Where a bar and a distance do not fit beside each other, the bar tells more."""
-    room = max(0, cells - LABEL - VALUE - 1)
-    value = (pad(text, VALUE, ">"), "dim" if text == units.NOT_KNOWN else "")
+    tight = cells < LABEL + VALUE + ASIDE
+    size = TIGHT if tight else VALUE
+    room = max(0, cells - LABEL - size - 1)
+    value = pad(_brief(text) if tight else text, size, ">"), _known(text)
     return line((f"{name:<{LABEL}}", "dim"), value, " ", *bar(share, room, style))
 
 
-def _both(rank: RankSample, others: Around, cells: int, on_device: bool) -> Line:
+def _known(text: str) -> str:
+    return "dim" if text == units.NOT_KNOWN else ""
+
+
+def _both(rank: RankSample, cells: int, on_device: bool) -> Line:
     """Load and memory in one row."""
     percent = rank.gpu_util_percent if on_device else rank.cpu_percent
     used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
     left = (f"{'util' if on_device else 'CPU':<{LABEL}}", "dim")
-    return line(left, (f"{units.percent(percent):>5}", ""), (f"{units.size(used):>9}", ""))
+    memory = _brief(units.size(used))
+    return line(left, (f"{units.percent(percent):>6}", ""), (f"{memory:>6}", ""))

@@ -110,7 +110,8 @@ def cause_lines(
     how = f" ({cause.signal})" if cause.signal else ""
     if not how and cause.exit_code is not None:
         how = f" (exit {cause.exit_code})"
-    head = line(words.job_state(state), ("  ", ""), (who + how, "strong"))
+    symbol, style = words.job_state(state)
+    head = line((f"{symbol[0]} ", style), (who + how, "strong"))
     lines = [head]
     summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
     lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]

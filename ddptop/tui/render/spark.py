@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render.series import Points
 
-STEPS = "▁▂▃▄▅▆▇█"
-GAP = " "
+_LEFT = (0x40, 0x04, 0x02, 0x01)
+_RIGHT = (0x80, 0x20, 0x10, 0x08)
+"""Bits of the braille dots of a cell's two columns, from the bottom."""
 
 
 def cells_of(points: Points, since: float, until: float, cells: int) -> list[float | None]:
@@ -34,18 +35,30 @@ def bridged(values: Sequence[float | None], reach: int) -> list[float | None]:
     return found
 
 
-def spark(values: Iterable[float | None], low: float, high: float) -> str:
-    """A curve of blocks between two values; a cell without a value is empty."""
+def spark(values: Sequence[float | None], low: float, high: float) -> str:
+    """A thin curve between two values, two of them in a cell; where nothing is known it is empty.
+
+    Neighbouring values that lie apart are joined, so that it reads as one line.
+    """
     span = high - low
-    top = len(STEPS) - 1
-    return "".join(
-        GAP
-        if value is None
-        else STEPS[min(top, max(0, round((value - low) / span * top)))]
-        if span > 0
-        else STEPS[top // 2]
+    rows: list[int | None] = [
+        None if value is None else min(3, max(0, round((value - low) / span * 3))) if span else 1
         for value in values
-    )
+    ]
+    text = []
+    for x in range(0, len(rows), 2):
+        bits = 0
+        for column, dots in ((x, _LEFT), (x + 1, _RIGHT)):
+            row = rows[column] if column < len(rows) else None
+            if row is None:
+                continue
+            before = rows[column - 1] if column else None
+            last = row if before is None else before
+            step = 0 if last == row else 1 if last < row else -1
+            for dot in range(last + step, row + step, step) if step else (row,):
+                bits |= dots[dot]
+        text.append(chr(0x2800 + bits) if bits else " ")
+    return "".join(text)
 
 
 def limits(series: Mapping[int, Points], *, from_zero: bool) -> tuple[float, float]:

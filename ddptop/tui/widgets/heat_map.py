@@ -135,7 +135,8 @@ class HeatMap(RankGrid):
         spare = height - 1 - len(lines) - 1 - len(foot)
         worst = self._worst(len(lines) if beside else spare)
         if beside:
-            lines = _beside(lines, worst, width_ - WORST_CELLS)
+            used = grid.label + grid.per_row * grid.cell
+            lines = _beside(lines, worst, min(used + 6, width_ - WORST_CELLS))
         else:
             lines += worst[:spare] if spare >= 2 else []
         lines += [()] * max(0, height - 2 - len(lines) - len(foot))
@@ -148,11 +149,17 @@ class HeatMap(RankGrid):
         found = worst_ranks(self.figure, self.shown, self._apart, rows - 1)
         head = line((" farthest off", "title"))
         if not found:
-            return [head, line(("  every rank is well", "dim"))]
+            calm = "every rank is well" if self.figure == STATE else "no rank: all are close"
+            return [head, line((f"  {calm}", "dim"))]
+        hosts = {rank.rank: rank.host for rank in self.shown}
         return [
             head,
-            *(line(f"  rank {one.rank:>5}  ", (one.text, one.style)) for one in found),
-        ]
+            *(
+                line(f"  rank {one.rank:>5}  ", (f"{one.text:<10}", one.style),
+                     (f" {hosts[one.rank]}", "dim"))
+                for one in found
+            ),
+        ]  # fmt: skip
 
     def _foot(self, cells: int) -> list[Line]:
         rank = self.shown[self.place]

@@ -69,6 +69,7 @@ class RankCards(RankGrid):
                     self._edges(place, width)[1],
                     found.height,
                     rank.rank == self.rank,
+                    found.width,
                 )
                 for place, rank in enumerate(row)
             ]

@@ -48,8 +48,8 @@ class HeatFigure:
     worst: Callable[[float], float] = abs
     """How much a value needs somebody: more is worse."""
     text: Callable[[float], str] = units.deviation
-    calm: int = 2
-    """The level that needs nobody."""
+    calm: tuple[int, ...] = (2,)
+    """The levels that need nobody."""
 
 
 def _of(figure: Figure) -> Callable[[RankSample, RankDeviation], float | None]:
@@ -83,12 +83,12 @@ FIGURES: tuple[HeatFigure, ...] = (
     ),
     HeatFigure(
         "util", "util", (20, 40, 60, 80), ("<20 %", "20-40 %", "40-60 %", "60-80 %", "≥80 %"),
-        _IDLE, _util, lambda percent: -percent, units.percent, 4,
+        _IDLE, _util, lambda percent: -percent, units.percent, (3, 4),
     ),
     HeatFigure(
         "wait", "data wait of a step", (5, 15, 30, 60),
         ("<5 %", "5-15 %", "15-30 %", "30-60 %", "≥60 %"), _WAITING, _wait_share,
-        lambda percent: percent, units.percent, 0,
+        lambda percent: percent, units.percent, (0, 1),
     ),
     HeatFigure(
         "power", "power vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("power"),
@@ -99,7 +99,7 @@ FIGURES: tuple[HeatFigure, ...] = (
 _BEHIND = HeatFigure(
     "step", "steps behind the first", (1, 2, 10, 100),
     ("none", "1", "2-9", "10-99", "≥100"), _WAITING, lambda rank, apart: None,
-    lambda steps: steps, lambda steps: f"{steps:.0f} behind", 0,
+    lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
 
 STATE = "state"
@@ -195,7 +195,7 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
     return [
         Worst(rank, figure.text(value), figure.styles[level])
         for rank, value, level in levels
-        if figure.styles[level] in ("warn", "bad", "busy", "median") and level != figure.calm
+        if level not in figure.calm
     ]
 
 

@@ -113,6 +113,23 @@ class LogFile:
             left -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_part(self, count: int) -> bytes:
+        """As `read`, of what stands together: fewer bytes than the position moved are a gap's line.
+
+        That line stands alone, and for the whole gap from the position on.
+        """
+        return self._read_once(count)
+
+    def gap_at(self, position: int) -> tuple[int, int] | None:
+        """The first byte of the gap that a byte is in, and the one behind it; None: in none.
+
+        Only gaps that the index names are known.
+        """
+        for piece in self._index.pieces:
+            if piece.from_byte <= position < piece.to_byte:
+                return None if piece.archive is not None else (piece.from_byte, piece.to_byte)
+        return None
+
     def read_new(self, max_bytes: int) -> tuple[bytes, bool]:
         """What the file holds from the position on; its last `max_bytes` where that is more.
 

@@ -104,6 +104,8 @@ class RankFilter:
         self._keeps = not is_tagged
         self._kept_some = False
         """Of the present line."""
+        self.spoke = False
+        """Whether the last line that has ended was the rank's, in part at least."""
 
     def feed(self, data: bytes) -> bytes:
         """What of the next bytes is the rank's."""
@@ -139,6 +141,7 @@ class RankFilter:
         self._at_start = ended
         if not ended:
             return b"".join(kept)
+        self.spoke = self._kept_some
         newline = b"\n" if self._kept_some else b""
         self._keeps, self._kept_some = not self.is_tagged, False
         return b"".join(kept) + newline

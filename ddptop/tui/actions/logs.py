@@ -4,5 +4,64 @@ from __future__ import annotations
 
 from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
 
-LOGS: tuple[Action, ...] = (BACK, LEAVE, DETACH, HELP)
+LOGS: tuple[Action, ...] = (
+    BACK,
+    LEAVE,
+    Action(
+        "log.search",
+        "search",
+        "slash",
+        "Search",
+        "find a text or a pattern; small letters find capitals too",
+    ),
+    Action("log.next", "find(1)", "n", "Next", "next match, towards the end", show=False),
+    Action(
+        "log.previous", "find(-1)", "N", "Before", "match before, towards the beginning", show=False
+    ),
+    Action(
+        "log.level",
+        "level",
+        "L",
+        "Level",
+        "all lines, warnings and errors, or errors alone",
+    ),
+    Action("log.merge", "merge", "m", "All ranks", "all ranks in one, or one rank alone"),
+    Action(
+        "rank.previous",
+        "rank(-1)",
+        "left_square_bracket",
+        "Previous rank",
+        "rank before",
+        show=False,
+    ),
+    Action("rank.next", "rank(1)", "right_square_bracket", "Rank", "next rank", key_display="[ ]"),
+    Action(
+        "log.older",
+        "attempt(-1)",
+        "less_than_sign",
+        "Attempt",
+        "the attempt before this",
+        key_display="< >",
+    ),
+    Action(
+        "log.newer",
+        "attempt(1)",
+        "greater_than_sign",
+        "Newer attempt",
+        "the attempt after this",
+        show=False,
+    ),
+    Action("log.follow", "follow", "F", "Follow", "show what is printed as it comes, or stay here"),
+    Action("log.wrap", "wrap", "W", "Wrap", "wrap long lines, or cut them; ← and → move along"),
+    Action(
+        "log.alike",
+        "alike",
+        "c",
+        "Collapse",
+        "of all ranks: identical lines as one, those that differ only in ranks and times too, "
+        "or each line alone",
+    ),
+    DETACH,
+    HELP,
+)
 """Of the screen of logs."""

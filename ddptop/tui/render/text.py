@@ -28,6 +28,7 @@ STYLES = (
     "median",
     "band",
     "chosen",
+    "match",  # what was searched for
     "picked",  # the one cell under a cursor, reversed
 )
 """Every style name that a line may use."""

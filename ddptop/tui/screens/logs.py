@@ -1,38 +1,349 @@
-"""What a job printed."""
+"""What a job printed: of one rank, of the launcher, or of all ranks as one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from textual import on
 from textual.app import ComposeResult
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.logs import LOGS
-from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.log_messages import (
+    LogGrew,
+    LogMissing,
+    PageRead,
+    Places,
+    PlacesRead,
+)
+from ddptop.tui.log_source import LogReader, LogView
+from ddptop.tui.messages import LogRead, WishChanged
+from ddptop.tui.render.launched import launcher_name
+from ddptop.tui.render.log_explain import about_line
+from ddptop.tui.render.log_head import HeadFacts, empty_lines
+from ddptop.tui.render.log_row import Level
+from ddptop.tui.render.text import line
+from ddptop.tui.screens.log_search import LogSearch
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.log_head import LogHead
+from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import LAUNCHER
+from ddptop_runner.paths import RunFolder, runs_dir
+from ddptop_runner.registry import AnyJob
+
+LEVELS: tuple[Level, ...] = ("", "warn", "error")
 
 
-class LogsScreen(MonitorScreen):
-    """What a job printed."""
+class LogsScreen(LogSearch):
+    """A log around the cursor, searched, filtered and followed."""
 
     BINDINGS = bindings(LOGS)
 
     def __init__(
         self, job: str, rank: int | None = None, *, foreign: bool = False, readonly: bool = False
     ) -> None:
-        super().__init__(readonly=readonly)
-        self.job, self.rank, self.foreign = job, rank, foreign
-        self._title = TitleBar(readonly=readonly)
+        """Show the log of a rank of `job`, or of all of its ranks."""
+        folder = None if foreign else RunFolder(runs_dir() / job)
+        super().__init__(LogReader(folder, self.post_message), readonly=readonly)
+        self.job, self.foreign = job, foreign
+        self.view = LogView(whose=rank)
+        """Which log is shown, and how."""
+        self.places = Places()
+        """Which logs there are."""
+        self._last_rank = rank
+        self._shown = -1
+        """The generation whose lines are shown."""
+        self._limit = 0
+        self._job_view: AnyJob | None = None
+        self._title = TitleBar(job, readonly=readonly)
+        self._head = LogHead()
         self._keys = KeyBar(LOGS)
 
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """Title, what is shown, the lines, what is searched for, keys."""
+        yield from (self._title, self._head, self.pager, self._bar, self._keys)
+
+    def on_mount(self) -> None:
+        """Read the log's end at once."""
+        self.pager.empty = [line(("  reading", "dim"))]
+        self.pager.focus()
+        self._reader.start()
+        self._open(LogView(whose=self.view.whose))
+
+    def on_unmount(self) -> None:
+        """Let go of the log."""
+        self._reader.stop()
+
+    # --- what the collector tells ---------------------------------------------------------------
 
     def wish(self) -> Wish:
-        """What it shows."""
-        return Wish(job=self.job, foreign=self.foreign, devices=False)
+        """The job alone; what it prints is read here, unless it is a foreign one's."""
+        if not self.foreign:
+            return Wish(devices=False, foreign=False)
+        rank = None if self.view.whose == LAUNCHER else self.view.whose
+        return Wish(
+            job=self.job, devices=False, foreign=True, follow=True, log_rank=rank, viewer=id(self)
+        )
 
     def show(self, snapshot: Snapshot) -> None:
-        """Bring it up to date."""
-        self._title.show(f"log of {self.job}", self.place(snapshot))
+        """Bring the title up to date."""
+        found = next((view for view in snapshot.jobs if view.job == self.job), None)
+        self._job_view = found
+        self._title.show(f"logs of {self.job}", self.place(snapshot))
+        self._keys.show(
+            None if found is None else found.is_live, foreign=self.foreign, readonly=self.readonly
+        )
+        self._reader.is_live = found is not None and found.is_live
+        if self.foreign and not self.pager.buffer.rows:
+            self._say_empty()
+        self._show_head()
+
+    def on_log_read(self, message: LogRead) -> None:
+        """Lines of a foreign job."""
+        rank = None if self.view.whose == LAUNCHER else self.view.whose
+        if message.key.viewer == id(self) and message.key.rank == rank:
+            self._reader.feed(message)
+
+    # --- what the reader tells ------------------------------------------------------------------
+
+    @on(PageRead)
+    def _page_read(self, message: PageRead) -> None:
+        if message.generation != self._generation:
+            return
+        pager, buffer = self.pager, self.pager.buffer
+        is_first, self._shown = self._shown != self._generation, self._generation
+        self._limit = message.limit
+        if message.placement == "all":
+            place = pager.place
+            buffer.set_all(message.rows, message.partial)
+            self._say_empty()
+            if is_first and pager.following:
+                pager.replace(None)
+            else:
+                pager.keep_place(place)
+            return
+        buffer.first, buffer.end = message.first, message.end
+        if message.placement == "anew":
+            buffer.set_page(message.rows, message.partial, message.low, message.high)
+            self._say_empty()
+            pager.replace(message.at)
+        elif message.placement == "before" and message.high == buffer.low:
+            last = pager.seen[1]
+            pager.moved_by(buffer.put_before(message.rows, message.low, last), -1)
+        elif message.placement == "behind" and message.low == buffer.high:
+            gone = buffer.put_behind(message.rows, message.partial, message.high, pager.seen[0])
+            pager.moved_by(-gone, 1)
+        if not buffer.rows:
+            self._say_empty()
+
+    @on(LogGrew)
+    def _log_grew(self, message: LogGrew) -> None:
+        if message.generation == self._generation:
+            self.pager.buffer.first, self.pager.buffer.end = message.first, message.end
+            self.pager.refresh_lines()
+
+    @on(PlacesRead)
+    def _places_read(self, message: PlacesRead) -> None:
+        before, self.places = self.places, message.places
+        first_look = not before.attempts
+        if not self.places.has_launcher and len(self.places.ranks) == 1 and self.view.whose is None:
+            self._open(replace(self.view, whose=self.places.ranks[0]))
+        elif self.view.attempt is None and self.places.attempt != before.attempt:
+            if first_look:
+                pass
+            elif self.pager.following:
+                self._open(self.view)
+                self.notify(f"attempt {self.places.attempt} begins", markup=False)
+            else:
+                self.view = replace(self.view, attempt=before.attempt)
+        self._show_head()
+
+    @on(LogMissing)
+    def _log_missing(self, message: LogMissing) -> None:
+        if message.generation == self._generation:
+            self.pager.buffer.clear()
+            self.pager.empty = [
+                line("  ", (message.words, "strong")),
+                line("  ", (message.remedy, "dim")),
+            ]
+            self.pager.replace(None)
+
+    @on(LogPager.Needed)
+    def _needed(self, message: LogPager.Needed) -> None:
+        self._reader.more(self._generation, message.position, message.step)
+
+    @on(LogPager.Jumped)
+    def _jumped(self, message: LogPager.Jumped) -> None:
+        self._reader.jump(self._generation, message.share)
+
+    @on(LogPager.Moved)
+    def _show_head(self) -> None:
+        pager, view = self.pager, self.view
+        job = self._job_view
+        launcher = None if job is None else launcher_name(job)
+        self._head.show(
+            HeadFacts(
+                whose=view.whose,
+                ranks=self._ranks(),
+                has_launcher=self.places.has_launcher,
+                launcher=launcher or "the launcher",
+                is_merged=self._is_merged,
+                attempts=self.places.attempts,
+                attempt=None if self.foreign or not self.places.attempts else self._attempt,
+                least=view.least,
+                alike=view.alike,
+                each=view.each,
+                limit=self._limit,
+                size_bytes=pager.buffer.end - pager.buffer.first if pager.buffer.is_paged else None,
+                following=pager.following,
+                held=pager.held,
+                is_live=(job is None or job.is_live) and self.view.attempt is None,
+                output=(job.output or "n/a") if isinstance(job, ForeignView) else None,
+            )
+        )
+
+    @property
+    def _attempt(self) -> int:
+        return self.places.attempt if self.view.attempt is None else self.view.attempt
+
+    @property
+    def _is_merged(self) -> bool:
+        return self.view.whose is None and not self.pager.buffer.is_paged and not self.foreign
+
+    def _ranks(self) -> tuple[int, ...]:
+        """Whose lines can be shown alone."""
+        if self.places.has_launcher and not self.places.is_tagged:
+            return ()
+        if not self.foreign and not self.places.is_tagged:
+            return self.places.ranks
+        state = None if self._job_view is None else self._job_view.snapshot
+        return () if state is None else tuple(sorted(rank.rank for rank in state.ranks))
+
+    def _say_empty(self) -> None:
+        """What to say where no line is shown, and what to do."""
+        job, buffer = self._job_view, self.pager.buffer
+        looked = None
+        if buffer.is_paged and buffer.before > 0:
+            looked = 1 - buffer.before / max(1, buffer.end - buffer.first)
+        self.pager.empty = empty_lines(
+            self.view.least,
+            looked=looked,
+            size_bytes=buffer.end - buffer.first,
+            is_live=job is None or job.is_live,
+            output=(job.output or "n/a") if isinstance(job, ForeignView) else None,
+        )
+        if not buffer.rows:
+            self.pager.redraw()
+
+    # --- what a person does ---------------------------------------------------------------------
+
+    def _open(self, view: LogView, share: float | None = None) -> None:
+        self._generation += 1
+        self.view = view
+        self._is_searching = False
+        self._reader.open(self._generation, view, share)
+        self._show_head()
+        if self.foreign:
+            self.post_message(WishChanged())
+
+    def _share(self) -> float | None:
+        """Where the cursor is in the file; None while the end is followed."""
+        row, buffer = self.pager.current, self.pager.buffer
+        if self.pager.following or row is None or not buffer.is_paged:
+            return None
+        return (row.at + 0.5 - buffer.first) / max(1, buffer.end - buffer.first)
+
+    def action_show(self, whose: str) -> None:
+        """Show one rank's log, the launcher's, or all."""
+        chosen = None if whose == "all" else int(whose)
+        if chosen is not None:
+            self._last_rank = chosen
+        self.pager.following, self.pager.held = True, False
+        self._open(replace(self.view, whose=chosen))
+
+    def action_merge(self) -> None:
+        """All ranks, or the one that was shown before."""
+        ranks = self._ranks()
+        if self.view.whose is not None:
+            self.action_show("all")
+        elif not ranks:
+            text = "its lines do not say whose they are: this is all of it"
+            self.notify(text, severity="warning", markup=False)
+        else:
+            chosen = self._last_rank if self._last_rank in ranks else ranks[0]
+            self.action_show(str(chosen))
+
+    def action_rank(self, step: int) -> None:
+        """The next or previous rank; from all ranks to the first or last."""
+        ranks = self._ranks()
+        choices = [LAUNCHER, *ranks] if self.places.has_launcher else list(ranks)
+        if not ranks:
+            text = "there is one log: its lines do not say whose they are"
+            self.notify(text, severity="warning", markup=False)
+        elif self.view.whose is None:
+            self.action_show(str(choices[0 if step > 0 else -1]))
+        else:
+            at = choices.index(self.view.whose) if self.view.whose in choices else 0
+            index = at + step
+            if 0 <= index < len(choices):
+                self.action_show(str(choices[index]))
+
+    def action_show_attempt(self, attempt: int) -> None:
+        """Show the log of an attempt; of the latest, and go on with those that come."""
+        self.pager.following, self.pager.held = True, False
+        latest = bool(self.places.attempts) and attempt == self.places.attempts[-1]
+        self._open(replace(self.view, attempt=None if latest else attempt))
+
+    def action_attempt(self, step: int) -> None:
+        """The attempt before or after."""
+        known = self.places.attempts
+        at = known.index(self._attempt) + step if self._attempt in known else -1
+        if 0 <= at < len(known):
+            self.action_show_attempt(known[at])
+        else:
+            text = f"there is no {'later' if step > 0 else 'earlier'} attempt"
+            self.notify(text, severity="warning", markup=False)
+
+    def action_level(self) -> None:
+        """All lines, warnings and errors, errors."""
+        least = LEVELS[(LEVELS.index(self.view.least) + 1) % len(LEVELS)]
+        self._open(replace(self.view, least=least), self._share())
+
+    def action_alike(self) -> None:
+        """Of merged lines: identical ones as one, alike ones as one, or each alone."""
+        if not self._is_merged:
+            self.notify("only lines of all ranks are collapsed: m shows them", severity="warning")
+            return
+        view = self.view
+        alike = not view.alike and not view.each
+        self._open(replace(view, alike=alike, each=view.alike))
+
+    def action_follow(self) -> None:
+        """Follow the end, or stay."""
+        self.pager.toggle_follow()
+
+    def action_wrap(self) -> None:
+        """Wrap long lines, or cut them."""
+        self.pager.set_wrap(not self.pager.wrap)
+
+    @on(LogPager.Chosen)
+    def _line_chosen(self, message: LogPager.Chosen) -> None:
+        first = message.row.label.split("-")[0].split(",")[0].rstrip("~")
+        if self._is_merged and first.isdigit():
+            self.action_show(first)
+
+    def action_leave(self) -> None:
+        """To where one came from."""
+        self.dismiss()
+
+    def explain(self) -> list[tuple[str, str]]:
+        """The line under the cursor."""
+        row, buffer = self.pager.current, self.pager.buffer
+        if row is None:
+            return []
+        attempt = None if self.foreign else self._attempt
+        bounds = (buffer.first, buffer.end) if buffer.is_paged else None
+        return about_line(row, self.view.whose, attempt, bounds)

@@ -1,17 +1,15 @@
-"""The log of one rank, followed."""
+"""The last lines of one rank's log on the screen of its job, followed."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
-from textual.widgets import Log
 
+from ddptop.tui.log_fed import FedLines
 from ddptop.tui.messages import LogRead
 from ddptop.tui.render.text import Line, line, rule
 from ddptop.tui.widgets.lines import LinesView
-
-MAX_LINES = 10_000
+from ddptop.tui.widgets.log_pager import LogPager
 
 
 class _LogTitle(LinesView):
@@ -26,46 +24,18 @@ class _LogTitle(LinesView):
         return [rule(self.title, width, self.note)]
 
 
-class _Partial(LinesView):
-    DEFAULT_CSS = "_Partial { height: 1; display: none; }"
+class _Lines(LogPager):
+    """The pager, over lines that are all in memory."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.text = ""
+    @property
+    def lines(self) -> list[str]:
+        """The lines that have ended."""
+        return self.buffer.texts
 
-    def build(self, width: int, height: int) -> list[Line]:
-        return [line((" ▸ ", "busy"), (self.text, "dim"))]
-
-
-class _Lines(Log):
-    """Textual's log with the keys of a pager."""
-
-    DEFAULT_CSS = """
-    _Lines {
-        background: transparent; padding: 0 1;
-        scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0;
-    }
-    _Lines:focus { background-tint: $foreground 2%; }
-    """
-    BINDINGS = [
-        Binding("k", "scroll_up", show=False, id="log.up"),
-        Binding("j", "scroll_down", show=False, id="log.down"),
-        Binding("g", "scroll_home", show=False, id="log.first"),
-        Binding("G", "scroll_end", show=False, id="log.last"),
-    ]
-
-    following = True
-    """Whether the end is shown; only scrolling changes that, not a new size."""
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Note whether the person went away from the end."""
-        super().watch_scroll_y(old_value, new_value)
-        self.following = self.is_vertical_scroll_end
-
-    def on_resize(self) -> None:
-        """Stay at the end."""
-        if self.following:
-            self.scroll_end(animate=False)
+    @property
+    def line_count(self) -> int:
+        """How many these are."""
+        return self.buffer.ended
 
 
 class LogView(Vertical):
@@ -74,18 +44,17 @@ class LogView(Vertical):
     def __init__(self) -> None:
         super().__init__(id="log")
         self._whole = False
-        self._pager = _Lines(max_lines=MAX_LINES, highlight=False)
+        self._fed = FedLines()
+        self._pager = _Lines()
         self._title = _LogTitle()
-        self._partial = _Partial()
 
     def compose(self) -> ComposeResult:
         """Title and lines."""
         yield self._title
         yield self._pager
-        yield self._partial
 
     @property
-    def lines(self) -> Log:
+    def lines(self) -> _Lines:
         """The widget that scrolls."""
         return self._pager
 
@@ -115,12 +84,12 @@ class LogView(Vertical):
     def take(self, message: LogRead) -> None:
         """Add lines, or begin anew."""
         self._whole = message.whole
+        rows, partial = self._fed.take(message)
+        pager = self._pager
         if message.restarted:
-            self._pager.clear()
-        self._partial.text = message.partial
-        self._partial.display = bool(message.partial)
-        self._partial.redraw()
-        self._pager.write_lines(message.lines, scroll_end=False)
-        if message.restarted or self._pager.following:
-            self._pager.following = True
-            self._pager.scroll_end(animate=False, immediate=True)
+            pager.buffer.set_all(rows, partial)
+            pager.held = False
+            pager.replace(None)
+        else:
+            gone = pager.buffer.put_behind(rows, partial, 0, pager.seen[1])
+            pager.moved_by(-gone, 1)

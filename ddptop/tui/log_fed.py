@@ -1,0 +1,43 @@
+"""Lines of an output that someone else reads, with their levels."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ddptop.tui.messages import LogRead
+from ddptop.tui.render.log_levels import LevelReader
+from ddptop.tui.render.log_row import Level, LogRow
+
+KEPT_LINES = 10_000
+
+
+class FedLines:
+    """The last lines, as they come."""
+
+    def __init__(self) -> None:
+        self._levels = LevelReader()
+        self._kept: deque[LogRow] = deque(maxlen=KEPT_LINES)
+        self._count = 0
+        self._partial = ""
+
+    def take(self, read: LogRead) -> tuple[list[LogRow], LogRow | None]:
+        """Add lines, or begin anew; returns the new ones, and the one that has not ended yet."""
+        if read.restarted:
+            self._kept.clear()
+            self._levels = LevelReader()
+        new: list[LogRow] = []
+        for text in read.lines:
+            self._count += 1
+            level, inside = self._levels.read(text)
+            new.append(LogRow(self._count, self._count, text, level, inside))
+        self._kept.extend(new)
+        self._partial = read.partial
+        return new, self._open_row()
+
+    def _open_row(self) -> LogRow | None:
+        number = self._count + 1
+        return LogRow(number, number, self._partial) if self._partial else None
+
+    def rows(self, least: Level) -> tuple[tuple[LogRow, ...], LogRow | None]:
+        """All that the filter shows, and the line that has not ended yet."""
+        return tuple(row for row in self._kept if row.passes(least)), self._open_row()

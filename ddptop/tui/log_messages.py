@@ -1,0 +1,91 @@
+"""What the reader of logs tells the screen of logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.message import Message
+
+from ddptop.tui.render.log_row import LogRow
+
+Placement = Literal["anew", "before", "behind", "all"]
+"""Where a page's lines stand: in place of all lines, before or behind those that are there, or in
+place of them and in the same place, as nothing but them exists."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which logs of a job there are."""
+
+    attempts: tuple[int, ...] = ()
+    attempt: int = 0
+    """The one that is read."""
+    ranks: tuple[int, ...] = ()
+    """With lines of their own in it."""
+    has_launcher: bool = False
+    is_tagged: bool = False
+    """Whether the launcher's lines say whose they are."""
+
+
+@dataclass
+class PageRead(Message):
+    """Lines of the log that is read."""
+
+    generation: int
+    """Of the request to read this log in this way: later ones make it worthless."""
+    placement: Placement
+    rows: tuple[LogRow, ...]
+    low: int = 0
+    high: int = 0
+    partial: LogRow | None = None
+    first: int = 0
+    end: int = 0
+    """The log's bounds in bytes."""
+    at: int | None = None
+    """The line to be shown in the middle; None: the end."""
+    limit: int = 0
+    """Of merged lines: how many last ones of each rank were read."""
+
+
+@dataclass
+class LogGrew(Message):
+    """The log that is read has new bounds."""
+
+    generation: int
+    first: int
+    end: int
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the latest bounds count."""
+        return isinstance(message, LogGrew) and message.generation == self.generation
+
+
+@dataclass
+class PlacesRead(Message):
+    """Which logs there are has been looked up."""
+
+    generation: int
+    places: Places
+
+
+@dataclass
+class SearchMoved(Message):
+    """A search has come some way, or has ended."""
+
+    generation: int
+    number: int
+    """Of the search."""
+    share: float
+    """Of what is to be looked through."""
+    is_over: bool = False
+    found: LogRow | None = None
+
+
+@dataclass
+class LogMissing(Message):
+    """There is no such log, or it cannot be read."""
+
+    generation: int
+    words: str
+    remedy: str

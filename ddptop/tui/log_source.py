@@ -1,0 +1,385 @@
+"""Reads logs for the screen of logs, in a thread of its own: a search must not hold up the rest.
+
+What is asked for is done between two parts of a search, so that one can scroll while it runs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from textual.message import Message
+
+from ddptop.tui.log_fed import FedLines
+from ddptop.tui.log_messages import (
+    LogGrew,
+    LogMissing,
+    PageRead,
+    Placement,
+    Places,
+    PlacesRead,
+    SearchMoved,
+)
+from ddptop.tui.log_tails import RankTails
+from ddptop.tui.log_window import FileLog, Page
+from ddptop.tui.messages import CollectorFailed, LogRead
+from ddptop.tui.render.log_find import LogPattern
+from ddptop.tui.render.log_row import Level, LogRow
+from ddptop_runner import logs
+from ddptop_runner.log_tags import are_tagged
+from ddptop_runner.model import LAUNCHER
+from ddptop_runner.paths import RunFolder
+
+POLL_S = 0.25
+SLOW_POLL_S = 2.0
+PLACES_EVERY_S = 1.0
+PAGE_ROWS = 200
+SLICE_S = 0.02
+"""A search lets others have the thread, and the interpreter, this often."""
+REPORT_S = 0.1
+JOIN_S = 2.0
+
+
+@dataclass(frozen=True)
+class LogView:
+    """Which log is read, and how."""
+
+    whose: int | None = None
+    """A rank, `model.LAUNCHER`, or None for all ranks."""
+    attempt: int | None = None
+    """None is the latest."""
+    least: Level = ""
+    """Only lines that are at least as grave."""
+    alike: bool = False
+    """Whether lines of ranks are one that differ only in ranks and times."""
+    each: bool = False
+    """Whether each rank's line is shown, be it identical to others."""
+
+
+class LogReader:
+    """A thread with one log open.
+
+    Args:
+        folder: the job's; None for an output that is fed in by `feed`.
+        deliver: where messages go; called from the thread.
+    """
+
+    def __init__(self, folder: RunFolder | None, deliver: Callable[[Message], object]) -> None:
+        self._folder = folder
+        self._deliver = deliver
+        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self.is_live = True
+        """Whether more lines are expected; else it is looked less often."""
+        self._generation = 0
+        self._view = LogView()
+        self._file: FileLog | None = None
+        self._tails: RankTails | None = None
+        self._fed = FedLines() if folder is None else None
+        self._rows: tuple[LogRow, ...] = ()
+        self._loading: Iterator[None] | None = None
+        self._search: Iterator[SearchMoved] | None = None
+        self._reported_s = 0.0
+        self._bounds = (0, 0)
+        self._places = Places()
+        self._places_at = 0.0
+        self._missing = False
+        self._opened = -1
+        """The attempt whose logs are open."""
+
+    # --- asked by the interface -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a hung disk does not hold the person for longer than two seconds."""
+        self._asked.put(None)
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    def open(self, generation: int, view: LogView, share: float | None = None) -> None:
+        """Read a log from its end; or around a byte of it, given as a share of its length."""
+        self._asked.put(lambda: self._open(generation, view, share))
+
+    def more(self, generation: int, position: int, step: int) -> None:
+        """Lines before (-1) or behind (1) a byte at which a line starts."""
+        self._asked.put(lambda: self._more(generation, position, step))
+
+    def jump(self, generation: int, share: float | None) -> None:
+        """Lines around a byte, given as a share of the log's length; None: its end."""
+        self._asked.put(lambda: self._jump(generation, share))
+
+    def find(
+        self, generation: int, number: int, pattern: LogPattern, position: int | None, step: int
+    ) -> None:
+        """Search from a line on, which is not looked at itself; None: from the end it comes to."""
+        self._asked.put(lambda: self._find(generation, number, pattern, position, step))
+
+    def cancel(self) -> None:
+        """Let the search be."""
+        self._asked.put(self._cancel)
+
+    def feed(self, read: LogRead) -> None:
+        """Lines of an output that someone else reads."""
+        self._asked.put(lambda: self._feed(read))
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    asked = self._asked.get(timeout=self._pause_s())
+                except queue.Empty:
+                    asked = self._work
+                if asked is None:
+                    break
+                try:
+                    asked()
+                except OSError as error:
+                    self._miss("it cannot be read", error.strerror or str(error))
+        except Exception as error:  # a defect here must end the program, not freeze what it shows
+            self._deliver(CollectorFailed(error))
+        finally:
+            self._close()
+
+    def _pause_s(self) -> float:
+        if self._search is not None or self._loading is not None:
+            return 0.001
+        return POLL_S if self.is_live else SLOW_POLL_S
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = self._tails = self._search = self._loading = None
+
+    def _work(self) -> None:
+        """A part of what takes long, or else a look for more lines."""
+        until = time.monotonic() + SLICE_S
+        if self._loading is not None:
+            while self._loading is not None and time.monotonic() < until:
+                if next(self._loading, self) is self:
+                    self._loading = None
+                    self._tell_all()
+        elif self._search is not None:
+            self._search_on(until)
+        else:
+            self._poll()
+
+    def _poll(self) -> None:
+        if self._folder is None:
+            return
+        if time.monotonic() - self._places_at >= PLACES_EVERY_S:
+            self._look_for_places()
+        if self._missing:
+            self._open(self._generation, self._view, None)
+        elif self._file is not None and (bounds := self._file.bounds()) != self._bounds:
+            self._bounds = bounds
+            self._deliver(LogGrew(self._generation, *bounds))
+        elif self._tails is not None and self._tails.poll():
+            self._tell_all()
+
+    # --- what there is --------------------------------------------------------------------------
+
+    def _look_for_places(self) -> None:
+        self._places_at = time.monotonic()
+        assert self._folder is not None
+        attempts = tuple(logs.attempts(self._folder))
+        attempt = self._view.attempt
+        if attempt is None:
+            attempt = attempts[-1] if attempts else 0
+        ranks = logs.ranks(self._folder, attempt)
+        has_launcher = LAUNCHER in ranks
+        is_tagged = self._places.is_tagged and self._places.attempt == attempt
+        if has_launcher and not is_tagged:
+            is_tagged = are_tagged(self._folder.log_file(attempt, LAUNCHER))
+        own = tuple(rank for rank in ranks if rank != LAUNCHER)
+        places = Places(attempts, attempt, own, has_launcher, is_tagged)
+        if places != self._places:
+            self._places = places
+            if self._tails is not None and not has_launcher and attempt == self._opened:
+                for rank in own:
+                    self._tails.add(rank, self._folder.log_file(attempt, rank))
+            self._deliver(PlacesRead(self._generation, places))
+
+    def _miss(self, words: str, remedy: str) -> None:
+        self._close()
+        self._missing = True
+        self._deliver(LogMissing(self._generation, words, remedy))
+
+    # --- a log ----------------------------------------------------------------------------------
+
+    def _open(self, generation: int, view: LogView, share: float | None) -> None:
+        before, self._view, self._generation = self._view, view, generation
+        if self._fed is not None:
+            self._tell_all()
+            return
+        self._places_at = 0.0
+        self._look_for_places()
+        same = (before.whose, before.attempt) == (view.whose, view.attempt) and not self._missing
+        if same and self._tails is not None:
+            if before.alike != view.alike:
+                self._loading = self._tails.set_alike(view.alike)
+            else:
+                self._tell_all()
+            return
+        self._close()
+        self._missing = False
+        self._opened = self._places.attempt
+        self._open_anew(view)
+        if self._file is not None:
+            self._jump(generation, share)
+
+    def _open_anew(self, view: LogView) -> None:
+        assert self._folder is not None
+        places, folder = self._places, self._folder
+        if not folder.path.exists():
+            self._miss("this job is not there any more", "it was removed, and its logs with it")
+            return
+        if not places.ranks and not places.has_launcher:
+            self._miss("nothing has been printed yet", "the first line appears here by itself")
+            return
+        whose = view.whose
+        if whose is None and (places.is_tagged or not places.has_launcher):
+            paths = [LAUNCHER] if places.has_launcher else list(places.ranks)
+            self._tails = RankTails({r: folder.log_file(places.attempt, r) for r in paths})
+            self._loading = self._tails.load()
+            return
+        speaker = None
+        if whose is None or places.has_launcher:
+            speaker = whose if whose not in (None, LAUNCHER) and places.is_tagged else None
+            whose = LAUNCHER
+        try:
+            self._file = FileLog(folder.log_file(places.attempt, whose), speaker)
+        except FileNotFoundError:
+            who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
+            self._miss(
+                f"{who} has no log in attempt {places.attempt}",
+                "[ and ] choose another rank, < and > another attempt",
+            )
+
+    def _feed(self, read: LogRead) -> None:
+        if self._fed is not None:
+            self._fed.take(read)
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        """All lines, where they are in memory."""
+        view = self._view
+        limit, partial = 0, None
+        if self._tails is not None:
+            rows = self._tails.rows(view.least, each=view.each)
+            limit = self._tails.limit
+        elif self._fed is not None:
+            rows, partial = self._fed.rows(view.least)
+        else:
+            return
+        self._rows = rows
+        self._deliver(PageRead(self._generation, "all", rows, partial=partial, limit=limit))
+
+    def _tell(self, placement: Placement, page: Page, at: int | None = None) -> None:
+        if self._file is None:
+            return
+        self._bounds = self._file.bounds()
+        self._deliver(
+            PageRead(
+                self._generation,
+                placement,
+                page.rows,
+                page.low,
+                page.high,
+                page.partial,
+                *self._bounds,
+                at=at,
+            )
+        )
+
+    def _more(self, generation: int, position: int, step: int) -> None:
+        if generation != self._generation or self._file is None:
+            return
+        if step < 0:
+            page = self._file.page_back(position, PAGE_ROWS, self._view.least)
+            self._tell("before", page)
+        else:
+            page = self._file.page_on(position, PAGE_ROWS, self._view.least)
+            self._tell("behind", page)
+
+    def _jump(self, generation: int, share: float | None) -> None:
+        if generation != self._generation or self._file is None:
+            return
+        first, end = self._file.bounds()
+        if share is None:
+            self._tell("anew", self._file.page_back(end, PAGE_ROWS, self._view.least))
+            return
+        at = self._file.snap(first + int(min(1.0, max(0.0, share)) * (end - first)))
+        self._tell_around(at)
+
+    def _tell_around(self, at: int) -> None:
+        assert self._file is not None
+        least = self._view.least
+        back = self._file.page_back(at, PAGE_ROWS // 2, least)
+        on = self._file.page_on(at, PAGE_ROWS, least)
+        page = replace(on, rows=(*back.rows, *on.rows), low=back.low)
+        self._tell("anew", page, at)
+
+    # --- search ---------------------------------------------------------------------------------
+
+    def _find(
+        self, generation: int, number: int, pattern: LogPattern, position: int | None, step: int
+    ) -> None:
+        if generation != self._generation:
+            return
+        if self._file is not None:
+            self._search = self._in_file(number, pattern, position, step)
+        else:
+            self._search = self._in_rows(number, pattern, position, step)
+        self._reported_s = 0.0
+
+    def _cancel(self) -> None:
+        self._search = None
+
+    def _search_on(self, until: float) -> None:
+        told: SearchMoved | None = None
+        while self._search is not None and time.monotonic() < until:
+            told = next(self._search, None)
+            if told is None or told.is_over:
+                self._search = None
+        if told is None:
+            return
+        if told.is_over and told.found is not None and self._file is not None:
+            self._tell_around(told.found.at)
+        if told.is_over or time.monotonic() - self._reported_s > REPORT_S:
+            self._reported_s = time.monotonic()
+            self._deliver(told)
+
+    def _in_file(
+        self, number: int, pattern: LogPattern, position: int | None, step: int
+    ) -> Iterator[SearchMoved]:
+        assert self._file is not None
+        first, end = self._file.bounds()
+        start = position if position is not None else end if step < 0 else first
+        whole = max(1, end - start if step > 0 else start - first)
+        for one in self._file.search(pattern, start, step, self._view.least):
+            share = min(1.0, abs(one.at - start) / whole)
+            yield SearchMoved(self._generation, number, share, one.is_over, one.found)
+
+    def _in_rows(
+        self, number: int, pattern: LogPattern, position: int | None, step: int
+    ) -> Iterator[SearchMoved]:
+        rows = self._rows
+        if position is not None:
+            places = [index for index, row in enumerate(rows) if row.at == position]
+            if places:
+                rows = rows[places[-1] + 1 :] if step > 0 else rows[: places[0]]
+        for index, row in enumerate(rows[::step]):
+            if pattern.finds(row.text):
+                yield SearchMoved(self._generation, number, 1.0, True, row)
+                return
+            if index % 1000 == 999:
+                yield SearchMoved(self._generation, number, index / len(rows))
+        yield SearchMoved(self._generation, number, 1.0, True)

@@ -1,0 +1,370 @@
+"""Windows of lines of a log file, by byte: whatever its size, only what is shown is read.
+
+Lines have no numbers here, for counting them means reading the whole file. A line without an end
+is cut at multiples of `PIECE_BYTES`, so that no line takes much memory, and so that where it is cut
+can be told from either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop.tui.render.log_find import LogPattern
+from ddptop.tui.render.log_levels import LevelReader, may_be_grave
+from ddptop.tui.render.log_row import Level, LogRow
+from ddptop_runner.log_clean import LineCleaner
+from ddptop_runner.log_ranges import LogFile
+from ddptop_runner.log_tags import RankFilter
+
+PIECE_BYTES = 1 << 15
+CHUNK_BYTES = 1 << 16
+"""Read at once for a window."""
+SCAN_BYTES = 1 << 18
+"""Read at once where lines are only looked through."""
+CONTEXT_BYTES = 1 << 14
+"""Looked at before a window, to know whether it starts inside a traceback."""
+MOST_BYTES = 1 << 22
+"""Looked through for one page, where few lines pass a filter; the next page goes on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of a log that stand together, or one gap."""
+
+    at: int
+    to: int
+    data: bytes
+    is_gap: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """Lines in a row, and which bytes were looked at for them."""
+
+    rows: tuple[LogRow, ...]
+    low: int
+    high: int
+    partial: LogRow | None = None
+    """The line at the log's end that has not ended yet; it stands behind `high`."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How far a search is, or where it ended."""
+
+    at: int
+    """The byte up to which was looked."""
+    found: LogRow | None = None
+    is_over: bool = False
+
+
+def pieces(part: Part, *, starts: bool) -> list[tuple[int, int, bool]]:
+    r"""Lines of bytes that stand together: first byte, the byte behind, whether `\n` ends it.
+
+    Args:
+        part: the bytes.
+        starts: whether a line starts at its first byte; else what stands before the first place
+            where one surely starts is left out.
+    """
+    found: list[tuple[int, int, bool]] = []
+    data, base = part.data, part.at
+    at = 0
+    is_start = starts
+    while at < len(data):
+        newline = data.find(b"\n", at)
+        end = len(data) if newline < 0 else newline
+        cut = -(-(base + at + PIECE_BYTES) // PIECE_BYTES) * PIECE_BYTES - base
+        while cut < end:
+            if is_start:
+                found.append((base + at, base + cut, False))
+            at, is_start = cut, True
+            cut += PIECE_BYTES
+        if newline < 0:
+            if is_start:
+                found.append((base + at, base + len(data), False))
+            break
+        if is_start:
+            found.append((base + at, base + newline + 1, True))
+        at, is_start = newline + 1, True
+    return found
+
+
+def first_start(part: Part) -> int | None:
+    """The first byte at which a line surely starts, of bytes that may begin inside of one."""
+    newline = part.data.find(b"\n")
+    cut = -(-(part.at + PIECE_BYTES) // PIECE_BYTES) * PIECE_BYTES
+    if cut < (part.to if newline < 0 else part.at + newline):
+        return cut
+    after = part.at + newline + 1
+    return None if newline < 0 or after >= part.to else after
+
+
+class FileLog:
+    """One log file, read around any of its bytes.
+
+    Args:
+        path: the file.
+        speaker: show only the lines of this rank, of a log whose lines say whose they are.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, speaker: int | None = None) -> None:
+        self._log = LogFile(path)
+        self._speaker = speaker
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._log.close()
+
+    def bounds(self) -> tuple[int, int]:
+        """The log's first byte, and the one behind its last."""
+        return self._log.first, self._log.end
+
+    # --- windows -------------------------------------------------------------------------------
+
+    def page_back(self, before: int, want: int, least: Level = "") -> Page:
+        """Lines before a byte, the nearest ones: `want` or a few more."""
+        rows: list[LogRow] = []
+        partial: LogRow | None = None
+        low, high = before, before
+        looked = 0
+        first = self._log.first
+        while len(rows) < want and low > first and looked < MOST_BYTES:
+            parts, start = self._parts_back(low, CHUNK_BYTES)
+            looked += low - start
+            page = self._rows(parts, least)
+            if low == before:
+                partial = page.partial
+                high = before if partial is None else partial.at
+            rows[:0] = page.rows
+            low = start
+        return Page(tuple(rows), low, max(low, high), partial)
+
+    def page_on(self, after: int, want: int, least: Level = "") -> Page:
+        """Lines from a byte on, at which one starts: `want` or a few more."""
+        rows: list[LogRow] = []
+        partial: LogRow | None = None
+        high = after
+        looked = 0
+        while len(rows) < want and looked < MOST_BYTES:
+            parts, stop = self._parts_on(high, CHUNK_BYTES)
+            if not parts:
+                break
+            page = self._rows(parts, least)
+            rows += page.rows
+            partial = page.partial
+            looked += stop - high
+            high = stop if partial is None else partial.at
+            if partial is not None:
+                break
+        return Page(tuple(rows), after, high, partial)
+
+    def snap(self, position: int) -> int:
+        """The start of the line that a byte is in."""
+        first, end = self.bounds()
+        if position <= first:
+            return first
+        stop = min(position + 1, end)
+        parts, start = self._parts_back(stop, CHUNK_BYTES)
+        if not parts:
+            return start
+        last = parts[-1]
+        if last.is_gap:
+            return last.at if last.to > position else last.to
+        at, to, ended = pieces(last, starts=True)[-1]
+        return to if ended and to <= position else at
+
+    # --- search --------------------------------------------------------------------------------
+
+    def search(
+        self, pattern: LogPattern, start: int, step: int, least: Level = ""
+    ) -> Iterator[Searched]:
+        """Look for a line, from one that starts at a byte, which is not looked at when backwards.
+
+        Args:
+            pattern: what for.
+            start: where.
+            step: 1 to the log's end, -1 to its beginning.
+            least: only among lines that this filter shows.
+
+        Yields:
+            How far it is, after each part.
+        """
+        at = start
+        while True:
+            if step > 0:
+                parts, stop = self._parts_on(at, SCAN_BYTES)
+            else:
+                parts, stop = self._parts_back(at, SCAN_BYTES) if at > self._log.first else ([], at)
+            if not parts:
+                break
+            data = b"".join(part.data for part in parts)
+            if pattern.may_be_in(data) and (row := self._find(parts, pattern, step, least)):
+                yield Searched(row.at, row, True)
+                return
+            if at == stop:
+                break
+            at = stop
+            yield Searched(at)
+        yield Searched(at, None, True)
+
+    def _find(
+        self, parts: list[Part], pattern: LogPattern, step: int, least: Level
+    ) -> LogRow | None:
+        page = self._rows(parts, least)
+        rows = page.rows if page.partial is None else (*page.rows, page.partial)
+        hits = (row for row in rows[::step] if not row.is_note and pattern.finds(row.text))
+        return next(hits, None)
+
+    # --- bytes ---------------------------------------------------------------------------------
+
+    def _parts_on(self, start: int, size: int) -> tuple[list[Part], int]:
+        """Whole lines from one that starts at `start`, and the byte behind them.
+
+        An unfinished line stands at the end only where the log ends.
+        """
+        parts: list[Part] = []
+        at = start
+        while at - start < size:
+            part = self._read(at, size - (at - start))
+            if part is None:
+                return parts, at
+            if parts and not part.is_gap and not parts[-1].is_gap:
+                part = Part(parts[-1].at, part.to, parts.pop().data + part.data)
+            parts.append(part)
+            at = part.to
+        last = parts[-1]
+        if last.is_gap or last.data.endswith(b"\n") or at >= self._log.end:
+            return parts, at
+        stop = last.at + last.data.rfind(b"\n") + 1
+        if last.to - stop > PIECE_BYTES:
+            stop = pieces(Part(stop, last.to, last.data[stop - last.at :]), starts=True)[-1][0]
+        if stop == last.at:  # the beginning of a line behind a gap
+            return (parts[:-1], stop) if len(parts) > 1 else (parts, at)
+        parts[-1] = Part(last.at, stop, last.data[: stop - last.at])
+        return parts, stop
+
+    def _parts_back(self, end: int, size: int) -> tuple[list[Part], int]:
+        """Whole lines up to `end`, and the first byte of them."""
+        first = self._log.first
+        start = max(first, end - max(size, 2 * PIECE_BYTES + 1))
+        gap = self._log.gap_at(start)
+        if gap is not None:
+            start = gap[0]
+        parts: list[Part] = []
+        at = start
+        while at < end:
+            part = self._read(at, end - at)
+            if part is None:
+                break
+            if parts and not part.is_gap and not parts[-1].is_gap:
+                part = Part(parts[-1].at, part.to, parts.pop().data + part.data)
+            parts.append(part)
+            at = part.to
+        if not parts or start == first or gap is not None:
+            return parts, start
+        head = parts[0]
+        if head.is_gap:
+            return parts, head.at
+        low = first_start(head)
+        if low is None:
+            return parts[1:], parts[1].at if len(parts) > 1 else end
+        parts[0] = Part(low, head.to, head.data[low - head.at :])
+        return parts, low
+
+    def _read(self, at: int, size: int) -> Part | None:
+        self._log.seek(at)
+        data = self._log.read_part(size)
+        to = self._log.position
+        if not data and to == at:
+            return None
+        return Part(at, to, data, is_gap=to - at != len(data))
+
+    # --- lines ---------------------------------------------------------------------------------
+
+    def _rows(self, parts: list[Part], least: Level) -> Page:
+        """The lines of bytes that are whole lines."""
+        low = parts[0].at if parts else 0
+        high = parts[-1].to if parts else 0
+        if not parts:
+            return Page((), low, high)
+        levels = LevelReader()
+        head = self._context(low)
+        grave = not least or any(may_be_grave(part.data, least) for part in (*head, *parts))
+        if not grave and _is_whole(parts[-1]) and not any(part.is_gap for part in parts):
+            return Page((), low, high)
+        for part in head:
+            for _ in self._lines(part, levels, starts=False):
+                pass
+        rows: list[LogRow] = []
+        partial: LogRow | None = None
+        for part in parts:
+            if part.is_gap:
+                rows.append(LogRow(part.at, part.to, _text(part.data), is_note=True))
+                continue
+            for row, ended in self._lines(part, levels, starts=True):
+                if not ended and row.to == high and not _is_piece(row.at, row.to):
+                    partial = row
+                elif row.passes(least):
+                    rows.append(row)
+        return Page(tuple(rows), low, high, partial)
+
+    def _context(self, low: int) -> list[Part]:
+        start = max(self._log.first, low - CONTEXT_BYTES)
+        if start >= low or self._log.gap_at(start) is not None:
+            return []
+        part = self._read(start, low - start)
+        return [] if part is None or part.is_gap or part.to > low else [part]
+
+    def _lines(
+        self, part: Part, levels: LevelReader, *, starts: bool
+    ) -> Iterator[tuple[LogRow, bool]]:
+        """Rows of those lines that are shown, and whether each has ended."""
+        before = b""
+        for at, to, ended in pieces(part, starts=starts):
+            raw = part.data[at - part.at : to - part.at - ended]
+            if not ended and to < part.to and b"\r" in raw:
+                continue  # a bar that goes on: its last state is what counts
+            if raw[:1] >= b"\x80" and at % PIECE_BYTES == 0:
+                raw = raw.lstrip(bytes(range(0x80, 0xC0)))
+            if self._speaker is not None:
+                mine = RankFilter(self._speaker, is_tagged=True)
+                raw = mine.feed(raw + b"\n").removesuffix(b"\n")
+                if not mine.spoke:
+                    continue
+            text = _clean(raw, before)
+            before = raw
+            if text is None:
+                continue
+            level, inside = levels.read(text)
+            yield LogRow(at, to, text, level, inside), ended
+
+
+def _is_whole(part: Part) -> bool:
+    """Whether the last line of it has ended."""
+    return part.is_gap or part.data.endswith(b"\n")
+
+
+def _is_piece(at: int, to: int) -> bool:
+    """Whether a line was cut there for its length."""
+    return to % PIECE_BYTES == 0 and to - at >= PIECE_BYTES
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace").rstrip("\n")
+
+
+def _clean(raw: bytes, before: bytes) -> str | None:
+    """A line as it is shown; None where a bar of several lines drew it a second time."""
+    text = raw.decode("utf-8", "replace")
+    if text.isprintable():
+        return text
+    cleaner = LineCleaner()
+    if b"A" in raw and b"\x1b" in raw:
+        cleaner.feed(before + b"\n")
+    lines = cleaner.feed(raw + b"\n")
+    return lines[-1] if lines else None

@@ -1,0 +1,95 @@
+"""What is searched for in logs: a text or a pattern, small letters standing for both cases."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+
+MAX_MARKS = 200
+"""Places marked in one line."""
+MAX_MARKED_CHARS = 4000
+"""Of one line; what stands behind is searched, and not marked."""
+_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
+_ESCAPED = re.compile(r"\\.")
+_SEQUENCE = re.compile("\x1b\\[[ -?]*[@-~]")
+_REDRAWN = re.compile("[^\n]*\r(?=[^\n])")
+
+
+@dataclass(frozen=True)
+class LogPattern:
+    """What a person typed, made ready."""
+
+    text: str
+    regex: re.Pattern[str]
+    is_literal: bool
+    note: str = ""
+    """How it was understood, where that is not plain."""
+    needle: str | None = None
+    """What to look for in a text, in small letters where case does not matter; None: a pattern."""
+
+    small: re.Pattern[str] | None = None
+    """For texts in small letters, where case does not matter; quicker than `regex`."""
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether small letters find capitals too."""
+        return bool(self.regex.flags & re.IGNORECASE)
+
+    def finds(self, text: str) -> bool:
+        """Whether it is in a line."""
+        if self.needle is not None:
+            return self.needle in (text.lower() if self.ignores_case else text)
+        if self.small is not None:
+            return self.small.search(text.lower()) is not None
+        return self.regex.search(text) is not None
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where it is in a line."""
+        found: list[tuple[int, int]] = []
+        for match in self.regex.finditer(text, 0, MAX_MARKED_CHARS):
+            if match.end() > match.start():
+                found.append(match.span())
+            if len(found) >= MAX_MARKS:
+                break
+        return found
+
+    def may_be_in(self, data: bytes) -> bool:
+        """Whether it may be in one of many lines; quick."""
+        text = data.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = _SEQUENCE.sub("", text)
+        if "\b" in text:
+            return True
+        if "\r" in text:
+            text = _REDRAWN.sub("", text.replace("\r\n", "\n"))
+        return self.finds(text)
+
+
+def pattern_of(text: str) -> LogPattern:
+    """A person's words as a pattern.
+
+    Case matters where there is a capital. What is no valid pattern is looked for as it is written.
+    """
+    letters = _ESCAPED.sub("", text)
+    flags = re.MULTILINE | (0 if any(char.isupper() for char in letters) else re.IGNORECASE)
+    case = "" if flags & re.IGNORECASE else "case matters"
+    if not _SPECIAL.search(text):
+        return _literal(text, flags, case)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            regex = re.compile(text, flags)
+            quick = flags & re.IGNORECASE and text.isascii() and text == text.lower()
+            small = re.compile(text, re.MULTILINE) if quick else None
+    except (re.error, RecursionError, OverflowError, Warning):
+        return _literal(text, flags, ", ".join(("no valid pattern: taken as it is written", case)))
+    note = ", ".join(part for part in ("pattern", case) if part)
+    return LogPattern(text, regex, is_literal=False, note=note, small=small)
+
+
+def _literal(text: str, flags: int, note: str) -> LogPattern:
+    needle = text.lower() if flags & re.IGNORECASE else text
+    return LogPattern(
+        text, re.compile(re.escape(text), flags), True, note.removesuffix(", "), needle
+    )

@@ -1,0 +1,181 @@
+"""What stands above a log: whose it is, which attempt, what is left out, and whether it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.render import units
+from ddptop.tui.render.log_row import Level
+from ddptop.tui.render.text import Line, Span, line, rule, width
+from ddptop_runner.model import LAUNCHER
+
+MOST_NAMED = 24
+"""Ranks that are named one by one."""
+
+LEVEL_WORDS: dict[Level, str] = {
+    "": "all lines",
+    "warn": "warnings and errors",
+    "error": "errors",
+}
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What is to be said of the log that is shown."""
+
+    whose: int | None = None
+    ranks: tuple[int, ...] = ()
+    has_launcher: bool = False
+    launcher: str = "the launcher"
+    is_merged: bool = False
+    attempts: tuple[int, ...] = ()
+    attempt: int | None = None
+    least: Level = ""
+    alike: bool = False
+    each: bool = False
+    limit: int = 0
+    """Last lines of each rank that were read, of merged lines."""
+    size_bytes: int | None = None
+    following: bool = True
+    held: bool = False
+    is_live: bool = True
+    output: str | None = None
+    """Of a foreign job: where its output goes."""
+
+
+def whose_words(facts: HeadFacts) -> str:
+    """Whose lines these are."""
+    if facts.whose == LAUNCHER or (facts.whose is None and not facts.is_merged):
+        return (
+            f"all that {facts.launcher} printed" if facts.has_launcher else "all that was printed"
+        )
+    if facts.whose is not None:
+        return f"rank {facts.whose}"
+    how = (
+        "each line" if facts.each else "alike lines as one" if facts.alike else "same lines as one"
+    )
+    return (
+        f"{units.plural(len(facts.ranks), 'rank')}, {how}" if facts.ranks else f"all ranks, {how}"
+    )
+
+
+def state_words(facts: HeadFacts) -> Span:
+    """Whether more lines are shown as they come."""
+    if facts.following:
+        return ("following", "ok") if facts.is_live else ("the end", "dim")
+    return ("not following: G does", "warn") if facts.is_live else ("G goes to the end", "dim")
+
+
+def head_rule(facts: HeadFacts, cells: int) -> Line:
+    """The title's row."""
+    parts: list[tuple[int, Span]] = []  # with how soon each gives way
+    if facts.output is not None:
+        parts.append((3, (facts.output, "dim")))
+    elif len(facts.attempts) > 1:
+        latest = facts.attempts[-1]
+        words = f"attempt {facts.attempt} of 0-{latest}"
+        parts.append((2, (words, "" if facts.attempt == latest else "warn")))
+    elif facts.attempt is not None:
+        parts.append((2, (f"attempt {facts.attempt}", "dim")))
+    if facts.is_merged and facts.limit:
+        parts.append((4, (f"last {facts.limit:,} lines of each", "dim")))
+    if facts.least:
+        parts.append((1, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
+    if facts.size_bytes is not None:
+        parts.append((5, (units.size(facts.size_bytes), "dim")))
+    parts.append((0, state_words(facts)))
+    what = "log of" if facts.output is None else "output,"
+    title = f"{what} {whose_words(facts)}"
+    room = cells - len(title) - 12
+    while len(parts) > 1 and width(_joined([span for _, span in parts])) > room:
+        parts.remove(max(parts))
+    return rule(title, cells, _joined([span for _, span in parts]))
+
+
+def _joined(parts: Sequence[Span]) -> Line:
+    spans: list[Span] = []
+    for part in parts:
+        if spans:
+            spans.append((" · ", "faint"))
+        spans.append(part)
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A place in the row of choices that can be clicked."""
+
+    action: str
+    spans: Line
+
+
+def choices(facts: HeadFacts, cells: int) -> list[Choice]:
+    """Which logs there are, the one that is shown marked: as many as fit."""
+    found: list[Choice] = []
+
+    def offer(text: str, action: str, chosen: bool) -> None:
+        mark = ("▸", "busy") if chosen else (" ", "")
+        found.append(Choice(action, line(mark, (text, "strong" if chosen else "dim"), " ")))
+
+    found.append(Choice("", line((" whose", "dim"))))
+    is_all = facts.whose is None
+    offer("all", "show('all')", is_all)
+    if facts.has_launcher and facts.is_merged | (not is_all) and facts.ranks:
+        offer("launcher", f"show('{LAUNCHER}')", facts.whose == LAUNCHER)
+    if len(facts.ranks) <= MOST_NAMED:
+        for rank in facts.ranks:
+            offer(str(rank), f"show('{rank}')", facts.whose == rank)
+    elif facts.whose is None or facts.whose == LAUNCHER:
+        found.append(Choice("", line((f" {units.ranks(list(facts.ranks))} ", "dim"))))
+    else:
+        offer(f"{facts.whose} of {len(facts.ranks):,}", "", True)
+    if len(facts.attempts) > 1:
+        found.append(Choice("", line(("   attempt", "dim"))))
+        for attempt in facts.attempts[-9:]:
+            offer(str(attempt), f"show_attempt({attempt})", facts.attempt == attempt)
+    kept: list[Choice] = []
+    used = 0
+    for one in found:
+        used += width(one.spans)
+        if used > cells:
+            break
+        kept.append(one)
+    return kept
+
+
+def empty_lines(
+    least: Level,
+    *,
+    looked: float | None = None,
+    size_bytes: int = 0,
+    is_live: bool = True,
+    output: str | None = None,
+) -> list[Line]:
+    """What to say where no line is shown, and what to do.
+
+    Args:
+        least: the filter.
+        looked: the share that has been looked through; None: all of it.
+        size_bytes: of the log.
+        is_live: whether more may come.
+        output: of a foreign job: where its output goes.
+    """
+    if looked is not None:
+        text = f"looking for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
+        return _said(text, "L shows all lines")
+    if least:
+        none = LEVEL_WORDS[least].replace(" and", " or")
+        return _said(f"no {none} in this log", "L shows all lines")
+    if output is not None:
+        return _said(
+            f"nothing was read of its output, which goes to {output}",
+            "files and terminals can be read here; with ddptop launch every rank has a log",
+        )
+    if is_live:
+        return _said("nothing was printed so far", "what is printed appears here by itself")
+    return _said("nothing was printed", "[ and ] choose another rank, < and > another attempt")
+
+
+def _said(words: str, remedy: str) -> list[Line]:
+    return [line("  ", (words, "strong")), line("  ", (remedy, "dim"))]

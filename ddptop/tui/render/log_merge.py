@@ -1,0 +1,223 @@
+"""Lines of many ranks as one run of lines, identical ones as one, each rank's order kept."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+
+from ddptop.tui.render.log_levels import WHOSE
+from ddptop.tui.render.log_row import GRAVITY, Level
+
+SMALL = 40_000
+"""Pairs of lines that may be compared at once where no line is unique."""
+
+_TIMES = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b\d\d:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{3,4}\b"
+)
+_RANKS = re.compile(
+    r"(?i)\b((?:local[ _]?|global[ _]?)?rank|cuda|gpu|device|pid|worker)([ :=_]*)\d+"
+)
+
+
+def said(text: str) -> str:
+    """What a rank printed, without what stands before it to say whose it is."""
+    if text[:1] != "[":
+        return text
+    found = WHOSE.match(text)
+    return text[found.end() :] if found else text
+
+
+def similar(text: str) -> str:
+    """The text with ranks, devices, pids and times made the same."""
+    return _RANKS.sub(r"\1\2#", _TIMES.sub("#", text))
+
+
+def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of indices of equal lines, rising in both, as many as stand together naturally.
+
+    Lines that both have once are the anchors; between them the same is done again.
+    """
+    pairs: list[tuple[int, int]] = []
+    work = [(0, len(old), 0, len(new))]
+    while work:
+        a, a_end, b, b_end = work.pop()
+        while a < a_end and b < b_end and old[a] == new[b]:
+            pairs.append((a, b))
+            a, b = a + 1, b + 1
+        while a < a_end and b < b_end and old[a_end - 1] == new[b_end - 1]:
+            a_end, b_end = a_end - 1, b_end - 1
+            pairs.append((a_end, b_end))
+        if a == a_end or b == b_end:
+            continue
+        anchors = _anchors(old, new, a, a_end, b, b_end)
+        if anchors:
+            pairs += anchors
+            edges = [(a - 1, b - 1), *anchors, (a_end, b_end)]
+            work += [
+                (left[0] + 1, right[0], left[1] + 1, right[1]) for left, right in pairwise(edges)
+            ]
+        elif (a_end - a) * (b_end - b) <= SMALL:
+            matcher = SequenceMatcher(None, old[a:a_end], new[b:b_end], autojunk=False)
+            for one in matcher.get_matching_blocks():
+                pairs += [(a + one.a + i, b + one.b + i) for i in range(one.size)]
+        else:
+            pairs += _forwards(old, new, a, a_end, b, b_end)
+    return sorted(pairs)
+
+
+def _anchors(
+    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
+) -> list[tuple[int, int]]:
+    """Lines that stand once in both parts, in the longest run that rises in both."""
+    old_counts, new_counts = Counter(old[a:a_end]), Counter(new[b:b_end])
+    where = {old[i]: i for i in range(a, a_end) if old_counts[old[i]] == 1}
+    found = [
+        (where[new[j]], j) for j in range(b, b_end) if new_counts[new[j]] == 1 and new[j] in where
+    ]
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for index, (i, _) in enumerate(found):
+        at = bisect_left(tails, i)
+        before.append(ends[at - 1] if at else -1)
+        if at == len(tails):
+            tails.append(i)
+            ends.append(index)
+        else:
+            tails[at], ends[at] = i, index
+    chain: list[tuple[int, int]] = []
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        chain.append(found[index])
+        index = before[index]
+    return chain[::-1]
+
+
+def _forwards(
+    old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
+) -> list[tuple[int, int]]:
+    places: dict[str, list[int]] = {}
+    for i in range(a, a_end):
+        places.setdefault(old[i], []).append(i)
+    pairs: list[tuple[int, int]] = []
+    for j in range(b, b_end):
+        known = places.get(new[j], [])
+        at = bisect_left(known, a)
+        if at < len(known):
+            pairs.append((known[at], j))
+            a = known[at] + 1
+    return pairs
+
+
+@dataclass(slots=True)
+class MergedRow:
+    """A line, and the ranks that printed it."""
+
+    number: int
+    """Its own, for as long as it is kept."""
+    key: str
+    text: str
+    ranks: dict[int, str]
+    """By rank what it printed, as far as that is not `text`."""
+    level: Level = ""
+    inside: bool = False
+    is_note: bool = False
+
+
+class Merger:
+    """Merges lines of ranks as they come; any number at once, of any rank.
+
+    Args:
+        alike: whether lines are one that differ only in ranks, devices, pids and times.
+        most: rows that are kept; the oldest go.
+    """
+
+    def __init__(self, *, alike: bool = False, most: int = 64_000) -> None:
+        self.rows: list[MergedRow] = []
+        """In order: of each rank its lines stand as it printed them."""
+        self._alike = alike
+        self._most = most
+        self._number = 0
+        self._last: dict[int, int] = {}
+        """By rank: the number of its last row."""
+
+    @property
+    def number(self) -> int:
+        """Of the latest row that was made."""
+        return self._number
+
+    def add(
+        self, rank: int, lines: Sequence[tuple[str, Level, bool]], *, closed: int = 0, old: int = 0
+    ) -> None:
+        """Add what a rank printed next.
+
+        Args:
+            rank: whose.
+            lines: texts as they are, with their levels.
+            closed: rows up to this number are known to have been printed before: what nobody else
+                printed yet stands behind them.
+            old: rows up to this number were printed so long ago that these lines are others.
+        """
+        if not lines:
+            return
+        texts = [said(text) for text, _, _ in lines]
+        keys = [similar(text) for text in texts] if self._alike else texts
+        start = self._after(rank, old)
+        rest = self.rows[start:]
+        matched = {j: i for i, j in align(["\0" if r.is_note else r.key for r in rest], keys)}
+        merged: list[MergedRow] = []
+        tail: list[MergedRow] = []
+        taken = 0
+        for j, (_, level, inside) in enumerate(lines):
+            i = matched.get(j)
+            if i is None:
+                tail.append(self._row(keys[j], texts[j], rank, level, inside))
+                continue
+            row = rest[i]
+            merged += [*rest[taken:i], *tail, row]
+            taken, tail = i + 1, []
+            row.ranks[rank] = "" if row.text == texts[j] else texts[j]
+            if GRAVITY[level] > GRAVITY[row.level]:
+                row.level, row.inside = level, inside
+            self._last[rank] = row.number
+        if tail:
+            behind = max(taken, self._floor(closed) - start)
+            merged += [*rest[taken:behind], *tail]
+            taken = behind
+            self._last[rank] = tail[-1].number
+        self.rows[start:] = [*merged, *rest[taken:]]
+        if len(self.rows) > self._most + self._most // 8:
+            del self.rows[: len(self.rows) - self._most]
+
+    def note(self, text: str) -> None:
+        """Add a line that nobody printed."""
+        self.rows.append(self._row("\0", text, None, "", False))
+
+    def _row(self, key: str, text: str, rank: int | None, level: Level, inside: bool) -> MergedRow:
+        self._number += 1
+        ranks = {} if rank is None else {rank: ""}
+        return MergedRow(self._number, key, text, ranks, level, inside, rank is None)
+
+    def _after(self, rank: int, old: int) -> int:
+        """The index behind the rank's last row, and behind every old one."""
+        number = self._last.get(rank, 0)
+        if number == 0 and old == 0:
+            return 0
+        for index in range(len(self.rows) - 1, -1, -1):
+            if (found := self.rows[index].number) == number or found <= old:
+                return index + 1
+        return 0
+
+    def _floor(self, number: int) -> int:
+        """The index behind the last row up to that number."""
+        if number:
+            for index in range(len(self.rows) - 1, -1, -1):
+                if self.rows[index].number <= number:
+                    return index + 1
+        return 0

@@ -1,0 +1,34 @@
+"""One line of a log as it is shown: its text, where it stands, how grave it is, whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["", "warn", "error"]
+"""How grave a line is, as far as its words tell."""
+
+GRAVITY: dict[Level, int] = {"": 0, "warn": 1, "error": 2}
+"""Levels in order: a filter shows those that are at least as grave as its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A line that can be shown; clean of control sequences."""
+
+    at: int
+    """Its first byte in the log; of merged lines, a number that is its own."""
+    to: int
+    """The first byte behind it."""
+    text: str
+    level: Level = ""
+    inside: bool = False
+    """Whether it goes on with what a line before it began, such as a traceback."""
+    label: str = ""
+    """Whose it is, where lines of several ranks stand together: `0-7`."""
+    is_note: bool = False
+    """Whether nobody printed it: it stands for lines that are not there."""
+
+    def passes(self, least: Level) -> bool:
+        """Whether a filter for `least` shows it."""
+        return not least or self.is_note or GRAVITY[self.level] >= GRAVITY[least]

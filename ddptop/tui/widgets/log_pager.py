@@ -1,0 +1,397 @@
+"""Lines of a log that scroll: some of many, and the rest is asked for as one comes near it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+
+from ddptop.tui.actions.common import MOVING, bindings
+from ddptop.tui.render.log_find import LogPattern
+from ddptop.tui.render.log_line import (
+    Shape,
+    label_width,
+    row_line,
+    shape_of,
+    text_cells,
+    thumb,
+    widest,
+)
+from ddptop.tui.render.log_row import LogRow
+from ddptop.tui.render.text import Line, fit, line
+from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.log_buffer import LogBuffer
+
+MARGIN = 100
+"""So many lines beyond those that are seen are wanted in either direction."""
+WHEEL_LINES = 3
+SHIFT_CELLS = 16
+FAR_BEHIND_BYTES = 8 << 20
+"""Where more than this was printed since, the end is read anew instead of all between."""
+
+
+class LogPager(LinesView, can_focus=True):
+    """A window on the lines in `buffer`; the cursor is on one of them, or follows the end."""
+
+    DEFAULT_CSS = "LogPager { height: 1fr; }"
+
+    BINDINGS = [
+        *bindings(MOVING),
+        Binding("left,h", "shift(-1)", "Left", show=False, id="move.left"),
+        Binding("right", "shift(1)", "Right", show=False, id="move.right"),
+    ]
+
+    @dataclass
+    class Needed(Message):
+        """Lines before (-1) or behind (1) a byte are about to be seen."""
+
+        position: int
+        step: int
+
+    @dataclass
+    class Jumped(Message):
+        """A person wants to be elsewhere: at a share of the log, or at its end (None)."""
+
+        share: float | None
+
+    @dataclass
+    class Moved(Message):
+        """What is seen has changed, or whether the end is followed."""
+
+    @dataclass
+    class Chosen(Message):
+        """Enter on a line."""
+
+        row: LogRow
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.buffer = LogBuffer()
+        """The lines that are here."""
+        self.following = True
+        """Whether the end is shown, and stays so as lines come."""
+        self.held = False
+        """Whether a person asked for no following, also at the end."""
+        self.wrap = False
+        self.shift = 0
+        """The first cell of each line that is shown, where lines are not wrapped."""
+        self.pattern: LogPattern | None = None
+        """What is marked."""
+        self.empty: list[Line] = []
+        """What to say where there is no line."""
+        self._top = 0
+        self._skip = 0
+        """Rows of the first line that are above the view."""
+        self._cursor = 0
+        self._label_cells = 0
+        self._asked: set[int] = set()
+        self._places: list[tuple[int, int]] = []
+        """By row of the view: index and part of its line."""
+        self._shapes = lru_cache(maxsize=4096)(shape_of)
+
+    # --- lines in -------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> LogRow | None:
+        """The line under the cursor; the last one while the end is followed."""
+        rows = self.buffer.rows
+        if not rows:
+            return None
+        return rows[-1] if self.following else rows[min(self._cursor, len(rows) - 1)]
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """Indices of the first and the last line of the view."""
+        return (self._places[0][0], self._places[-1][0]) if self._places else (0, 0)
+
+    def replace(self, at: int | None, *, middle: bool = True) -> None:
+        """Other lines are in the buffer: show the one at a byte, or the end."""
+        self._asked.clear()
+        self._label_cells = 0
+        rows = self.buffer.rows
+        self.following = at is None and not self.held
+        self._skip = 0
+        self._cursor = self._top = max(0, len(rows) - 1)
+        if at is not None:
+            self.move_to(at, middle=middle)
+        elif self.held:
+            self._top, self._skip = self._last_top()
+        self.refresh_lines()
+
+    def keep_place(self, before: tuple[LogRow | None, LogRow | None]) -> None:
+        """Other lines stand around those that were seen: the same ones stay where they are."""
+        top, cursor = before
+        self._asked.clear()
+        if not self.following:
+            self._top = self.buffer.index_of(top, self._top)
+            self._cursor = self.buffer.index_of(cursor, self._cursor)
+        self.refresh_lines()
+
+    @property
+    def place(self) -> tuple[LogRow | None, LogRow | None]:
+        """The first line that is seen and the one under the cursor, for `keep_place`."""
+        rows = self.buffer.rows
+        top = rows[self._top] if self._top < len(rows) else None
+        return top, self.current
+
+    def moved_by(self, lines: int, step: int) -> None:
+        """Lines were put before (-1) those that were here, or left out there; or came behind."""
+        self._asked.discard(step)
+        self._top = max(0, self._top + lines)
+        self._cursor = max(0, self._cursor + lines)
+        self.refresh_lines()
+
+    def move_to(self, at: int, *, middle: bool = True) -> None:
+        """Put the cursor on the first line from that byte on."""
+        rows = self.buffer.rows
+        exact = (i for i, row in enumerate(rows) if row.at == at)
+        later = (i for i, row in enumerate(rows) if row.at > at)
+        self._cursor = max(0, next(exact, next(later, len(rows) - 1)))
+        self.following = False
+        height = max(1, self.size.height)
+        if self._top <= self._cursor < self._top + len({i for i, _ in self._places}) and not middle:
+            return
+        self._top, self._skip = max(0, self._cursor - height // 2), 0
+        if self.wrap:
+            self._top, self._skip = self._up_from(self._cursor, 0, height // 2)
+
+    def set_wrap(self, wrap: bool) -> None:
+        """Wrap long lines, or cut them."""
+        self.wrap, self.shift, self._skip = wrap, 0, 0
+        self.refresh_lines()
+
+    def refresh_lines(self) -> None:
+        """Draw, ask for what is near, and say what has changed."""
+        self.redraw()
+        self._ask()
+        self.post_message(self.Moved())
+
+    # --- layout ---------------------------------------------------------------------------------
+
+    def _shape(self, index: int) -> Shape:
+        cells = text_cells(self.size.width - 1, self._label_cells)
+        return self._shapes(self.buffer.rows[index], cells, wrap=self.wrap)
+
+    def _up_from(self, index: int, part: int, count: int) -> tuple[int, int]:
+        """The place so many rows above one, or the first."""
+        while count > 0:
+            if part >= count:
+                return index, part - count
+            count -= part + 1
+            index -= 1
+            if index < 0:
+                return 0, 0
+            part = len(self._shape(index).parts) - 1 if self.wrap else 0
+        return index, part
+
+    def _last_top(self) -> tuple[int, int]:
+        """The first row of the view when it shows the end."""
+        last = len(self.buffer.rows) - 1
+        if last < 0:
+            return 0, 0
+        part = len(self._shape(last).parts) - 1
+        return self._up_from(last, part, max(1, self.size.height) - 1)
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """The lines from the top on, and the scroll bar."""
+        rows = self.buffer.rows
+        if not rows:
+            self._places = []
+            return [fit(one, width) for one in [(), *self.empty][:height]]
+        if self.buffer.has_labels:
+            near = rows[max(0, self._top - height) : self._top + 2 * height]
+            self._label_cells = max(self._label_cells, label_width(near))
+        lowest = self._last_top()
+        if self.following or (self._top, self._skip) > lowest:
+            self._top, self._skip = lowest
+        self._skip = min(self._skip, len(self._shape(self._top).parts) - 1)
+        lines: list[Line] = []
+        places: list[tuple[int, int]] = []
+        index, part = self._top, self._skip
+        while len(lines) < height and index < len(rows):
+            shape = self._shape(index)
+            drawn = row_line(
+                rows[index],
+                shape,
+                part,
+                width - 1,
+                self._label_cells,
+                shift=None if self.wrap else self.shift,
+                pattern=self.pattern,
+                is_open=index >= self.buffer.ended,
+            )
+            lines.append(fit(drawn, width - 1))
+            places.append((index, part))
+            part += 1
+            if part >= len(shape.parts):
+                index, part = index + 1, 0
+        self._places = places
+        lines += [line(" " * (width - 1))] * (height - len(lines))
+        start, end = thumb(height, *self.buffer.shares(places[0][0], places[-1][0]))
+        bar = [("┃", "dim") if start <= y < end else ("│", "faint") for y in range(height)]
+        return [(*one, cell) for one, cell in zip(lines, bar, strict=True)]
+
+    def cursor_line(self) -> int | None:
+        """The row of the cursor; none while the end is followed."""
+        if self.following or not self._places:
+            return None
+        return next((y for y, (index, _) in enumerate(self._places) if index == self._cursor), None)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """A new size asks for new lines, and perhaps for more of them."""
+        super().on_resize(event)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Want what is near the first and last row of the view."""
+        buffer = self.buffer
+        if not buffer.is_paged or not self.size.height:
+            return
+        last = self._places[-1][0] if self._places else -1
+        first = self._places[0][0] if self._places else 0
+        if buffer.behind > FAR_BEHIND_BYTES and self.following and last >= 0:
+            if 0 not in self._asked:
+                self._asked.add(0)
+                self.post_message(self.Jumped(None))
+            return
+        if buffer.behind > 0 and len(buffer.rows) - last < MARGIN and 1 not in self._asked:
+            self._asked.add(1)
+            self.post_message(self.Needed(buffer.high, 1))
+        if buffer.before > 0 and first < MARGIN and -1 not in self._asked:
+            self._asked.add(-1)
+            self.post_message(self.Needed(buffer.low, -1))
+
+    # --- moving ---------------------------------------------------------------------------------
+
+    def scroll_lines(self, count: int) -> None:
+        """Move the view by rows; the cursor stays in it."""
+        rows = self.buffer.rows
+        if not rows:
+            return
+        if count < 0:
+            if self.following:
+                self._cursor = len(rows) - 1
+            self.following = False
+            self._top, self._skip = self._up_from(self._top, self._skip, -count)
+        else:
+            lowest = self._last_top()
+            while count > 0 and (self._top, self._skip) < lowest:
+                self._skip += 1
+                if self._skip >= len(self._shape(self._top).parts):
+                    self._top, self._skip = self._top + 1, 0
+                count -= 1
+            if (self._top, self._skip) >= lowest:
+                self._reach_end()
+        self.redraw()
+        if self._places:
+            self._cursor = max(self._places[0][0], min(self._places[-1][0], self._cursor))
+        self.refresh_lines()
+
+    def _reach_end(self) -> None:
+        if self.buffer.behind <= 0 and not self.held:
+            self.following = True
+
+    def action_move(self, lines: int) -> None:
+        """Move the cursor; far away means to the log's first or last line."""
+        if abs(lines) >= 1_000_000:
+            self.go_first() if lines < 0 else self.go_last()
+            return
+        rows = self.buffer.rows
+        if not rows or (self.following and lines > 0):
+            return
+        if self.following:
+            self._cursor, self.following = len(rows) - 1, False
+        self._cursor = max(0, min(len(rows) - 1, self._cursor + lines))
+        if self._cursor < self._top or (self._cursor == self._top and self._skip):
+            self._top, self._skip = self._cursor, 0
+        elif self._cursor >= self._top + max(1, self.size.height):
+            self._top, self._skip = self._cursor - self.size.height + 1, 0
+        self.redraw()
+        while self._places and self._places[-1][0] < self._cursor:  # wrapped lines took the room
+            self._top, self._skip = self._top + 1, 0
+            self.redraw()
+        if lines > 0 and self._cursor == len(rows) - 1:
+            self._reach_end()
+        self.refresh_lines()
+
+    def action_page(self, pages: int) -> None:
+        """Move by what is seen."""
+        self.scroll_lines(pages * max(1, self.size.height - 1))
+
+    def action_half(self, halves: int) -> None:
+        """Move by half of it."""
+        self.scroll_lines(halves * max(1, self.size.height // 2))
+
+    def go_first(self) -> None:
+        """To the log's first line."""
+        self.following = False
+        self._top = self._skip = self._cursor = 0
+        if self.buffer.before > 0:
+            self.post_message(self.Jumped(0.0))
+        self.refresh_lines()
+
+    def go_last(self) -> None:
+        """To the log's end, and follow it."""
+        self.following, self.held = True, False
+        if self.buffer.behind > 0 and self.buffer.is_paged:
+            self.post_message(self.Jumped(None))
+        self.refresh_lines()
+
+    def toggle_follow(self) -> None:
+        """Follow the end, or stay although one is there."""
+        if self.following:
+            self._cursor = max(0, len(self.buffer.rows) - 1)
+            self.following, self.held = False, True
+            self.refresh_lines()
+        else:
+            self.go_last()
+
+    def action_shift(self, step: int) -> None:
+        """Show what is to the left or right of long lines."""
+        if self.wrap:
+            return
+        longest = max((widest(self._shape(index)) for index, _ in self._places), default=0)
+        cells = text_cells(self.size.width - 1, self._label_cells)
+        most = max(0, longest - cells + 1) if longest > cells else 0
+        self.shift = max(
+            0, min(self.shift + step * SHIFT_CELLS, max(most, self.shift * (step < 0)))
+        )
+        self.refresh_lines()
+
+    def action_choose(self) -> None:
+        """Enter on a line."""
+        if (row := self.current) is not None:
+            self.post_message(self.Chosen(row))
+
+    # --- mouse ----------------------------------------------------------------------------------
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the view."""
+        event.stop()
+        self.scroll_lines(WHEEL_LINES)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the view."""
+        event.stop()
+        self.scroll_lines(-WHEEL_LINES)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor on a line; on the bar it goes to that share of the log."""
+        if event.x >= self.size.width - 1:
+            share = event.y / max(1, self.size.height - 1)
+            if share >= 1.0:
+                self.go_last()
+            elif self.buffer.is_paged:
+                self.following = False
+                self.post_message(self.Jumped(share))
+            else:
+                self.following = False
+                self._top = self._cursor = int(share * len(self.buffer.rows))
+                self.refresh_lines()
+        elif event.y < len(self._places):
+            self.following = False
+            self._cursor = self._places[event.y][0]
+            self.refresh_lines()

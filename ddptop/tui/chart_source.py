@@ -64,6 +64,12 @@ def odd_ranks(recent: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     return found
 
 
+def _printed(view: JobView) -> bool:
+    """Whether a job's steps are those that its output tells."""
+    ranks = () if view.snapshot is None else view.snapshot.ranks
+    return any(rank.step_source == "log" for rank in ranks)
+
+
 class ChartSource:
     """One job's chart, read again only when it can look different."""
 
@@ -100,7 +106,7 @@ class ChartSource:
         since = whole[0]
         if wish.chart_window_s is not None:
             since = max(until - wish.chart_window_s, 0.0)
-        taken = self._taken(reader, span)
+        taken = self._taken(reader, span, printed=_printed(view))
         frame = ChartData(
             since=since,
             until=until,
@@ -108,17 +114,21 @@ class ChartSource:
             marks=tuple((one.started, f"attempt {one.attempt}") for one in taken if one.attempt),
             ended=not view.is_live,
             whole=whole,
-            attempts=tuple(AttemptSteps(one.attempt, one.started, one.before) for one in taken),
+            attempts=tuple(
+                AttemptSteps(one.attempt, one.started, one.before, one.first) for one in taken
+            ),
             last_step=taken[-1].before + (taken[-1].taken or 0) if taken else None,
         )
         self._chart = self._filled(frame, reader, wish, span[1], now_s)
         return self._chart
 
-    def _taken(self, reader: HistoryReader, span: tuple[int, int]) -> list[AttemptTaken]:
+    def _taken(
+        self, reader: HistoryReader, span: tuple[int, int], *, printed: bool
+    ) -> list[AttemptTaken]:
         """Each attempt's steps; asked again with each read, for the last one goes on."""
         key = (reader.path, span)
         if self._attempts[0] != key:
-            self._attempts = key, attempts_taken(reader)
+            self._attempts = key, attempts_taken(reader, printed=printed)
         return self._attempts[1]
 
     def _filled(

@@ -20,10 +20,17 @@ class AttemptTaken:
     """Steps that all attempts before it took."""
     taken: int | None
     """Steps that it took itself; None where no rank ever told one."""
+    first: int = 0
+    """The step that it counts its own from: 0, or the first that its output told."""
 
 
-def attempts_taken(reader: HistoryReader) -> list[AttemptTaken]:
-    """Every attempt in order; steps count from the start of each.
+def attempts_taken(reader: HistoryReader, *, printed: bool = False) -> list[AttemptTaken]:
+    """Every attempt in order.
+
+    Args:
+        reader: of the job's history.
+        printed: whether steps are those of the job's output, which may go on where a checkpoint
+            was; otherwise they count from the start of each attempt.
 
     Raises:
         DamagedFileError: when the file is no history.
@@ -37,8 +44,10 @@ def attempts_taken(reader: HistoryReader) -> list[AttemptTaken]:
             return found
         for place, (attempt, started) in enumerate(starts):
             end = int(starts[place + 1][1]) + 1 if place + 1 < len(starts) else None
-            taken = _last_step(db, attempt, end)
-            found.append(AttemptTaken(attempt, started, before, taken))
+            last = _last_step(db, attempt, end)
+            first = (_first_step(db, attempt, started) or 0) if printed else 0
+            taken = None if last is None else max(0, last - first)
+            found.append(AttemptTaken(attempt, started, before, taken, first))
             before += taken or 0
     return found
 
@@ -59,3 +68,18 @@ def _last_step(db: sqlite3.Connection, attempt: int, end: int | None) -> int | N
         if step is not None:
             return int(step)
     return None
+
+
+def _first_step(db: sqlite3.Connection, attempt: int, started: float) -> int | None:
+    """The first step that an attempt told."""
+    told: list[tuple[int, int]] = []
+    for tier in TIERS:
+        row = db.execute(
+            f"SELECT t, step FROM {RANK.table(tier)} WHERE t >= ? AND attempt = ?"
+            " AND step IS NOT NULL ORDER BY t LIMIT 1",
+            (int(started) - tier.width_s, attempt),
+        ).fetchone()
+        if row is not None:
+            told.append((row[0] + tier.width_s, row[1]))
+    # a bucket tells its last step: the one that ends soonest tells the earliest
+    return min(told)[1] if told else None

@@ -182,7 +182,7 @@ def draw_chart(
     """
     cells, rows = width - gutter, height - 1
     if cells < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim"))][:height], ())
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
     if data.middle is None and not any(points.t for points in data.series.values()):
         return Chart(said(data.empty, width, height), ())
     view = options.view

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.chart_view import Area, View
-from ddptop.tui.render.series import ChartData
+from ddptop.tui.render.series import AttemptSteps, ChartData
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import duration
 
@@ -27,6 +27,8 @@ class AxisWords:
     zero: float = 0.0
     """The moment that the others count from."""
     by_step: bool = False
+    attempts: tuple[AttemptSteps, ...] = ()
+    """By step: where each attempt begins."""
     clock: bool = True
     """Whether moments are unix seconds, which a clock can tell."""
 
@@ -35,7 +37,7 @@ def axis_words(data: ChartData, view: View) -> AxisWords:
     """How the axis of `data` is labelled while `view` is shown."""
     first, _ = data.extent
     if data.by_step:
-        return AxisWords(by_step=True)
+        return AxisWords(by_step=True, attempts=data.attempts)
     span = view.span if view.span is not None else data.window_s
     return AxisWords(
         first="first seen" if data.watched else "start",
@@ -49,9 +51,9 @@ def axis_words(data: ChartData, view: View) -> AxisWords:
 def step_label(step: float, apart: float) -> str:
     """`0`, `500`, `1,500`, `20k`, `1.5M`: a step on the axis, `apart` from the next."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
-        if step >= 10 * size or (step >= size and apart >= size):
-            digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
-            return f"{step / size:.{min(digits, 3)}f}{unit}"
+        digits = max(0, -math.floor(math.log10(apart / size) + 1e-9))
+        if digits <= 1 and (step >= 10 * size or (step >= size and (size > 1e3 or not digits))):
+            return f"{step / size:,.{digits}f}{unit}"
     return f"{step:,.0f}"
 
 
@@ -87,9 +89,13 @@ def ticks(area: Area, words: AxisWords) -> list[tuple[float, str]]:
 
 
 def place_label(words: AxisWords, at: float) -> str:
-    """A place on the axis in words: `step 1,234`, or how long after the start."""
+    """A place on the axis in words: how long after the start, or the step of an attempt."""
     if words.by_step:
-        return f"step {max(0, round(at)):,}"
+        begun = [one for one in words.attempts if one.before <= at]
+        if len(words.attempts) < 2 or not begun:
+            return f"step {max(0, round(at)):,}"
+        one = begun[-1]
+        return f"attempt {one.attempt} step {max(0, round(at - one.before + one.first)):,}"
     since = at - words.zero
     text = duration(since)
     return f"{text} in" if words.first == "start" else f"{text} after {words.first}"

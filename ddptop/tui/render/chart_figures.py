@@ -6,6 +6,7 @@ colour alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -131,7 +132,7 @@ def form_of(unit: str) -> Callable[[float], str]:
 def _tick_form(unit: str, low: float, high: float) -> Callable[[float, float], str]:
     """How a value of a unit is written on its axis."""
     if unit == "bytes":
-        return lambda value, _: size(round(value)) if value else "0"
+        return lambda value, _: size(round(value)).replace(".0 ", " ") if value else "0"
     if unit == "s":
         return lambda value, _: step_time(value) if value else "0"
     if unit in ("%", "W", "°C"):
@@ -157,6 +158,7 @@ class _Drawn:
 
 def _in_columns(
     curves: Sequence[Curve],
+    first: int,
     since: float,
     until: float,
     dots: int,
@@ -167,7 +169,7 @@ def _in_columns(
     for place, curve in enumerate(curves):
         raw = bin_points(curve.points, since, until, dots)
         drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
-        style = curve.style or CURVE_STYLES[place % len(CURVE_STYLES)]
+        style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
         found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)]))
     return found
 
@@ -214,7 +216,7 @@ def draw_figures(
     """
     rows = height - 1
     if width - gutter < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim"))][:height], ())
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
     if not any(curve.points.t for curve in data.curves):
         return Chart(said(data.empty, width, height), ())
     names = min(_NAMES, max(cells_of(curve.name) for curve in data.curves) + 1)
@@ -232,10 +234,19 @@ def draw_figures(
     labels: dict[str, dict[int, str]] = {}
     for unit, size_of in plots:
         curves = [curve for curve in data.curves if curve.unit == unit]
-        drawn[unit] = _in_columns(curves, since, until, cells * DOTS_X, options.smoothing, breaks)
+        drawn[unit] = _in_columns(
+            curves,
+            data.curves.index(curves[0]),
+            since,
+            until,
+            cells * DOTS_X,
+            options.smoothing,
+            breaks,
+        )
         axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
         form = _tick_form(unit, axes[unit].low, axes[unit].high)
-        labels[unit] = tick_rows(axes[unit], size_of, form)
+        binary = 1024.0 ** int(math.log(max(axes[unit].high, 1.0), 1024))
+        labels[unit] = tick_rows(axes[unit], size_of, form, binary if unit == "bytes" else 1.0)
     needed = 2 + max(len(text) for rows_of in labels.values() for text in rows_of.values())
     if needed > gutter:
         return draw_figures(data, options, width, height, needed)

@@ -38,17 +38,29 @@ def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, floa
 
 
 def tick_rows(
-    axis: scale.Scale, rows: int, label: Callable[[float, float], str] = scale.value_label
+    axis: scale.Scale,
+    rows: int,
+    label: Callable[[float, float], str] = scale.value_label,
+    unit: float = 1.0,
 ) -> dict[int, str]:
-    """Labels of the value axis by row from the top; `label` makes one of a value and the step."""
+    """Labels of the value axis by row from the top.
+
+    Args:
+        axis: the value axis.
+        rows: of the plot.
+        label: makes one of a value and the step.
+        unit: ticks are round multiples of it, such as of a GiB.
+    """
     most = max(3, min(7, rows // 2))
     if axis.logarithmic:
         values = scale.log_ticks(axis.low, axis.high, most)
         labels = [f"{value:.3g}" for value in values]
     else:
-        values = scale.value_ticks(axis.low, axis.high, most)
+        low, high = axis.low / unit, axis.high / unit
+        values = scale.value_ticks(low, high, most)
         if len(values) < 2:
-            values = scale.value_ticks(axis.low, axis.high, 2 * most)
+            values = scale.value_ticks(low, high, 2 * most)
+        values = [value * unit for value in values]
         step = values[1] - values[0] if len(values) > 1 else axis.high - axis.low
         labels = [label(value, step) for value in values]
     return {

@@ -14,7 +14,8 @@ from ddptop.tui.render.chart_plot import Behind, mark_cells, tick_rows
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.render.text import Line, Span, line
+from ddptop.tui.render.text import Line, Span, fill, join, line
+from ddptop.tui.render.text import width as cells_in
 from ddptop.tui.render.units import NOT_KNOWN, step_time
 
 
@@ -56,9 +57,9 @@ class SplitOptions:
 
 
 PARTS = (
-    ("data wait", "▒", "warn"),
+    ("data wait", "▒", "chosen"),
     ("compute", "█", "median"),
-    ("sync", "▓", "chosen"),
+    ("sync", "▓", "title"),
     ("not split", "░", "dim"),
 )
 """Name, fill and style of each part, from the bottom of the stack to its top."""
@@ -153,11 +154,11 @@ def _column(stack: Stack, axis: scale.Scale, rows: int, shares: bool) -> list[Sp
         _, place = max(shown)
         filled = sum(share for share, _ in shown)
         _, fill_with, style = PARTS[place]
-        if filled < 0.94 and row + 1 > height:
-            eighth = max(1, round(filled * 8))
-            cells.append((_EIGHTHS[eighth] if fill_with == "█" or eighth < 5 else fill_with, style))
-        else:
-            cells.append((fill_with, style))
+        if fill_with == "█" and row + 1 > height:
+            fill_with = _EIGHTHS[max(1, round(filled * 8))]
+        elif filled < 0.4:
+            break
+        cells.append((fill_with, style))
     return cells
 
 
@@ -167,7 +168,7 @@ def draw_split(
     """The stack in exactly `height` lines of `width` cells."""
     cells, rows = width - gutter, height - 1
     if cells < 8 or rows < 2:
-        return Chart([line(("too small for a chart", "dim"))][:height], ())
+        return Chart([line(("too small for a chart", "dim")), *[()] * (height - 1)], ())
     frame = ChartData(
         since=data.since,
         until=data.until,
@@ -202,7 +203,7 @@ def draw_split(
         at = reading(area, words, options.view.cursor, cursor)
         _say(at, bridged[cursor])
     last = next(one for one in reversed(found) if one is not None)
-    return Chart(lines, _legend(last), area, at)
+    return Chart(lines, _legend(last, width - 24), area, at)
 
 
 def _share_label(value: float, step: float) -> str:
@@ -247,12 +248,17 @@ def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _legend(stack: Stack) -> Line:
-    """The parts with their present values."""
-    spans: list[Span] = [("step ", "dim"), (step_time(stack.total), "strong")]
-    for name, fill_with, style, part in _values(stack):
-        spans += [(f"  {fill_with} ", style), (f"{name} ", "dim"), (step_time(part), "")]
-    return tuple(spans)
+def _legend(stack: Stack, room: int) -> Line:
+    """The parts with their present values; without room for all just what the fills mean."""
+    total = line(("step ", "dim"), (step_time(stack.total), "strong"))
+    values = _values(stack)
+    long = [
+        line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part))
+        for name, fill_with, style, part in values
+    ]
+    short = [line((f"{fill_with} ", style), (name, "dim")) for name, fill_with, style, _ in values]
+    whole = join([total, *long], "  ")
+    return whole if cells_in(whole) <= room else fill(short, max(room, 40), " ")
 
 
 def _say(at: Reading, stack: Stack | None) -> None:

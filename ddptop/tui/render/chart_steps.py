@@ -44,7 +44,7 @@ def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[floa
     A sample of several steps lies in their middle. Steps that go back within what is known as one
     attempt are counted on.
     """
-    before = {one.attempt: one.before for one in attempts}
+    offsets = {one.attempt: one.before - one.first for one in attempts}
     found: list[float | None] = []
     base = end = 0
     last: int | None = None
@@ -56,7 +56,8 @@ def steps_of(points: Points, attempts: Sequence[AttemptSteps] = ()) -> list[floa
             continue
         attempt = said if said is not None else _attempt_at(attempts, t)
         if attempt != current:
-            base = max(end, before.get(attempt, end) if attempt is not None else end)
+            base = offsets.get(attempt, end) if attempt is not None else end
+            base = max(base, end - step)
             current, last = attempt, None
         elif last is not None and step < last:
             base, last = end, None

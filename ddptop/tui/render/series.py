@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -45,6 +44,8 @@ class AttemptSteps:
     """Unix seconds at which it started."""
     before: int
     """Steps that all attempts before it took."""
+    first: int = 0
+    """The step that it counts its own from."""
 
 
 @dataclass(frozen=True)
@@ -103,40 +104,96 @@ class ChartData:
 def bin_points(points: Points, since: float, until: float, columns: int) -> Columns:
     """Samples between `since` and `until`, by column: least, mean and greatest of each."""
     low: list[float | None] = [None] * columns
-    total = [0.0] * columns
-    number = [0] * columns
+    means: list[float | None] = [None] * columns
     high: list[float | None] = [None] * columns
-    inside: list[float] = []
     factor = columns / max(1e-9, until - since)
-    start, end = bisect.bisect_left(points.t, since), bisect.bisect_right(points.t, until)
-    cut = slice(start, end)
-    rows = zip(points.t[cut], points.low[cut], points.mean[cut], points.high[cut], strict=False)
-    for t, least, mean, greatest in rows:
-        x = min(columns - 1, int((t - since) * factor))
-        inside.append(t)
-        if mean is None or not math.isfinite(mean):
-            continue
-        total[x] += mean
-        number[x] += 1
-        bottom = least if least is not None and math.isfinite(least) else mean
-        top = greatest if greatest is not None and math.isfinite(greatest) else mean
-        previous_low, previous_high = low[x], high[x]
-        low[x] = bottom if previous_low is None else min(previous_low, bottom)
-        high[x] = top if previous_high is None else max(previous_high, top)
+    times = points.t
+    start, end = bisect.bisect_left(times, since), bisect.bisect_right(times, until)
+    place = start
+    while place < end:
+        x = min(columns - 1, int((times[place] - since) * factor))
+        stop = place + 1
+        if end - start > 3 * columns:
+            # many samples in a column: its end is found without looking at each of them
+            stop = _end_of(times, stop, end, since, factor, x, columns)
+        else:
+            while stop < end and int((times[stop] - since) * factor) == x:
+                stop += 1
+            if x == columns - 1:
+                stop = end
+        mean = points.mean[place]
+        if stop == place + 1 and points.low[place] == mean == points.high[place]:
+            if mean is not None and mean - mean == 0:
+                low[x] = means[x] = high[x] = mean
+        else:
+            low[x], means[x], high[x] = _together(points, place, stop)
+        place = stop
     not_finite = {
         min(columns - 1, int((t - since) * factor))
         for t in points.not_finite
         if since <= t <= until
     }
-    means = [total[x] / number[x] if number[x] else None for x in range(columns)]
-    return Columns(low, means, high, frozenset(not_finite), _reach(inside, factor))
+    return Columns(low, means, high, frozenset(not_finite), _reach(times, start, end, factor))
 
 
-def _reach(times: list[float], columns_per_s: float) -> int:
+def _end_of(
+    times: Sequence[float],
+    place: int,
+    end: int,
+    since: float,
+    factor: float,
+    x: int,
+    columns: int,
+) -> int:
+    """The first sample from `place` on that is not in column `x` any more."""
+    if x >= columns - 1:
+        return end
+    stop = bisect.bisect_left(times, since + (x + 1) / factor, place, end)
+    while stop > place and int((times[stop - 1] - since) * factor) > x:
+        stop -= 1
+    while stop < end and int((times[stop] - since) * factor) == x:
+        stop += 1
+    return stop
+
+
+def _together(
+    points: Points, start: int, stop: int
+) -> tuple[float | None, float | None, float | None]:
+    """Least, mean and greatest of some samples; None where no value is finite."""
+    means = points.mean[start:stop]
+    try:
+        total = sum(means)  # type: ignore[arg-type]
+        least, greatest = min(points.low[start:stop]), max(points.high[start:stop])  # type: ignore[type-var]
+        if total - total + least - least + greatest - greatest == 0:  # type: ignore[operator]
+            return least, total / (stop - start), greatest
+    except TypeError:
+        pass  # something is missing: each sample has to be looked at
+    lows: list[float] = []
+    known: list[float] = []
+    highs: list[float] = []
+    for place in range(start, stop):
+        mean, low, high = points.mean[place], points.low[place], points.high[place]
+        if mean is None or not math.isfinite(mean):
+            continue
+        known.append(mean)
+        lows.append(low if low is not None and math.isfinite(low) else mean)
+        highs.append(high if high is not None and math.isfinite(high) else mean)
+    if not known:
+        return None, None, None
+    return min(lows), sum(known) / len(known), max(highs)
+
+
+_GAPS = 64
+"""So many distances between samples tell the usual one."""
+
+
+def _reach(times: Sequence[float], start: int, end: int, columns_per_s: float) -> int:
     """Three usual distances between samples, in columns: anything longer is a gap."""
-    if len(times) < 2:
+    if end - start < 2:
         return 2
-    usual = statistics.median(b - a for a, b in itertools.pairwise(times))
+    stride = max(1, (end - start) // _GAPS)
+    gaps = sorted(times[i + 1] - times[i] for i in range(start, end - 1, stride))
+    usual = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2
     return max(2, math.ceil(usual * columns_per_s * 3))
 
 

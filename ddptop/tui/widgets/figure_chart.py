@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.tui.render.chart_figures import FigureOptions, FiguresData, draw_figures, units_of
+from ddptop.tui.render.chart_help import explain_figures
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.text import Line, rule
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -48,6 +49,10 @@ class FigureChart(ChartWidget):
     def _set(self, options: FigureOptions) -> None:
         self._options = options
         self.redraw()
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is drawn, and what the marks mean."""
+        return explain_figures(self._data)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title, a plot for each unit, and one axis."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
+from ddptop.tui.render.chart_help import explain_loss
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.chart_steps import by_step, no_steps, step_times
 from ddptop.tui.render.chart_view import View
@@ -116,6 +117,10 @@ class LossChart(ChartWidget):
         title += "".join(f", {word}" for word in self._words(data) if word)
         return [rule(title, width, chart.note, self.title_style), *chart.lines]
 
+    def explain(self) -> list[tuple[str, str]]:
+        """What is drawn, and what the marks mean."""
+        return explain_loss(self._drawn_data(), self.options)
+
     def _words(self, data: ChartData) -> list[str]:
         """How it is drawn, for the title."""
         options, view = self._options, self.view
@@ -129,7 +134,13 @@ class LossChart(ChartWidget):
             shown = window_label(view.span if view.span is not None else data.window_s)
         return [
             shown,
-            "by step" if data.by_step else "",
+            _by_step(data) if data.by_step else "",
             "log axis" if options.logarithmic else "",
             f"smoothed {options.smoothing:g}" if options.smoothing else "",
         ]
+
+
+def _by_step(data: ChartData) -> str:
+    """What the axis counts."""
+    number = len(data.attempts)
+    return "by step" if number < 2 else f"by step, {number} attempts after one another"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddptop.tui.render.chart_help import explain_split
 from ddptop.tui.render.chart_split import SplitData, SplitOptions, draw_split
 from ddptop.tui.render.text import Line, rule
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -34,6 +35,10 @@ class SplitChart(ChartWidget):
         """In seconds, or as shares of the step."""
         self._options = replace(self._options, shares=not self._options.shares)
         self.redraw()
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What is drawn, and what the marks mean."""
+        return explain_split(self._data)
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title with the present values, stack and axes."""

@@ -1,0 +1,200 @@
+"""Several figures over time, and what a step's time went into, as text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from ddptop.tui.render.chart_figures import Curve, FigureOptions, FiguresData, draw_figures
+from ddptop.tui.render.chart_split import (
+    PARTS,
+    SplitData,
+    SplitOptions,
+    draw_split,
+    stack_of,
+    stacks,
+)
+from ddptop.tui.render.chart_view import View
+from ddptop.tui.render.series import Points
+from ddptop.tui.render.text import plain
+
+
+def points(values: list[float | None]) -> Points:
+    known = [(float(t), v) for t, v in enumerate(values) if v is not None]
+    means = [v for _, v in known]
+    return Points([t for t, _ in known], means, means, means)
+
+
+GPU = FiguresData(
+    (
+        Curve("load", points([50.0 + 50 * math.sin(t / 10) for t in range(100)]), "%", 0, 100),
+        Curve("memory", points([60.0 * 2**30] * 100), "bytes", 0, 80 * 2**30),
+        Curve("power", points([400.0 + t for t in range(100)]), "W", 0, 700),
+        Curve("gpu", points([60.0] * 100), "°C"),
+        Curve("memory", points([70.0] * 100), "°C"),
+    ),
+    0,
+    100,
+)
+
+
+def figures(data: FiguresData = GPU, width: int = 80, height: int = 24, **options: object):
+    drawn = draw_figures(data, FigureOptions(**options), width, height)
+    assert len(drawn.lines) == height
+    return drawn, [plain(line) for line in drawn.lines]
+
+
+class TestFigures:
+    def test_each_unit_has_a_plot_and_round_ticks_of_its_own(self) -> None:
+        _, lines = figures()
+        labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
+        assert [one for one in labels if "%" in one] == ["100 %", "50 %", "0 %"]
+        assert [one for one in labels if "GiB" in one] == ["50 GiB"]
+        assert [one for one in labels if "W" in one] == ["500 W", "0 W"]
+        assert all(any(unit in one for one in labels) for unit in ("%", "GiB", "W", "°C"))
+        assert sum("├" in line for line in lines) == 3
+
+    def test_curves_carry_their_names_and_those_of_one_plot_a_pattern(self) -> None:
+        _, lines = figures()
+        assert sum(line.rstrip().endswith(" memory") for line in lines) == 2
+        assert any(line.rstrip().endswith(" gpu") for line in lines)
+        solid = next(line for line in lines if line.endswith(" gpu"))
+        broken = [line for line in lines if line.endswith(" memory")][1]
+        dots = [sum(bin(ord(one) - 0x2800).count("1") for one in line if "⠀" < one <= "⣿")
+                for line in (solid, broken)]  # fmt: skip
+        assert dots[1] <= 0.7 * dots[0], "every other part of the second curve is left out"
+
+    def test_what_has_no_room_is_said_and_a_begins_with_it(self) -> None:
+        drawn, lines = figures(height=9)
+        assert "2 more: a" in plain(drawn.note)
+        assert not any("°C" in line for line in lines)
+        drawn, lines = figures(height=9, first=3)
+        assert any("°C" in line for line in lines)
+
+    def test_present_values_are_in_the_note(self) -> None:
+        note = plain(figures()[0].note)
+        for said in ("load 27 %", "memory 60.0 GiB", "power 499 W", "gpu 60 °C", "memory 70 °C"):
+            assert said in note
+
+    def test_the_cursor_reads_every_curve(self) -> None:
+        drawn, lines = figures(view=View(cursor=50.0))
+        assert drawn.reading is not None
+        read = plain(drawn.reading.line(200))
+        for said in ("memory 60.0 GiB", "power 450 W", "gpu 60 °C", "memory 70 °C"):
+            assert said in read
+        column = lines[-1].index("▲")
+        assert sum(line[column] == "│" for line in lines) > len(lines) / 2
+
+    def test_one_sample_is_seen(self) -> None:
+        one = FiguresData((Curve("load", points([None] * 50 + [40.0]), "%", 0, 100),), 0, 100)
+        _, lines = figures(one, height=8)
+        assert sum("\u2800" < c <= "\u28ff" for line in lines for c in line) == 1
+
+    def test_a_gap_is_a_gap(self) -> None:
+        values = [10.0] * 30 + [None] * 40 + [10.0] * 30
+        _, lines = figures(FiguresData((Curve("load", points(values), "%", 0, 100),), 0, 100))
+        row = next(line for line in lines if "\u28c0" in line or "⠤" in line or "⠒" in line)
+        plot = row[row.index("┤" if "┤" in row else "│") + 1 :]
+        empty = [x for x, one in enumerate(plot) if not "\u2800" < one <= "\u28ff"]
+        assert len(empty) > 20
+
+    def test_losses_of_two_jobs_share_a_plot(self) -> None:
+        two = FiguresData(
+            tuple(Curve(n, points([v] * 100), "loss") for n, v in (("a", 2.0), ("b", 3.0))), 0, 100
+        )
+        _, lines = figures(two, height=12)
+        assert not any("├" in line for line in lines)
+        assert [line[-1] for line in lines if line[-1] in "ab"] == ["b", "a"]
+
+    def test_nothing_yet_and_too_small(self) -> None:
+        assert "nothing measured yet" in "".join(figures(FiguresData())[1])
+        assert figures(width=12, height=3)[1][0] == "too small for a chart"
+
+    @pytest.mark.parametrize("size", [(60, 5), (60, 18), (300, 100)])
+    def test_any_size_is_filled(self, size: tuple[int, int]) -> None:
+        _, lines = figures(width=size[0], height=size[1])
+        assert all(len(line) <= size[0] for line in lines)
+
+
+SECONDS = 100
+SPLIT = SplitData(
+    t=[float(t) for t in range(SECONDS)],
+    step_time_s=[0.4] * SECONDS,
+    data_wait_s=[0.1] * SECONDS,
+    compute_s=[None] * 50 + [0.2] * 50,
+    sync_s=[None] * 50 + [0.1] * 50,
+    since=0,
+    until=100,
+)
+
+
+def split(data: SplitData = SPLIT, width: int = 60, height: int = 9, **options: object):
+    drawn = draw_split(data, SplitOptions(**options), width, height)
+    assert len(drawn.lines) == height
+    return drawn, [plain(line) for line in drawn.lines]
+
+
+class TestSplit:
+    def test_what_nobody_measured_is_not_split(self) -> None:
+        assert stack_of(0.4, 0.1, None, None) is not None
+        assert stack_of(0.4, 0.1, None, None).parts == (0.1, None, None, pytest.approx(0.3))
+        assert stack_of(0.4, 0.1, 0.2, 0.1).parts[3] == pytest.approx(0)
+        assert stack_of(None, None, None, None) is None
+        assert stack_of(0.4, None, None, None).parts == (None, None, None, 0.4)
+
+    def test_parts_that_say_more_than_the_step_are_believed(self) -> None:
+        found = stack_of(0.3, 0.2, 0.2, None)
+        assert found is not None
+        assert found.total == pytest.approx(0.4)
+        assert found.parts[3] == 0
+
+    def test_columns_are_means(self) -> None:
+        found = stacks(SPLIT, 0, 100, 10)
+        assert found[0] is not None
+        assert found[9] is not None
+        assert found[0].parts == (pytest.approx(0.1), None, None, pytest.approx(0.3))
+        assert found[9].parts[1:3] == (pytest.approx(0.2), pytest.approx(0.1))
+
+    def test_the_stack_as_text(self) -> None:
+        _, lines = split()
+        early, late = ("".join(line[x] for line in reversed(lines[:-1])) for x in (12, 55))
+        assert early == "▒▒░░░░░░"
+        assert late == "▒▒████▓▓"
+
+    def test_the_legend_tells_the_present(self) -> None:
+        note = plain(split(width=120)[0].note)
+        assert note == "step 400 ms  ▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
+        brief = plain(split(width=60)[0].note)
+        assert brief == "▒ data wait █ compute ▓ sync"
+
+    def test_the_cursor_reads_the_parts(self) -> None:
+        drawn, _ = split(view=View(cursor=20.0))
+        assert drawn.reading is not None
+        assert plain(drawn.reading.line(99)) == (
+            "20s in  step 400 ms  ▒ data wait 100 ms 25 %  ░ not split 300 ms 75 %"
+        )
+
+    def test_shares(self) -> None:
+        _, lines = split(shares=True)
+        assert [line[:6].strip() for line in lines if "┤" in line] == ["100 %", "50 %", "0 %"]
+        assert "".join(line[55] for line in reversed(lines[:-1])) == "▒▒████▓▓"
+        assert "step 400 ms" in plain(split(width=120, shares=True)[0].note)
+
+    def test_a_gap_stays_empty(self) -> None:
+        half = [t for t in range(SECONDS) if not 30 <= t < 70]
+        data = SplitData([float(t) for t in half], [0.4] * len(half), since=0, until=100)
+        lines = split(data)[1]
+        assert {line[8 + 26] for line in lines[:-1]} <= {" ", "┈"}
+        assert "░" in {line[8 + 5] for line in lines[:-1]}
+
+    def test_slow_steps_leave_no_stripes(self) -> None:
+        data = SplitData([float(t) for t in range(0, 100, 10)], [4.0] * 10, since=0, until=100)
+        bottom = split(data)[1][-2][8:]
+        assert bottom.count("░") > 40
+
+    def test_fills_differ_without_colour(self) -> None:
+        assert len({fill for _, fill, _ in PARTS}) == len(PARTS)
+
+    def test_nothing_yet_and_too_small(self) -> None:
+        assert "no step timed yet" in "".join(split(SplitData())[1])
+        assert split(width=12, height=2)[1][0] == "too small for a chart"

@@ -16,7 +16,7 @@ from ddptop_runner.version import __version__
 
 READONLY_HELP = "a viewer that refuses to stop, kill, restart, launch or remove anything"
 ASCII_HELP = "draw with ASCII only, or --no-ascii never (default: as locale and TERM say)"
-SCREENS = ("attach", "watch")
+SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen."""
 
 
@@ -169,9 +169,26 @@ def ls(show_all: bool, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True)
-def status(job: str | None, as_json: bool) -> int:
-    """Show one job: state, ranks, losses, devices."""
+@click.option("--json", "as_json", is_flag=True, help="with --watch one object a line")
+@click.option("-w", "--watch", "watches", is_flag=True, help="three lines that are kept up to date")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="with --watch: between two looks (default: 1)",
+)
+def status(job: str | None, as_json: bool, watches: bool, interval: float | None) -> int:
+    """Show one job: state, ranks, losses, devices.
+
+    With --watch JOB is shown in three lines until it ends, with the exit status of `wait`; without
+    JOB all jobs have one line each, those first that need somebody, until ctrl+c.
+    """
+    if watches:
+        from ddptop.commands import status_watch
+
+        return status_watch.run(job, as_json, 1.0 if interval is None else interval)
+    if interval is not None:
+        raise UsageError("--interval says how often --watch looks", "add --watch")
     from ddptop.commands.status import run
 
     return run(job, as_json)
@@ -320,6 +337,37 @@ def events(job: str | None, as_json: bool) -> int:
     from ddptop_runner.registry import resolve
 
     return run(taken_up(resolve(job)).folder, as_json)
+
+
+@cli.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB [JOB]...")
+@click.option("--json", "as_json", is_flag=True, help="print it, with the losses at common steps")
+@click.option("--readonly", is_flag=True, help=READONLY_HELP)
+def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool) -> int:
+    """Show the losses of two to four jobs on one axis, and what differs between them.
+
+    Of one job alone the others are offered in a list.
+    """
+    from ddptop.commands.compare import run
+
+    return run(jobs, as_json, readonly=readonly, terminal=is_terminal())
+
+
+@cli.command()
+@click.argument("job")
+@click.option("--at", metavar="TIME", help="the moment to begin with, such as 14:05 or -10m")
+@click.option("--readonly", is_flag=True, help=READONLY_HELP)
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
+def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) -> int:
+    """Show a job as it was at any moment of its history, live or ended.
+
+    It opens shortly before the last failure or hang, else at the last moment. TIME is 14:05,
+    14:05:30, 2026-03-14T14:05, +90m (from the job's start) or -10m (from its end).
+    """
+    from ddptop.commands.replay import run
+
+    terminal = is_terminal()
+    return run(job, at, readonly=readonly, terminal=terminal, ascii_only=ascii_only)
 
 
 @cli.command()

@@ -218,7 +218,7 @@ class DdptopApp(ReachApp):
         """Show a job as it was."""
         from ddptop.tui.screens.replay import ReplayScreen
 
-        self._show(ReplayScreen(message.job, readonly=self._readonly), message)
+        self._show(ReplayScreen(message.job, message.at, readonly=self._readonly), message)
 
     def _show(self, screen: MonitorScreen, wanted: Message) -> None:
         screen.is_first = wanted is self._opening

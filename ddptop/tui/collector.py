@@ -150,7 +150,9 @@ class Collector:
             self._take_up(snapshot.jobs)
         view = None if snapshot.detail is None else snapshot.detail.view
         read: LogRead | None = None
-        if isinstance(view, ForeignView) and wish.follow:
+        if snapshot.replay is not None:
+            read = self._late.replays.log(snapshot.replay, wish)
+        elif isinstance(view, ForeignView) and wish.follow:
             read = self._late.foreign.log(view, wish.log_rank, wish.viewer)
         elif isinstance(view, JobView) and _has_log(view, wish):
             read = self._log.read(view, wish.log_rank, wish.viewer)
@@ -185,6 +187,7 @@ class Collector:
             found = self._late.foreign.read(devices.gpus, now, followed)
         views = sorted_jobs([*own, *(found.views if found is not None else ())])
         chosen = next((view for view in views if view.job == wish.job), None)
+        detail = None if chosen is None else self._detail(chosen, wish, now)
         return Snapshot(
             taken_at=now,
             wish=wish,
@@ -194,12 +197,17 @@ class Collector:
             devices=devices,
             owners=owners(views),
             cpu_percent=self._cost(),
-            detail=None if chosen is None else self._detail(chosen, wish, now),
-            **self._more(own, wish, now.timestamp(), devices),
+            detail=detail,
+            **self._more(own, wish, now.timestamp(), devices, detail),
         )
 
     def _more(
-        self, own: list[JobView], wish: Wish, now_s: float, devices: Devices
+        self,
+        own: list[JobView],
+        wish: Wish,
+        now_s: float,
+        devices: Devices,
+        detail: JobDetail | None,
     ) -> dict[str, Any]:
         """What only some screens show."""
         more: dict[str, Any] = {}
@@ -216,11 +224,11 @@ class Collector:
         if view is None:
             return more
         if wish.rank is not None:
-            more["rank"] = self._late.ranks.read(view, wish.rank, now_s)
+            more["rank"] = self._late.ranks.read(view, wish, now_s)
         if wish.story:
             more["story"] = self._late.stories.read(view, wish.story_attempt)
-        if wish.replay:
-            more["replay"] = self._late.replays.read(view, wish.replay_at)
+        if wish.replay and detail is not None:
+            more["replay"] = self._late.replays.read(view, wish.replay_at, detail.chart)
         return more
 
     def _cost(self) -> float | None:

@@ -200,4 +200,4 @@ class ReplayWanted(Message):
 
     job: str
     at: float | None = None
-    """Unix seconds; None is the job's first moment."""
+    """Unix seconds; None is shortly before it failed or hung last, else its last moment."""

@@ -111,7 +111,7 @@ class Wish:
     replay: bool = False
     """Whether `job` is shown as it was at `replay_at`."""
     replay_at: float | None = None
-    """Unix seconds; None is the job's first moment."""
+    """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
 
 
 @dataclass(frozen=True)
@@ -142,4 +142,4 @@ class Snapshot:
     """Of the job asked for."""
     compared: Compared | None = None
     replay: Replay | None = None
-    """Of the job asked for; `detail` is then as it was at that moment."""
+    """Of the job asked for; its own `detail` is as it was at that moment."""

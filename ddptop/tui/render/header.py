@@ -123,7 +123,8 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     stale = words.age_words(view.snapshot_age_s or 0.0) if view.is_live else None
     if stale:
         parts.append(line((f"▲ {stale}", "warn")))
-    guard = words.guard_words(view.guarded, view.is_live)
+    known = view.guarded is not None or view.on_other_host
+    guard = words.guard_words(view.guarded, view.is_live) if known else ()
     warned = bool(guard) and guard[0][1] == "warn"
     if warned:
         parts.append(guard)

@@ -221,7 +221,7 @@ class JobScreen(JobCommands):
         narrow = self.has_class("-narrow") or self.has_class("-short")
         width, height = self.size
         fixed = (self._header, self._alerts, self._cause, self._setback)
-        rest = height - 2 - narrow - sum(_rows_of(widget) for widget in fixed)
+        rest = height - 2 - narrow - self.rows_below() - sum(map(_rows_of, fixed))
         shape = self.ranks.usual(detail)
         most = max(5, min(rest - LEAST_CHART, int(height * TOP_SHARE[shape])))
         if shape == "heat" and height < MAP_ALONE:
@@ -238,6 +238,10 @@ class JobScreen(JobCommands):
         if self._top_height != wanted:
             self._top_height = wanted
             self.query_one("#top").styles.height = wanted
+
+    def rows_below(self) -> int:
+        """Rows that a screen made from this one needs below the panels."""
+        return 0
 
     def _show_chart(self, detail: JobDetail) -> None:
         whose = whose_loss(detail.view.snapshot)

@@ -1,36 +1,259 @@
-"""A job as it was at any moment of its history."""
+"""A job as it was at any moment of its history: the job screen, and a time line below it."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
+from textual import on
 from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.timer import Timer
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.replay import REPLAY
-from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.messages import WishChanged
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.timeline import GLYPHS, SPEEDS, MarkKind, Position, moment_label, neighbour
+from ddptop.tui.replay_source import Replay
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
+from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop.tui.widgets.rank_panel import RankPanel
+from ddptop.tui.widgets.timeline import TimeLine
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.model import Cause
+
+FRAME_S = 0.25
+"""While it plays, the moment changes this often."""
+LEAP_S = 60.0
+LEAP_STEPS = 10
 
 
-class ReplayScreen(MonitorScreen):
+class ReplayScreen(JobScreen, inherit_bindings=False):
     """A job as it was at any moment of its history."""
 
-    BINDINGS = bindings(REPLAY)
+    BINDINGS = [*Screen.BINDINGS, *bindings(REPLAY)]
 
-    def __init__(self, job: str, *, readonly: bool = False) -> None:
-        super().__init__(readonly=readonly)
-        self.job = job
-        self._title = TitleBar(readonly=readonly)
+    def __init__(self, job: str, at: float | None = None, *, readonly: bool = False) -> None:
+        """Replay `job`, from the moment `at` in unix seconds; None is where it went wrong last."""
+        super().__init__(job, readonly=readonly)
+        self.at = at
+        """The moment that is shown, in unix seconds; None until the history is read."""
+        self.playing = False
+        self.speed = SPEEDS[1]
+        """Seconds of the history in one second."""
+        self.timeline = TimeLine()
         self._keys = KeyBar(REPLAY)
+        self._timer: Timer | None = None
+        self._frame_at_s = 0.0
 
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """The job screen's panels, and the time line above the keys."""
+        for widget in super().compose():
+            if widget is self._keys:
+                yield self.timeline
+            yield widget
+
+    def on_mount(self) -> None:
+        """The time line has the keys."""
+        self.add_class("-page-main")
+        self.timeline.focus()
+
+    @property
+    def replay(self) -> Replay | None:
+        """The moment that was read last."""
+        if self.snapshot is None or self.snapshot.wish.job != self.job:
+            return None
+        return self.snapshot.replay
+
+    @property
+    def detail(self) -> JobDetail | None:
+        """The job as it was."""
+        return None if self.replay is None else self.replay.detail
 
     def wish(self) -> Wish:
-        """What it shows."""
-        return Wish(job=self.job, replay=True, devices=False, foreign=False)
+        """The moment that is shown, and what the job screen asks for."""
+        return replace(super().wish(), replay=True, replay_at=self.at, devices=False, foreign=False)
+
+    def place(self, snapshot: Snapshot) -> Line:
+        """For the title: which moment this is."""
+        replay = self.replay
+        if replay is None or replay.course is None or self.at is None:
+            return super().place(snapshot)
+        return line(("as it was at ", "dim"), (moment_label(replay.course, self.at), "warn"))
 
     def show(self, snapshot: Snapshot) -> None:
-        """Bring it up to date."""
-        self._title.show(f"replay of {self.job}", self.place(snapshot))
+        """Bring every panel to the moment."""
+        replay = snapshot.replay
+        if snapshot.wish.job != self.job or not snapshot.wish.replay:
+            return
+        if replay is None or replay.detail is None or replay.at is None:
+            gone = replay is None
+            words = f"{self.job} is not there any more" if gone else (replay and replay.trouble)
+            self.timeline.say(words or "nothing is recorded")
+            self._title.show(f"REPLAY of {self.job}", super().place(snapshot))
+            return
+        if self.at is None:
+            self.at = replay.at
+        super().show(replace(snapshot, detail=replay.detail, taken_at=utc_from_unix(replay.at)))
+        self._title.show(f"REPLAY of {self.job}", self.place(snapshot))
+        self._keys.show(None, readonly=self.readonly)
+        self._show_position()
+        chart = self._chart
+        chart.put_cursor(replay.at if chart.view.axis == "time" else None)
+
+    def rows_below(self) -> int:
+        """The time line's."""
+        return self.timeline.size.height or 3
+
+    def _show_cause(self, detail: JobDetail) -> Cause | None:
+        """What had gone wrong by then; the cursor stays where the person put it."""
+        super()._show_cause(detail)
+        if self.has_class("-short"):  # the time line says as much
+            self._setback.hide()
+        return None
+
+    def _show_position(self) -> None:
+        replay = self.replay
+        if replay is None or replay.course is None or self.at is None:
+            return
+        state = None if replay.detail is None else replay.detail.view.snapshot
+        self.timeline.show(
+            replay.course,
+            Position(
+                at=self.at,
+                width_s=replay.width_s,
+                playing=self.playing,
+                speed=self.speed,
+                attempt=None if state is None else state.attempt,
+                attempt_started=replay.attempt_started,
+            ),
+        )
+
+    # --- what a person does --------------------------------------------------------------------
+
+    def go(self, at: float) -> None:
+        """Show another moment: the time line at once, the panels with the next look."""
+        replay = self.replay
+        if replay is None or replay.course is None:
+            return
+        course = replay.course
+        at = min(max(at, course.first), course.last)
+        if (
+            self.at is not None
+            and int(at) == int(self.at)
+            and at not in (course.first, course.last)
+        ):
+            self.at = at
+            return
+        self.at = at
+        self._show_position()
+        self.post_message(WishChanged())
+
+    @on(TimeLine.Jumped)
+    def _jumped(self, message: TimeLine.Jumped) -> None:
+        self.go(message.at)
+
+    @on(RankPanel.Chosen)
+    def _rank_entered(self, message: RankPanel.Chosen) -> None:
+        """Its log of then: a rank's own screen tells of now."""
+        message.prevent_default()
+        self.page = "log"
+
+    @on(ChartWidget.Viewed)
+    def _chart_clicked(self, message: ChartWidget.Viewed) -> None:
+        """A click on the chart goes to that moment."""
+        cursor = message.chart.view.cursor
+        if message.chart.view.axis == "time" and cursor is not None and not message.moved:
+            self.go(cursor)
+
+    def action_play(self) -> None:
+        """Go on by itself, or stand still; from the end it begins anew."""
+        replay = self.replay
+        if replay is None or replay.course is None or self.at is None:
+            return
+        if not self.playing and self.at >= replay.course.last - 0.5 and not replay.course.live:
+            self.go(replay.course.first)
+        self._set_playing(not self.playing)
+
+    def _set_playing(self, playing: bool) -> None:
+        self.playing = playing
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_interval(FRAME_S, self._play_on) if playing else None
+        self._frame_at_s = time.monotonic()
+        self._show_position()
+
+    def _play_on(self) -> None:
+        replay = self.replay
+        now_s = time.monotonic()
+        passed_s, self._frame_at_s = now_s - self._frame_at_s, now_s
+        if replay is None or replay.course is None or self.at is None:
+            return
+        at = self.at + passed_s * self.speed
+        self.go(at)
+        if at >= replay.course.last and not replay.course.live:
+            self._set_playing(False)
+
+    def action_speed(self, step: int) -> None:
+        """Faster or slower."""
+        index = min(max(SPEEDS.index(self.speed) + step, 0), len(SPEEDS) - 1)
+        self.speed = SPEEDS[index]
+        self._show_position()
+
+    def _step_s(self) -> int:
+        """As much as is known of the present time."""
+        return (self.replay.width_s if self.replay is not None else None) or 1
+
+    def action_step(self, direction: int) -> None:
+        """A second, or the next thing that is known."""
+        if self.at is not None:
+            self.go(self.at + direction * self._step_s())
+
+    def action_leap(self, direction: int) -> None:
+        """A minute, or ten steps."""
+        if self.at is not None:
+            self.go(self.at + direction * max(LEAP_S, LEAP_STEPS * self._step_s()))
+
+    def action_edge(self, direction: int) -> None:
+        """To the first or the last moment."""
+        if self.replay is not None and self.replay.course is not None:
+            course = self.replay.course
+            self.go(course.first if direction < 0 else course.last)
+
+    def action_event(self, direction: int) -> None:
+        """To the next or previous mark."""
+        self._to_mark(direction)
+
+    def action_trouble(self, direction: int) -> None:
+        """To the next or previous failure or hang."""
+        self._to_mark(direction, ("failure", "hang"))
+
+    def _to_mark(self, direction: int, kinds: tuple[MarkKind, ...] = ()) -> None:
+        replay = self.replay
+        if replay is None or replay.course is None or self.at is None:
+            return
+        marks = replay.course.marks
+        found = neighbour(marks, self.at, direction, kinds or tuple(GLYPHS))
+        if found is None:
+            side = "later" if direction > 0 else "earlier"
+            what = "failure or hang" if kinds else "event"
+            self.notify(f"there is no {side} {what}", severity="warning")
+        else:
+            self.go(found.at)
+            self.notify(found.text, title=found.kind, markup=False, timeout=3)
+
+    def action_back(self) -> None:
+        """To all panels, then to where one came from."""
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()
+
+    def watch_page(self, page: str) -> None:
+        """Show one page; of the whole, the time line has the keys."""
+        super().watch_page(page)
+        if page == "main":
+            self.timeline.focus()

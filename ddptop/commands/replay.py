@@ -1,0 +1,107 @@
+"""`ddptop replay`: a job as it was at any moment of its history."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from ddptop.commands import watch
+from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.registry import JobView
+
+_TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
+_SINCE = re.compile(r"([+-])(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?$")
+FORMS = "14:05, 14:05:30, 2026-03-14T14:05:30, +90m from its start, -10m from its end"
+
+
+def moment(text: str, first: float, last: float) -> float:
+    """The moment that a person means, in unix seconds.
+
+    A time of day is that of the last day of the history that has it.
+
+    Args:
+        text: one of FORMS.
+        first: unix seconds of the first thing recorded.
+        last: of the last.
+
+    Raises:
+        UsageError: it is none of FORMS, or lies outside of the history.
+    """
+    found = _parsed(text.strip(), first, last)
+    if found is None:
+        raise UsageError(f"--at {text} is no time", f"write {FORMS}")
+    if not first - 1 <= found <= last + 1:
+        begin, end = (_local(at).strftime("%Y-%m-%d %H:%M:%S") for at in (first, last))
+        raise UsageError(f"--at {text} is not within the history", f"it is from {begin} to {end}")
+    return min(max(found, first), last)
+
+
+def _parsed(text: str, first: float, last: float) -> float | None:
+    if (since := _SINCE.match(text)) and any(since.groups()[1:]):
+        days, hours, minutes, seconds = (int(part or 0) for part in since.groups()[1:])
+        offset = days * 86400 + hours * 3600 + minutes * 60 + seconds
+        return first + offset if since[1] == "+" else last - offset
+    if of_day := _TIME_OF_DAY.match(text):
+        hour, minute, second = (int(part or 0) for part in of_day.groups())
+        if hour > 23 or minute > 59 or second > 59:
+            return None
+        wanted = _local(last).replace(hour=hour, minute=minute, second=second, microsecond=0)
+        at = wanted.timestamp()
+        return at - 86400 if at > last + 1 and at - 86400 >= first - 1 else at
+    try:
+        return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+def _local(at: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).astimezone()
+
+
+def span_of(view: JobView) -> tuple[float, float]:
+    """When a job's history begins and ends, in unix seconds.
+
+    Raises:
+        DdptopError: nothing is recorded of it, or its history cannot be read.
+    """
+    from ddptop_runner.history_moment import MomentReader
+
+    span = MomentReader(view.folder, view.spec).span()
+    if span is None:
+        raise DdptopError(
+            f"nothing is recorded of {view.job}: it has no history",
+            f"ddptop logs {view.job} shows what it printed",
+        )
+    return span
+
+
+def run(
+    job: str,
+    at: str | None,
+    *,
+    readonly: bool,
+    terminal: bool,
+    ascii_only: bool | None = None,
+) -> int:
+    """Show a job as it was until the person leaves.
+
+    Raises:
+        NoSuchJobError: there is no such job.
+        UsageError: there is no terminal, or `at` is no moment of the job.
+        DdptopError: nothing is recorded of the job.
+    """
+    view = watch.find(job)
+    if not isinstance(view, JobView):
+        raise DdptopError(
+            f"nothing is recorded of {view.name}: ddptop did not start it",
+            f"ddptop watch {view.name} shows it as it is now",
+        )
+    span = span_of(view)
+    moment_s = None if at is None else moment(at, *span)
+    if not terminal:
+        raise UsageError("replay needs a terminal", f"ddptop events {view.job} --json prints")
+    from ddptop.commands import attach
+    from ddptop.tui.messages import ReplayWanted
+
+    wanted = ReplayWanted(view.job, moment_s)
+    return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)

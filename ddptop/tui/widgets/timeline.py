@@ -1,0 +1,90 @@
+"""The time line of a replay: shows where one is, and takes one elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.timeline import (
+    Course,
+    Position,
+    explain_timeline,
+    mark_at,
+    moment_at,
+    timeline_lines,
+)
+from ddptop.tui.widgets.lines import LinesView
+
+
+class TimeLine(LinesView, can_focus=True):
+    """A bar over the whole history; a click or a drag goes there."""
+
+    DEFAULT_CSS = """
+    TimeLine { height: 3; dock: bottom; margin: 0 0 1 0; background: $surface; }
+    TimeLine .line--picked { color: $background; background: $warning; text-style: bold; }
+    TimeLine:focus { background-tint: $foreground 3%; }
+    """
+
+    @dataclass
+    class Jumped(Message):
+        """A person wants to be at another moment."""
+
+        at: float
+        """Unix seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(id="timeline")
+        self._course: Course | None = None
+        self._position: Position | None = None
+        self._words = "reading the history"
+        self._dragging = False
+
+    def show(self, course: Course, position: Position) -> None:
+        """Show a history and where one is in it."""
+        if (course, position) != (self._course, self._position):
+            self._course, self._position = course, position
+            self.redraw()
+
+    def say(self, words: str) -> None:
+        """Say why there is nothing to show."""
+        self._course = self._position = None
+        self._words = words
+        self.redraw()
+
+    def build(self, width: int, height: int) -> list[Line]:
+        """Words, bar and clock."""
+        if self._course is None or self._position is None:
+            return [line((f" {self._words}", "warn"))]
+        return timeline_lines(self._course, self._position, width, height)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What its letters mean."""
+        return explain_timeline(self._course)
+
+    def _go(self, x: int) -> None:
+        if self._course is not None:
+            self.post_message(self.Jumped(moment_at(self._course, x, self.size.width)))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Go there, and follow the pointer until it is let go."""
+        self._dragging = True
+        self.capture_mouse()
+        self._go(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Follow the pointer; at rest over a mark it is told what happened."""
+        if self._dragging:
+            self._go(event.x)
+            return
+        course = self._course
+        mark = None if course is None else mark_at(course, event.x, self.size.width)
+        self.tooltip = None if mark is None else Content(mark.text)
+
+    def on_mouse_up(self) -> None:
+        """The pointer is let go."""
+        self._dragging = False
+        self.release_mouse()

@@ -25,6 +25,10 @@ PAN_CELLS = 10
 class ChartWidget(LinesView, can_focus=True):
     """A chart with a cursor. Subclasses draw, and put where they drew into `area`."""
 
+    DEFAULT_CSS = """
+    ChartWidget { height: 1fr; }
+    """
+
     @dataclass
     class Viewed(Message):
         """Another part of the axis is wanted, or the cursor is somewhere else."""

@@ -1,0 +1,247 @@
+"""The keys and the mouse of charts, on a screen that has two of them."""
+
+from __future__ import annotations
+
+import pytest
+from ddptop.tui.actions.chart import CHART_ACTIONS
+from ddptop.tui.actions.common import BACK, bindings
+from ddptop.tui.messages import WishChanged
+from ddptop.tui.render.chart_figures import Curve, FiguresData
+from ddptop.tui.render.chart_split import SplitData
+from ddptop.tui.render.chart_view import View
+from ddptop.tui.render.series import AttemptSteps, ChartData, Points
+from ddptop.tui.render.text import plain
+from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.widgets.chart_keys import ChartKeys
+from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.figure_chart import FigureChart
+from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.split_chart import SplitChart
+from textual import events
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+LENGTH = 1000
+
+
+def points(level: float, steps: bool = True) -> Points:
+    values = [level + (LENGTH - t) / LENGTH for t in range(LENGTH)]
+    t = [float(t) for t in range(LENGTH)]
+    known = range(1, LENGTH + 1) if steps else ()
+    return Points(t, values, values, values, step=list(known), attempt=[0] * len(known))
+
+
+def losses(steps: bool = True) -> ChartData:
+    return ChartData(
+        {rank: points(2.0 + rank, steps) for rank in range(2)},
+        0.0,
+        float(LENGTH),
+        attempts=(AttemptSteps(0, 0.0, 0),),
+        last_step=LENGTH,
+    )
+
+
+class Both(ChartKeys):
+    """Losses above a figure."""
+
+    BINDINGS = bindings((*CHART_ACTIONS, BACK))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss, self.figures = LossChart(), FigureChart("memory", id="figures")
+        self.wishes = 0
+        self.said: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield from (self.loss, self.figures)
+
+    def charts(self) -> tuple[ChartWidget, ...]:
+        return (self.loss, self.figures)
+
+    def wish(self) -> Wish:
+        return self.with_chart(Wish(job="a"))
+
+    def show(self, snapshot: Snapshot) -> None:
+        pass
+
+    def on_wish_changed(self, message: WishChanged) -> None:
+        message.stop()
+        self.wishes += 1
+
+    def notify(self, message: str, **_: object) -> None:  # type: ignore[override]
+        self.said.append(message)
+
+
+class Charts(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = Both()
+
+    def on_mount(self) -> None:
+        self.push_screen(self.both)
+
+
+def title(chart: ChartWidget) -> str:
+    return plain(chart.build(*chart.size)[0])
+
+
+@pytest.fixture
+async def pilot():
+    app = Charts()
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.both.loss.show(losses(), rank=1)
+        memory = (Curve("memory", points(1.0), "bytes"),)
+        app.both.figures.show(FiguresData(memory, 0, LENGTH))
+        await pilot.pause()
+        yield pilot
+
+
+def both_of(pilot: Pilot[None]) -> Both:
+    assert isinstance(pilot.app, Charts)
+    return pilot.app.both
+
+
+class TestKeys:
+    async def test_a_shows_other_curves_and_y_other_values(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        await pilot.press("a")
+        assert "others" in title(chart)
+        await pilot.press("a", "y")
+        assert "log axis" in title(chart)
+        assert "━ rank 1" in title(chart)
+        await pilot.press("a", "y")
+        assert "min to max" in title(chart)
+
+    async def test_w_smooths_and_says_how_much(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        for weight in ("0.6", "0.9", "0.97"):
+            await pilot.press("w")
+            assert f"smoothed {weight} " in title(chart)
+        await pilot.press("w")
+        assert "smoothed" not in title(chart)
+
+    async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        before = both.wishes
+        await pilot.press("plus")
+        assert (both.wish().chart_window_s, both.wish().chart_until) == (600, None)
+        assert both.wishes == before + 1
+        assert "last 10m" in title(both.loss)
+        await pilot.press("shift+left")
+        assert both.wish().chart_until == pytest.approx(850, abs=5)
+        assert title(both.loss).startswith("── loss, 10m ")
+        await pilot.press("0")
+        assert both.wish() == Wish(job="a")
+
+    async def test_both_charts_show_the_same_part_and_cursor(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        await pilot.press("plus", "left", "left")
+        assert both.loss.view == both.figures.view
+        assert both.loss.view.cursor is not None
+        both.figures.focus()
+        await pilot.press("left")
+        assert both.loss.view == both.figures.view
+
+    async def test_the_cursor_reads_values_and_esc_takes_it_away(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        wishes = both.wishes
+        await pilot.press("right", "shift+right")
+        assert both.wishes == wishes, "what is read stays the same"
+        area = both.loss.area
+        assert area is not None
+        assert area.cell(both.loss.view.cursor or 0) == 10
+        assert "in  median" in title(both.loss)
+        assert "memory" in title(both.figures)
+        await pilot.press("end")
+        assert area.cell(both.loss.view.cursor or 0) == area.cells - 1
+        await pilot.press("home")
+        assert area.cell(both.loss.view.cursor or -1) == 0
+        await pilot.press("escape")
+        assert both.loss.view.cursor is both.figures.view.cursor is None
+        assert pilot.app.screen is both, "esc took the cursor, not the screen"
+        await pilot.press("escape")
+        assert pilot.app.screen is not both
+
+    async def test_b_changes_to_steps_and_leaves_charts_by_time(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        await pilot.press("b")
+        assert "by step" in title(both.loss)
+        assert both.figures.view.axis == "time"
+        await pilot.press("plus", "plus")
+        assert both.loss.view.span == 200
+        window_s = both.wish().chart_window_s
+        assert window_s == pytest.approx(200, abs=10), "the time that those steps took"
+        await pilot.press("left")
+        assert "step 9" in title(both.loss)
+        await pilot.press("b")
+        assert both.loss.view == View()
+
+    async def test_b_without_steps_says_why_not(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        both.loss.show(losses(steps=False))
+        await pilot.press("b")
+        assert both.said == ["by step: n/a, nobody told which step these losses belong to"]
+        assert both.loss.view.axis == "time"
+
+
+class TestMouse:
+    async def test_a_click_puts_the_cursor(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        area = both.loss.area
+        assert area is not None
+        await pilot.click(LossChart, offset=(area.left + 40, 5))
+        assert area.cell(both.loss.view.cursor or 0) == 40
+        assert both.loss.has_focus
+        await pilot.click(LossChart, offset=(2, 5))
+        assert area.cell(both.loss.view.cursor or 0) == 40, "left of the plot is nothing to read"
+
+    async def test_the_wheel_zooms_at_the_pointer(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        area = both.loss.area
+        assert area is not None
+        at = area.at(30)
+        await pilot._post_mouse_events(
+            [events.MouseScrollUp],
+            LossChart,
+            offset=(area.left + 30, 5),
+            button=0,
+        )
+        assert both.loss.view.span == 600
+        assert both.loss.area is not None
+        assert both.loss.area.cell(at) == 30
+
+
+class TestDrawing:
+    async def test_the_same_data_are_not_drawn_again(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        built: list[int] = []
+        real = chart.build
+
+        def counted(width: int, height: int):
+            built.append(width)
+            return real(width, height)
+
+        chart.build = counted  # type: ignore[method-assign]
+        data = losses()
+        for _ in range(3):
+            chart.show(data, rank=1)
+        assert len(built) == 1
+        chart.show(data, rank=0)
+        assert len(built) == 2
+
+    async def test_a_split_chart_has_the_same_keys(self) -> None:
+        split = SplitChart()
+
+        class One(App[None]):
+            def compose(self) -> ComposeResult:
+                yield split
+
+        async with One().run_test(size=(90, 12)) as pilot:
+            split.show(SplitData([float(t) for t in range(100)], [0.4] * 100, since=0, until=100))
+            await pilot.pause()
+            split.move_cursor(-1)
+            assert "not split 400 ms 100 %" in title(split)
+            split.next_mode()
+            split.drop_cursor()
+            assert "step time, shares" in title(split)
+            assert split.explain()

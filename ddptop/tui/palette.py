@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 
 from ddptop.tui import messages
-from ddptop.tui.actions import EVERYWHERE, Action, palette_actions
+from ddptop.tui.actions import EVERYWHERE, Action, table_of
 from ddptop.tui.actions.common import PALETTE
 from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
@@ -78,7 +78,7 @@ class ActionProvider(CommandProvider):
         """Those that the row of keys would offer, and those it has no room for."""
         keys = keys_in_use(self.app)
         everywhere = [action for action in EVERYWHERE if action != PALETTE]
-        for action in (*palette_actions(self.screen.BINDINGS), *everywhere):
+        for action in (*table_of(self.screen), *everywhere):
             if self._is_offered(action):
                 yield Command(action.name, action.help, self._run(action), keys.text(action))
 

@@ -14,8 +14,9 @@ from ddptop.tui.keymap import RESERVED, KeyMap, check_keys, every_action, parse_
 from ddptop.tui.reach import reach_of
 from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.settings import parse
-from tests.tui import fake_gpus
+from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import keys_shown, offered, settle, shown, until
 
 MakeApp = Callable[..., DdptopApp]
@@ -24,8 +25,10 @@ SHARED: dict[str, str] = {
     "enter": "what is under the cursor opens, whichever table has it",
     "home": "of the chart on screens whose chart has the focus, else of the table",
     "end": "of the chart on screens whose chart has the focus, else of the table",
-    "up": "of the chart's list on screens whose chart has the focus, else of the table",
-    "down": "of the chart's list on screens whose chart has the focus, else of the table",
+    **dict.fromkeys(
+        ("up", "down", "j", "k"),
+        "of the screen's list where what has the focus does not move up and down itself",
+    ),
 }
 """Keys that a screen and the widget in focus both have, and why that is no clash."""
 
@@ -151,21 +154,25 @@ def test_the_keys_that_move_are_those_of_vim_too() -> None:
 
 async def test_the_persons_keys_work_and_are_shown(eight_gpus: Path, make_app: MakeApp) -> None:
     fake_gpus.eight_gpu_ranks(eight_gpus)
+    fake_home.two_cpu_ranks(eight_gpus)
     given = {"keys": {"job.stop": "X", "app.help": "f9", "move.down": "ctrl+n", "job.kill": ""}}
     reach = reach_of(parse(given, "config.toml"))
     assert reach.problems == ()
-    app = make_app("llama-ft", reach=reach)
+    app = make_app(reach=reach)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert "X Stop" in keys_shown(app) and "f9" in keys_shown(app).lower()
+        assert "X Stop" in keys_shown(app) and "F9 Help" in keys_shown(app)
         assert "Kill" not in keys_shown(app)
         assert "Kill" in offered(app)
         await pilot.press("s", "K", "question_mark")
         await pilot.pause()
-        assert not isinstance(app.screen, (ConfirmScreen, HelpScreen))
-        rank = app.screen.query_one("#ranks").cursor_key  # type: ignore[attr-defined]
+        overview = app.screen
+        assert isinstance(overview, OverviewScreen)
+        job = overview.jobs.cursor_key
+        await pilot.press("down")
+        assert overview.jobs.cursor_key == job
         await pilot.press("ctrl+n")
-        assert app.screen.query_one("#ranks").cursor_key != rank  # type: ignore[attr-defined]
+        assert overview.jobs.cursor_key != job
         await pilot.press("X")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("n", "f9")

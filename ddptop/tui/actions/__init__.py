@@ -5,10 +5,6 @@ Bindings, the help screen, the key map and the command palette are made from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from textual.binding import Binding, BindingType
-
 from ddptop.tui.actions.common import (
     EVERYWHERE,
     MOVING,
@@ -69,18 +65,10 @@ __all__ = [
     "key_text",
     "keys_text",
     "moving",
-    "palette_actions",
+    "table_of",
 ]
 
 
-def palette_actions(
-    screen_bindings: Sequence[BindingType], *, readonly: bool = False
-) -> list[Action]:
-    """The actions behind a screen's bindings, for the command palette."""
-    ids = {binding.id for binding in screen_bindings if isinstance(binding, Binding)}
-    known = {action.id: action for table in ALL.values() for action in table}
-    return [
-        action
-        for action_id, action in known.items()
-        if action_id in ids and not (readonly and action.changes)
-    ]
+def table_of(screen: object) -> tuple[Action, ...]:
+    """What can be done on a screen; nothing on one without a table, such as a question."""
+    return ALL.get(PLACES.get(type(screen).__name__, ""), ())

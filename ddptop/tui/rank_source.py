@@ -1,10 +1,31 @@
-"""One rank over time."""
+"""One rank over time: what its steps went into, and what it and its device used."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from ddptop.tui.chart_source import redraw_pause_s
+from ddptop.tui.render.chart_figures import Curve, FiguresData
+from ddptop.tui.render.chart_split import SplitData
+from ddptop.tui.render.rank_figures import device_curves, device_of, find_rank
+from ddptop.tui.render.rank_state import slower_since
+from ddptop.tui.render.series import ChartData, Points
+from ddptop.tui.series_points import points_of
+from ddptop.tui.snapshot import Wish
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.history_bands import BandReader, width_of
+from ddptop_runner.model import GpuSample
 from ddptop_runner.registry import JobView
+
+LOOK_BACK_S = 3600.0
+"""So far back it is looked since when a rank is slower than the others."""
+
+LOOK_POINTS = 240
+
+SINCE_EVERY_S = 10.0
+"""And no sooner than this again: all ranks are read for it."""
 
 
 @dataclass(frozen=True)
@@ -13,11 +34,168 @@ class RankHistory:
 
     job: str = ""
     rank: int = 0
+    split: SplitData = field(default_factory=SplitData)
+    """What the time of its steps went into."""
+    load: FiguresData = field(default_factory=FiguresData)
+    """Its CPU and memory, and its device's load, memory and power."""
+    slower_since: float | None = None
+    """Since when its steps take longer than the median's, unix seconds; None while they do not."""
 
 
 class RankSource:
-    """Reads it. Used by the collector's thread alone."""
+    """Reads it, again only when it can look different. Used by the collector's thread alone."""
 
-    def read(self, view: JobView, rank: int, now_s: float) -> RankHistory | None:
-        """What is shown of it; None where there is nothing."""
-        return RankHistory(view.job, rank)
+    def __init__(self) -> None:
+        self._key: object = None
+        self._until = self._since_until = 0.0
+        self._history: RankHistory | None = None
+        self._bands: tuple[Path, BandReader] | None = None
+        self._slower: tuple[object, float | None] = (None, None)
+
+    def read(self, view: JobView, wish: Wish, now_s: float) -> RankHistory | None:
+        """The rank that is wished for, over the span of the screen's charts; None without one.
+
+        Raises:
+            DdptopError: when the history cannot be read.
+        """
+        rank = wish.rank
+        if rank is None:
+            return None
+        span_of = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
+        key = (view.folder.path, rank, *span_of, view.state)
+        if key == self._key and (not view.is_live or now_s < self._until):
+            return self._history
+        self._key = key
+        reader = HistoryReader(view.folder.history_db)
+        span = reader.span()
+        if span is None:
+            self._history, self._until = RankHistory(view.job, rank), now_s + 1.0
+            return self._history
+        until = max(span[1] + 1.0, now_s) if view.is_live else span[1] + 1.0
+        whole = float(span[0]), until
+        if wish.chart_until is not None:
+            until = min(until, wish.chart_until)
+        since = whole[0] if wish.chart_window_s is None else max(0.0, until - wish.chart_window_s)
+        frame = ChartData(
+            since=since,
+            until=until,
+            window_s=wish.chart_window_s,
+            marks=tuple((at, f"attempt {n}") for n, at in reader.attempt_starts() if n),
+            ended=not view.is_live,
+            whole=whole,
+        )
+        self._until = now_s + redraw_pause_s(frame, wish)
+        few = _Few(self._reader(reader), rank, since, until, wish.chart_columns)
+        device = device_of(view.snapshot, rank)
+        self._history = RankHistory(
+            view.job,
+            rank,
+            _split(few, frame),
+            _load(few, reader, frame, device, wish.chart_columns),
+            self._slower_since(view, rank, whole[1], now_s),
+        )
+        return self._history
+
+    def _reader(self, reader: HistoryReader) -> BandReader:
+        if self._bands is None or self._bands[0] != reader.path:
+            self._bands = reader.path, BandReader(reader)
+        return self._bands[1]
+
+    def _slower_since(self, view: JobView, rank: int, until: float, now_s: float) -> float | None:
+        """Looked up only for a rank that is slower now."""
+        key = (view.folder.path, rank)
+        if self._slower[0] == key and now_s < self._since_until:
+            return self._slower[1]
+        self._since_until = now_s + SINCE_EVERY_S
+        own = find_rank(view.snapshot, rank)
+        found = None
+        if self._bands is not None and own is not None and own.step_time_s is not None:
+            since = until - LOOK_BACK_S
+            bands = self._bands[1]
+            width_s = width_of(int(since), int(until), LOOK_POINTS)
+            band = bands.read("step_time_s", since, until, LOOK_POINTS)
+            mine = bands.few("step_time_s", [rank], since, until, width_s).get(rank)
+            if mine is not None:
+                usual = dict(zip(band.t, band.median, strict=False))
+                pairs = [
+                    (t, v, usual[t]) for t, v in zip(mine.t, mine.mean, strict=True) if t in usual
+                ]
+                found = slower_since(pairs)
+        self._slower = key, found
+        return found
+
+
+class _Few:
+    """Metrics of one rank over one span."""
+
+    def __init__(
+        self, bands: BandReader, rank: int, since: float, until: float, columns: int
+    ) -> None:
+        self._bands, self._rank = bands, rank
+        self._span = since, until
+        self._width_s = width_of(int(since), int(until), columns)
+
+    def points(self, metric: str) -> Points | None:
+        series = self._bands.few(metric, [self._rank], *self._span, self._width_s).get(self._rank)
+        return None if series is None or not series.t else points_of(series)
+
+
+def _split(few: _Few, frame: ChartData) -> SplitData:
+    """The parts of its step time at the moments at which that is known."""
+    steps = few.points("step_time_s")
+    if steps is None:
+        return SplitData(since=frame.since, until=frame.until, window_s=frame.window_s)
+    parts = {name: _by_moment(few.points(name)) for name in ("data_wait_s", "compute_s", "sync_s")}
+    return SplitData(
+        t=list(steps.t),
+        step_time_s=list(steps.mean),
+        data_wait_s=[parts["data_wait_s"].get(t) for t in steps.t],
+        compute_s=[parts["compute_s"].get(t) for t in steps.t],
+        sync_s=[parts["sync_s"].get(t) for t in steps.t],
+        since=frame.since,
+        until=frame.until,
+        window_s=frame.window_s,
+        marks=frame.marks,
+        ended=frame.ended,
+        whole=frame.whole,
+    )
+
+
+def _by_moment(points: Points | None) -> Mapping[float, float | None]:
+    return {} if points is None else dict(zip(points.t, points.mean, strict=False))
+
+
+def _load(
+    few: _Few, reader: HistoryReader, frame: ChartData, device: GpuSample | None, columns: int
+) -> FiguresData:
+    """Its device first, where it has one; then its processes' CPU and memory."""
+    curves: list[Curve] = []
+    if device is not None:
+        curves += device_curves(device, _of_device(reader, frame, device.index, columns))
+    for metric, name, unit in (("cpu_percent", "CPU", "%"), ("rss_bytes", "RSS", "bytes")):
+        if (points := few.points(metric)) is not None:
+            curves.append(Curve(name, points, unit, least=0.0))
+    return FiguresData(
+        curves=tuple(curves),
+        since=frame.since,
+        until=frame.until,
+        window_s=frame.window_s,
+        marks=frame.marks,
+        ended=frame.ended,
+        whole=frame.whole,
+    )
+
+
+def _of_device(
+    reader: HistoryReader, frame: ChartData, index: int, columns: int
+) -> Mapping[str, Points]:
+    found = {}
+    for name, metric in (
+        ("util", "util_percent"),
+        ("memory", "mem_used_bytes"),
+        ("power", "power_w"),
+    ):
+        series = reader.gpu_series(metric, frame.since, frame.until, columns).get(index)
+        if series is not None and series.t:
+            found[name] = points_of(series)
+    return found

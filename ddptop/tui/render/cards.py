@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddptop.rank_words import parts_text
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
-from ddptop.tui.render.odd import device_text, severity, verdict
+from ddptop.tui.render.odd import NOBODY, Behind, device_text, severity, verdict
 from ddptop.tui.render.panels import FULL_SHARE
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.spark import bridged, cells_of, limits, spark
@@ -32,10 +32,10 @@ BEST_WIDTH = 40
 GAP = 1
 """Cells between two cards."""
 
-ROWS = ("step", "loss", "time", "wait", "util", "mem")
+ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem")
 """Of a card, from top to bottom."""
 
-_TELLING = ("loss", "time", "util", "mem", "step", "wait")
+_TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync")
 """The same, the most telling first: where there is no room the last ones go."""
 
 LEAST_BOX = 21
@@ -101,6 +101,8 @@ class Around:
     """What a full bar of CPU is: the busiest rank's, or one core."""
     rows: frozenset[str] = frozenset(ROWS)
     """What is known of one rank at least: the rest gets no row."""
+    late: Behind = field(default_factory=dict)
+    """Ranks that hold up the others."""
 
 
 def around(
@@ -111,6 +113,7 @@ def around(
     step_times: Mapping[int, Points],
     losses: Mapping[int, Points],
     span_s: float,
+    late: Behind = NOBODY,
 ) -> Around:
     """What the cards of a job share; curves end with the last sample."""
     ends = [points.t[-1] for points in (*step_times.values(), *losses.values()) if points.t]
@@ -126,6 +129,7 @@ def around(
         until=until,
         cpu_full=max(100.0, busiest),
         rows=known_rows(ranks),
+        late=late,
     )
 
 
@@ -139,6 +143,7 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
             "loss": rank.loss if rank.loss_state is None else rank.loss_state,
             "time": rank.step_time_s,
             "wait": rank.data_wait_s,
+            "sync": rank.sync_s,
             "util": rank.gpu_util_percent if on_device else rank.cpu_percent,
             "mem": rank.gpu_mem_used_bytes if on_device else rank.rss_bytes,
         }
@@ -161,7 +166,7 @@ def card_lines(
     least: int = 0,
 ) -> list[Line]:
     """One card in exactly `rows` lines of `cells`; `least` is the narrowest card of its grid."""
-    worst = severity(rank, apart, others.live)
+    worst = severity(rank, apart, others.live, others.late)
     edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
     boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
     frame = 4 if boxed else 2
@@ -193,7 +198,7 @@ def _head(
     edge: str = "",
 ) -> Line:
     """Number, state or in what it is the odd one, and at the right its device."""
-    text, style = verdict(rank, apart, others.now, others.live)
+    text, style = verdict(rank, apart, others.now, others.live, others.late)
     mark = "▸" if chosen else ""
     number: Span = (f"{mark}{rank.rank} ", "strong")
     device = device_text(rank)
@@ -217,7 +222,8 @@ def _body(
         "step": _step(rank, others, cells),
         "loss": _loss(rank, apart, others, cells),
         "time": _time(rank, apart, others, cells),
-        "wait": _wait(rank, cells),
+        "wait": _wait("wait", rank.data_wait_s, rank, cells),
+        "sync": _wait("sync", rank.sync_s, rank, cells),
         "util": _util(rank, apart, others, cells, on_device),
         "mem": _memory(rank, apart, others, cells, on_device),
     }
@@ -301,15 +307,14 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
     return _row("step", units.count(rank.step), (ago, "warn" if late else "dim"), (), cells)
 
 
-def _wait(rank: RankSample, cells: int) -> Line:
-    """Its wait for data, and which share of a step that is."""
-    if rank.data_wait_s is None:
-        return ()
-    share = rank.data_wait_s / rank.step_time_s if rank.step_time_s else None
+def _wait(label: str, wait_s: float | None, rank: RankSample, cells: int) -> Line:
+    """Its wait for data or for other ranks, and which share of a step that is."""
+    share = wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
     text = "" if share is None else f"{min(999, 100 * share):.0f} %"
-    aside = (text, "warn" if share is not None and share >= WAITS else "dim")
-    graphic = _bar(share, cells, "warn" if share is not None and share >= WAITS else "busy")
-    return _row("wait", units.step_time(rank.data_wait_s), aside, graphic, cells)
+    loud = label == "wait" and share is not None and share >= WAITS
+    graphic = _bar(share, cells, "warn" if loud else "band")
+    aside = (text, "warn" if loud else "dim")
+    return _row(label, units.step_time(wait_s), aside, graphic, cells)
 
 
 WAITS = 0.3

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
-from ddptop.tui.render.odd import CALM, severity
+from ddptop.tui.render.odd import CALM, own_times, severity
 from ddptop.tui.render.text import Line, Span, line
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
@@ -96,6 +96,13 @@ FIGURES: tuple[HeatFigure, ...] = (
 )  # fmt: skip
 """Of one rank against the others; state and step need all ranks to be read."""
 
+_ALONE = HeatFigure(
+    "own", "own time of a step vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _MORE_IS_WORSE,
+    lambda rank, apart: None, lambda ratio: ratio,
+)  # fmt: skip
+"""What a rank does before it waits for the others: where all wait for each other, the time of a
+step is the same for all."""
+
 _BEHIND = HeatFigure(
     "step", "steps behind the first", (1, 2, 10, 100),
     ("none", "1", "2-9", "10-99", "≥100"), _WAITING, lambda rank, apart: None,
@@ -103,8 +110,8 @@ _BEHIND = HeatFigure(
 )  # fmt: skip
 
 STATE = "state"
-ORDER = (STATE, "time", "loss", "step", "memory", "util", "wait", "power")
-_BY_KEY = {figure.key: figure for figure in (*FIGURES, _BEHIND)}
+ORDER = (STATE, "own", "time", "loss", "step", "memory", "util", "wait", "power")
+_BY_KEY = {figure.key: figure for figure in (*FIGURES, _ALONE, _BEHIND)}
 _NOTHING = RankDeviation()
 
 
@@ -118,6 +125,9 @@ def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float
     if key == "step":
         first = max((rank.step for rank in ranks if rank.step is not None), default=0)
         return [None if rank.step is None else float(first - rank.step) for rank in ranks]
+    if key == "own":
+        own = own_times(ranks)
+        return [own.get(rank.rank) for rank in ranks]
     read = _BY_KEY[key].read
     return [read(rank, apart.get(rank.rank, _NOTHING)) for rank in ranks]
 

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+from ddptop.rank_words import parts_text, replicas_in_words, source_in_words
+from ddptop.tui.render import units
+from ddptop.tui.render.chart_figures import Curve
+from ddptop.tui.render.devices import device_trouble, heat
+from ddptop.tui.render.odd import device_text, state_of
+from ddptop.tui.render.panels import short_name
+from ddptop.tui.render.series import Points
+from ddptop.tui.render.text import Line, field, join, line
+from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, NodeSnapshot, RankSample
 
 
@@ -26,3 +38,101 @@ def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
     """Of that device; None without one."""
     gpu = device_of(snapshot, rank)
     return None if gpu is None else gpu.uuid
+
+
+def fact_lines(
+    rank: RankSample, apart: RankDeviation, snapshot: NodeSnapshot, now: dt.datetime, live: bool
+) -> list[Line]:
+    """Three rows of parts: what it does, its device, its process."""
+    return [
+        join_parts("doing", _doing(rank, apart, now, live)),
+        join_parts("device", _device(rank, apart, device_of(snapshot, rank.rank))),
+        join_parts("process", _process(rank, snapshot)),
+    ]
+
+
+def join_parts(name: str, parts: list[Line]) -> Line:
+    """A row with its name in front."""
+    return (*line((f" {name:<8} ", "title")), *join(parts))
+
+
+def _far(apart: RankDeviation, figure: Figure) -> Line:
+    ratio = apart.of(figure)
+    if ratio is None:
+        return ()
+    odd = figure in apart.outliers and not (figure == "step_time" and ratio < 0)
+    sign = ("▲" if ratio > 0 else "▼") if odd else ""
+    return line((f" {sign}{units.deviation(ratio)}", "warn" if odd else "dim"))
+
+
+def _figure(label: str, value: str, far: Line = (), style: str = "strong") -> Line:
+    return (*field(label, value, "dim" if value == units.NOT_KNOWN else style), *far)
+
+
+def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> list[Line]:
+    bad = rank.loss_state in ("nan", "inf")
+    text = units.loss(rank.loss, rank.loss_state) + parts_text(rank)
+    parts = [
+        line(state_of(rank, now, live)),
+        _figure("step", units.count(rank.step)),
+        _figure("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
+        _figure("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
+    ]
+    if live and rank.last_progress_at is not None:
+        ago = units.brief_duration(max(0.0, (now - rank.last_progress_at).total_seconds()))
+        parts.append(field("last step", f"{ago} ago", ""))
+    if len(rank.losses) > 1:
+        parts += [field(f"loss of {name}", units.loss(v), "") for name, v in rank.losses.items()]
+    return parts
+
+
+def _device(rank: RankSample, apart: RankDeviation, device: GpuSample | None) -> list[Line]:
+    if device is None:
+        where = f"{device_text(rank)}: no figures of it" if rank.gpu is not None else "none: on CPU"
+        return [line((where, "dim"))]
+    memory = units.size_of(device.mem_used_bytes, device.mem_total_bytes)
+    parts = [
+        line((f"GPU {device.index}", "strong"), (f" {short_name(device.name)}", "dim")),
+        _figure("util", units.percent(device.util_percent), _far(apart, "utilization")),
+        _figure("memory", memory, _far(apart, "memory")),
+        _figure("power", units.watts(device.power_w, device.power_limit_w), _far(apart, "power")),
+        line((units.celsius(device.temperature_c), heat(device))),
+        device_trouble(device),
+    ]
+    if rank.gpu_mem_peak_bytes is not None:
+        parts.append(field("peak", units.size(rank.gpu_mem_peak_bytes), ""))
+    return [part for part in parts if part]
+
+
+def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
+    parts = [
+        field("pid", units.NOT_KNOWN if rank.pid is None else str(rank.pid), ""),
+        field("host", rank.host, ""),
+        field("CPU", units.percent(rank.cpu_percent), ""),
+        field("RSS", units.size(rank.rss_bytes), ""),
+    ]
+    if rank.stands_at is not None:
+        parts.append(field("stands at", rank.stands_at, ""))
+    if rank.has_probe is False:
+        parts.append(line(("its probe was never heard", "warn")))
+    if text := replicas_in_words(rank, snapshot.launcher):
+        parts.append(line((text, "")))
+    if text := source_in_words(rank):
+        parts.append(line((text, "dim")))
+    if rank.frameworks:
+        parts.append(field("imports", ", ".join(rank.frameworks), ""))
+    return parts
+
+
+def device_curves(device: GpuSample, figures: Mapping[str, Points]) -> Sequence[Curve]:
+    """A device's load, memory and power, each with its limit at the top."""
+    most = {
+        "util": ("GPU", "%", 100.0),
+        "memory": ("GPU mem", "bytes", device.mem_total_bytes),
+        "power": ("power", "W", device.power_limit_w),
+    }
+    return [
+        Curve(title, figures[name], unit, least=0.0, most=None if top is None else float(top))
+        for name, (title, unit, top) in most.items()
+        if name in figures
+    ]

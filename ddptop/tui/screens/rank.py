@@ -1,38 +1,289 @@
-"""One rank: what it does, and since when it is odd."""
+"""One rank: what it is doing, and since when it is odd."""
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import replace
+
+from textual import on
 from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.reactive import var
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.rank import RANK
-from ddptop.tui.screens.base import MonitorScreen
-from ddptop.tui.snapshot import Snapshot, Wish
+from ddptop.tui.messages import LogRead, WishChanged
+from ddptop.tui.render.chart import ChartOptions
+from ddptop.tui.render.chart_figures import FiguresData
+from ddptop.tui.render.chart_split import SplitData
+from ddptop.tui.render.findings import alerts_of
+from ddptop.tui.render.launched import launcher_name
+from ddptop.tui.render.learning import whose_loss
+from ddptop.tui.render.odd import behind
+from ddptop.tui.render.rank_figures import (
+    device_curves,
+    device_of,
+    device_uuid,
+    fact_lines,
+    find_rank,
+)
+from ddptop.tui.render.rank_help import explain_rank, glossary
+from ddptop.tui.render.rank_state import Known, sentence
+from ddptop.tui.render.series import ChartData
+from ddptop.tui.render.text import Span
+from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
+from ddptop.tui.widgets.alerts import AlertsPanel
+from ddptop.tui.widgets.chart_widget import ChartWidget
+from ddptop.tui.widgets.figure_chart import FigureChart
 from ddptop.tui.widgets.key_bar import KeyBar
+from ddptop.tui.widgets.log_view import LogView
+from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.pages import Pages
+from ddptop.tui.widgets.rank_head import RankHead
+from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.balance.imbalance import RankDeviation
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import Alert, RankSample
+
+PAGES = (
+    ("main", "1", "loss"),
+    ("split", "2", "step time"),
+    ("load", "3", "load"),
+    ("log", "4", "log"),
+)
+"""Name, key and words of each page, where there is room for one of them only."""
+
+DEVICE_S = 1800.0
+"""How far back the device of a foreign rank is shown, as this viewer saw it."""
+
+_NOTHING = RankDeviation()
+_OUTSIDE = "ddptop did not start this job: nobody measures what its steps are made of"
 
 
-class RankScreen(MonitorScreen):
-    """One rank: what it does, and since when it is odd."""
+class RankScreen(JobCommands):
+    """A sentence, its figures, its loss, its step time, its load, and its last lines."""
 
     BINDINGS = bindings(RANK)
+
+    page: var[str] = var("main", init=False)
+    """Which page is shown; `main` is everything where there is room."""
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
     ) -> None:
+        """Show `rank` of `job`; `foreign` where ddptop did not start it."""
         super().__init__(readonly=readonly)
         self.job, self.rank, self.foreign = job, rank, foreign
         self._title = TitleBar(readonly=readonly)
+        self._head = RankHead()
+        self._alerts = AlertsPanel()
+        self._pages = Pages(PAGES)
+        self._chart = LossChart()
+        self._split = SplitChart(id="split")
+        self._load = FigureChart("load and memory", id="load")
         self._keys = KeyBar(RANK)
+        self.log_view = LogView()
+        """Its last lines."""
 
     def compose(self) -> ComposeResult:
-        """Title and keys."""
-        yield from (self._title, self._keys)
+        """All panels; which are visible is the stylesheet's matter."""
+        yield from (self._title, self._head, self._alerts, self._pages)
+        with Horizontal(id="upper"):
+            yield from (self._chart, self._split)
+        with Horizontal(id="lower"):
+            yield from (self._load, self.log_view)
+        yield self._keys
+
+    def on_mount(self) -> None:
+        """The loss is its own against the median, and has the keys."""
+        self.add_class("-page-main")
+        self._chart.show(self._chart_data(), ChartOptions(mode="rank", rank=self.rank))
+        self._chart.focus()
+
+    @property
+    def detail(self) -> JobDetail | None:
+        """The latest look at its job."""
+        if self.snapshot is None or self.snapshot.wish.job != self.job:
+            return None
+        return self.snapshot.detail
+
+    @property
+    def chosen_rank(self) -> int | None:
+        """The rank that is shown."""
+        return self.rank
+
+    def charts(self) -> tuple[ChartWidget, ...]:
+        """The loss first."""
+        return (self._chart, self._split, self._load)
 
     def wish(self) -> Wish:
-        """What it shows."""
-        return Wish(job=self.job, rank=self.rank, foreign=self.foreign, devices=False, follow=True)
+        """The job with its losses, the rank's history, and its log."""
+        wish = Wish(
+            job=self.job,
+            rank=self.rank,
+            devices=self.foreign,
+            foreign=self.foreign,
+            follow=True,
+            chart_columns=max(60, self.app.size.width),
+            log_rank=self.rank,
+            viewer=id(self),
+        )
+        if self.foreign and self.detail is not None:
+            device = device_uuid(self.detail.view.snapshot, self.rank)
+            wish = replace(wish, device=device, device_history_s=DEVICE_S)
+        return self.with_chart(wish)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Bring it up to date."""
-        self._title.show(f"{self.job}, rank {self.rank}", self.place(snapshot))
+        """Bring every panel up to date."""
+        if snapshot.wish.job != self.job:
+            return
+        detail, now = snapshot.detail, snapshot.taken_at
+        self._title.show(f"{self.job}  rank {self.rank}", self.place(snapshot))
+        if detail is None:
+            self._head.show((f"{self.job} is not there any more", "warn"), [], [])
+            return
+        view, state = detail.view, detail.view.snapshot
+        self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
+        self._pages.show(self.page)
+        rank = find_rank(state, self.rank)
+        alerts = self._alerts_of(detail)
+        height = self.size.height
+        self._alerts.show(alerts, now, 3 if height >= 24 else 1)
+        if rank is None or state is None:
+            self._head.show(self._missing(detail), [], [])
+        else:
+            apart = detail.deviations.get(self.rank, _NOTHING)
+            facts = fact_lines(rank, apart, state, now, view.is_live)
+            about = explain_rank(rank, apart, now, view.is_live)
+            said = self._sentence(detail, rank, alerts, snapshot)
+            self._head.show(said, facts if height >= 20 else facts[:1], about)
+        self._show_charts(detail, snapshot)
+        attempt = state.attempt if state is not None else None
+        output = view.output or "n/a" if isinstance(view, ForeignView) else None
+        launcher = launcher_name(view) if output is None else None
+        self.log_view.show_title(self.rank, attempt, view.is_live, output, launcher)
+
+    def _alerts_of(self, detail: JobDetail) -> list[Alert]:
+        """Those of the rank and of its device."""
+        gpu = device_of(detail.view.snapshot, self.rank)
+        return [
+            alert
+            for alert in alerts_of(detail.view)
+            if self.rank in alert.ranks or (gpu is not None and gpu.index in alert.gpus)
+        ]
+
+    def _missing(self, detail: JobDetail) -> Span:
+        state = detail.view.snapshot
+        ranks = [] if state is None else state.ranks
+        if not ranks:
+            return f"rank {self.rank} has not been seen yet", "busy"
+        return (
+            f"there is no rank {self.rank}: [ and ] go through the {len(ranks)} there are",
+            "warn",
+        )
+
+    def _sentence(
+        self, detail: JobDetail, rank: RankSample, alerts: list[Alert], snapshot: Snapshot
+    ) -> Span:
+        view, state, history = detail.view, detail.view.snapshot, snapshot.rank
+        slower = None
+        if history is not None and history.rank == self.rank and history.slower_since is not None:
+            slower = dt.datetime.fromtimestamp(history.slower_since, dt.timezone.utc)
+        assert state is not None
+        late = behind(state.ranks, state.alerts if view.is_live else ())
+        known = Known(
+            apart=detail.deviations.get(self.rank, _NOTHING),
+            alerts=[alert for alert in alerts if self.rank in alert.ranks],
+            ranks=len(state.ranks),
+            now=snapshot.taken_at,
+            live=view.is_live,
+            foreign=isinstance(view, ForeignView),
+            slower_since=slower,
+            behind=late.get(self.rank),
+        )
+        return sentence(rank, known)
+
+    def _chart_data(self) -> ChartData:
+        return ChartData() if self.detail is None else self.detail.chart
+
+    def _show_charts(self, detail: JobDetail, snapshot: Snapshot) -> None:
+        self._chart.show(detail.chart, None, whose_loss(detail.view.snapshot), rank=self.rank)
+        history = snapshot.rank
+        if history is not None and history.rank == self.rank:
+            self._split.show(history.split)
+            self._load.show(history.load)
+        elif isinstance(detail.view, ForeignView):
+            self._split.show(SplitData(empty=_OUTSIDE))
+            self._load.show(self._seen_load(detail, snapshot))
+
+    def _seen_load(self, detail: JobDetail, snapshot: Snapshot) -> FiguresData:
+        """Of a foreign rank: its device, as this viewer saw it."""
+        device = device_of(detail.view.snapshot, self.rank)
+        seen = snapshot.device_history
+        if device is None or seen is None or seen.device != device.uuid:
+            return FiguresData(empty="no device of it is known, and its figures are not kept")
+        return FiguresData(
+            curves=tuple(device_curves(device, seen.figures)),
+            since=seen.since,
+            until=seen.until,
+            watched=True,
+        )
+
+    # --- what a person does --------------------------------------------------------------------
+
+    def on_log_read(self, message: LogRead) -> None:
+        """Lines of its log."""
+        if message.key.viewer == id(self) and message.key.rank == self.rank:
+            self.log_view.take(message)
+
+    @on(Pages.Picked)
+    def _page_picked(self, message: Pages.Picked) -> None:
+        self.page = message.page
+
+    def watch_page(self, page: str) -> None:
+        """Show one page, and give it the keys."""
+        for name, _, _ in PAGES:
+            self.set_class(name == page, f"-page-{name}")
+        self._pages.show(page)
+        targets = {"split": self._split, "load": self._load, "log": self.log_view.lines}
+        targets.get(page, self._chart).focus()
+
+    def action_page(self, page: str) -> None:
+        """Show a page alone, or all again."""
+        self.page = "main" if self.page == page else page
+
+    def action_back(self) -> None:
+        """Take the cursor away, then to all of it, then to where one came from."""
+        if self.chart_escape():
+            return
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()
+
+    def action_rank(self, step: int) -> None:
+        """The next or previous rank."""
+        detail = self.detail
+        state = None if detail is None else detail.view.snapshot
+        numbers = [] if state is None else [rank.rank for rank in state.ranks]
+        if not numbers or detail is None or self.snapshot is None:
+            return
+        place = (
+            numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
+        )
+        self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
+        self._split.show(SplitData(empty="being read"))
+        self._load.show(FiguresData(empty="being read"))
+        self.show(self.snapshot)
+        self.post_message(WishChanged())
+
+    def action_jobs(self) -> None:
+        """To all jobs: past the job's screen."""
+        for _ in self.app.screen_stack[2:]:
+            self.app.pop_screen()
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What the sentence means, then what is under the cursor."""
+        return [*self._head.explain(), *super().explain(), *glossary("data wait", "sync")]

@@ -70,8 +70,8 @@ class HeatMap(RankGrid):
         self._apart, self._now, self._live = detail.deviations, now, detail.view.is_live
         self._gpus = {gpu.index: gpu for gpu in snapshot.gpus} if snapshot is not None else {}
         self._known = known_figures(ranks, self._apart)
-        if not self._has_chosen and "time" in self._known:
-            self.figure = "time"
+        if not self._has_chosen:
+            self.figure = next((key for key in ("own", "time") if key in self._known), STATE)
         self.take(ranks)
         self._paint()
         self.redraw()

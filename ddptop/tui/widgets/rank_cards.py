@@ -14,6 +14,7 @@ from ddptop.tui.render.cards import (
     grid,
     wanted_rows,
 )
+from ddptop.tui.render.odd import behind
 from ddptop.tui.render.rank_help import explain_rank
 from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.text import Line
@@ -44,7 +45,10 @@ class RankCards(RankGrid):
         gpus = snapshot.gpus if snapshot is not None else []
         live = detail.view.is_live
         self._apart = detail.deviations
-        self._around = around(ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S)
+        late = behind(ranks, snapshot.alerts if snapshot is not None and live else ())
+        self._around = around(
+            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, late
+        )
         self.take(ranks)
         self.redraw()
 

@@ -1,0 +1,187 @@
+"""What a rank is doing and since when it is odd, in one sentence. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddptop.tui.render import units
+from ddptop.tui.render.odd import CALM, STRAGGLER, lasting_phase
+from ddptop.tui.render.text import Span
+from ddptop_runner.balance.imbalance import RankDeviation
+from ddptop_runner.model import Alert, RankSample
+from ddptop_runner.model_words import Phase
+
+SLOWER = 0.2
+"""Of the median step time: from here on a rank counts as slower."""
+
+FORGIVEN = 2
+"""So many moments in between at which it was not slower do not end the stretch."""
+
+TELLING_WAIT = 0.1
+"""Of its steps: a wait for data, or for others, is said from this share on."""
+
+_DOING: dict[Phase, str] = {
+    "compile": "compiles",
+    "evaluation": "evaluates",
+    "checkpoint": "saves or loads a checkpoint",
+    "data": "waits for its data loader",
+    "end": "is ending: its script is over",
+    "collective": "waits in a collective for other ranks",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the sentence is made of."""
+
+    apart: RankDeviation
+    alerts: Sequence[Alert]
+    """Those that name the rank."""
+    ranks: int
+    """How many there are."""
+    now: dt.datetime
+    live: bool
+    foreign: bool = False
+    """Whether ddptop did not start the job."""
+    slower_since: dt.datetime | None = None
+    behind: float | None = None
+    """How much longer it is busy by itself than the median rank: 0.38 is 38 %; None where that
+    does not single it out."""
+
+
+def slower_since(moments: Sequence[tuple[float, float | None, float | None]]) -> float | None:
+    """Since when the last stretch goes in which the steps take longer than the median's.
+
+    Args:
+        moments: unix seconds, the rank's step time and the median's, oldest first.
+    """
+    began: float | None = None
+    missed = 0
+    for t, own, usual in moments:
+        if own is None or not usual:
+            continue
+        if own / usual - 1 >= SLOWER:
+            began, missed = t if began is None else began, 0
+        else:
+            missed += 1
+            if missed > FORGIVEN:
+                began = None
+    return None if missed > FORGIVEN else began
+
+
+def sentence(rank: RankSample, known: Known) -> Span:
+    """`rank 3 is 38 % slower than the median since 12:03:10; waits 41 % of its time for data`."""
+    name = f"rank {rank.rank}"
+    if rank.state in ("failed", "exited", "stopped") or not known.live:
+        return _ended(rank, known, name)
+    if rank.loss_state in ("nan", "inf"):
+        return _not_finite(rank, name), "bad"
+    if rank.state not in CALM:
+        return _still(rank, known, name), "bad" if rank.state in ("hung", "stuck") else "warn"
+    if rank.state == "starting" and rank.step is None:
+        return f"{name} has taken no step yet{_place(rank)}", "busy"
+    if odd := _odd(rank, known, name):
+        return odd, "warn"
+    phase = lasting_phase(rank, known.now)
+    if phase in _DOING:
+        since = "" if rank.phase_since is None else f" since {_clock(rank.phase_since)}"
+        return f"{name} {_DOING[phase]}{since}; that is no step, and well", "busy"
+    return _well(rank, known, name)
+
+
+def _well(rank: RankSample, known: Known, name: str) -> Span:
+    if rank.step_time_s is None and rank.loss is None:
+        why = ": ddptop did not start it" if known.foreign else ""
+        return f"{name} runs; its steps and losses are not known{why}", ""
+    if known.ranks < 2:
+        return f"{name} trains; there is no other rank to compare it with", "ok"
+    tail = _waits(rank)
+    return f"{name} is like the other {known.ranks - 1}: close to their median{tail}", "ok"
+
+
+def _odd(rank: RankSample, known: Known, name: str) -> str:
+    """In what it is the odd one, the worst first; empty where it is like the others."""
+    apart, parts = known.apart, []
+    slow = apart.of("step_time")
+    if known.behind is not None:
+        since = _since(known, STRAGGLER)
+        parts.append(f"is busy {_percent(known.behind)} longer than the median{since}")
+    elif any(alert.id.startswith(STRAGGLER) for alert in known.alerts):
+        parts.append(f"holds up the others{_since(known, STRAGGLER)}")
+    elif "step_time" in apart.outliers and slow is not None and slow > 0:
+        parts.append(f"is {_percent(slow)} slower than the median{_since(known, 'slow')}")
+    said = {"loss": "its loss is", "memory": "its memory is", "utilization": "its load is"}
+    for figure, words in said.items():
+        ratio = apart.of(figure)  # type: ignore[arg-type]
+        if figure in apart.outliers and ratio is not None:
+            side = "above" if ratio > 0 else "below"
+            parts.append(f"{words} {_percent(ratio)} {side} the median")
+    if not parts:
+        return ""
+    return f"{name} {'; '.join(parts)}{_waits(rank)}"
+
+
+def _since(known: Known, alert: str) -> str:
+    """Since when, by the alert that names it, else by its history."""
+    told = [one.since for one in known.alerts if one.id.startswith(alert)]
+    at = min(told) if told else known.slower_since
+    return "" if at is None else f" since {_clock(at)}"
+
+
+def _waits(rank: RankSample) -> str:
+    """What else its steps are made of, where that is worth saying."""
+    if not rank.step_time_s:
+        return ""
+    parts = []
+    for wait_s, what in ((rank.data_wait_s, "for data"), (rank.sync_s, "for other ranks")):
+        if wait_s is not None and wait_s / rank.step_time_s >= TELLING_WAIT:
+            parts.append(f"{_percent(wait_s / rank.step_time_s)} of its time {what}")
+    return f"; waits {' and '.join(parts)}" if parts else ""
+
+
+def _still(rank: RankSample, known: Known, name: str) -> str:
+    """Of a rank that takes no steps: since when, where it stands, what to do."""
+    if rank.state == "paused":
+        go = "" if rank.pid is None else f"; kill -CONT {rank.pid} lets it go on"
+        return f"{name} is stopped by a signal (SIGSTOP){go}"
+    since = rank.quiet_since or rank.last_progress_at
+    when = "" if since is None else f" since {_clock(since)}"
+    why = f" ({rank.state})" if rank.state != "blocked" else ": it is in uninterruptible sleep"
+    reason = f": {rank.state_reason}" if rank.state_reason else ""
+    return f"{name} has taken no step{when}{why}{reason}{_place(rank)}"
+
+
+def _place(rank: RankSample) -> str:
+    return "" if rank.stands_at is None else f"; it stands at {rank.stands_at}"
+
+
+def _not_finite(rank: RankSample, name: str) -> str:
+    word = "NaN" if rank.loss_state == "nan" else "infinite"
+    since = "" if rank.loss_bad_since is None else f" since step {rank.loss_bad_since:,}"
+    last = rank.loss_last_good
+    good = "" if last is None else f"; the last finite one was {units.loss(last)}"
+    return f"{name}: its loss is {word}{since}{good}"
+
+
+def _ended(rank: RankSample, known: Known, name: str) -> Span:
+    at = "" if rank.step is None else f" at step {rank.step:,}"
+    if rank.state == "stopped":
+        return f"{name} was stopped with the others{at}", "dim"
+    if rank.signal is not None:
+        return f"{name} was ended by {rank.signal}{at}", "bad"
+    if rank.state == "exited" or rank.exit_code == 0:
+        return f"{name} ended well{at}", "ok"
+    if rank.exit_code is not None:
+        return f"{name} ended with exit status {rank.exit_code}{at}", "bad"
+    how = "; nobody saw how: ddptop did not start it" if known.foreign else ""
+    return f"{name} is gone{at}{how}", "dim"
+
+
+def _clock(at: dt.datetime) -> str:
+    return f"{at.astimezone():%H:%M:%S}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{abs(round(100 * ratio))} %"

@@ -34,9 +34,13 @@ from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
 
 POLL_S = 0.25
+TAILS_POLL_S = 0.5
+"""Where the logs of all ranks are looked at."""
 SLOW_POLL_S = 2.0
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
+MORE_ROWS = 2000
+"""Behind what is shown: a rank that prints fast is kept up with."""
 SLICE_S = 0.02
 """A search lets others have the thread, and the interpreter, this often."""
 REPORT_S = 0.1
@@ -87,6 +91,7 @@ class LogReader:
         self._places = Places()
         self._places_at = 0.0
         self._missing = False
+        self._told_missing = (0, "")
         self._opened = -1
         """The attempt whose logs are open."""
 
@@ -151,6 +156,8 @@ class LogReader:
     def _pause_s(self) -> float:
         if self._search is not None or self._loading is not None:
             return 0.001
+        if self._tails is not None and self.is_live:
+            return TAILS_POLL_S
         return POLL_S if self.is_live else SLOW_POLL_S
 
     def _close(self) -> None:
@@ -210,18 +217,23 @@ class LogReader:
     def _miss(self, words: str, remedy: str) -> None:
         self._close()
         self._missing = True
-        self._deliver(LogMissing(self._generation, words, remedy))
+        if self._told_missing != (self._generation, words):
+            self._told_missing = (self._generation, words)
+            self._deliver(LogMissing(self._generation, words, remedy))
 
     # --- a log ----------------------------------------------------------------------------------
 
     def _open(self, generation: int, view: LogView, share: float | None) -> None:
         before, self._view, self._generation = self._view, view, generation
         if self._fed is not None:
+            if before.whose != view.whose:
+                self._fed = FedLines()
             self._tell_all()
             return
         self._places_at = 0.0
         self._look_for_places()
         same = (before.whose, before.attempt) == (view.whose, view.attempt) and not self._missing
+        same = same and self._opened == self._places.attempt
         if same and self._tails is not None:
             if before.alike != view.alike:
                 self._loading = self._tails.set_alike(view.alike)
@@ -271,9 +283,11 @@ class LogReader:
     def _tell_all(self) -> None:
         """All lines, where they are in memory."""
         view = self._view
-        limit, partial = 0, None
+        limit = 0
+        partial: LogRow | None = None
         if self._tails is not None:
             rows = self._tails.rows(view.least, each=view.each)
+            partial = None if view.least else self._tails.partial()
             limit = self._tails.limit
         elif self._fed is not None:
             rows, partial = self._fed.rows(view.least)
@@ -306,7 +320,7 @@ class LogReader:
             page = self._file.page_back(position, PAGE_ROWS, self._view.least)
             self._tell("before", page)
         else:
-            page = self._file.page_on(position, PAGE_ROWS, self._view.least)
+            page = self._file.page_on(position, MORE_ROWS, self._view.least)
             self._tell("behind", page)
 
     def _jump(self, generation: int, share: float | None) -> None:

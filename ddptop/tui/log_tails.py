@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from ddptop.tui.render import units
@@ -24,7 +25,7 @@ MOST_NEW_BYTES = 1 << 20
 """Of one rank at one look; of a rank that prints faster the newest are shown."""
 RECENT_S = 10.0
 """A log written to so shortly before the newest one: its last lines are among the last of all."""
-LATE_LOOKS, OLD_LOOKS = 4, 120
+LATE_LOOKS, OLD_LOOKS = 3, 60
 """How many looks back a line was printed before that of another rank, and long before it."""
 
 EARLIER = "──── the last {:,} lines of each rank; one rank's log goes back to its first ────"
@@ -81,6 +82,11 @@ class _Tail:
         return [(text, *self.levels.read(text)) for text in lines]
 
 
+def _speaker(line: Told) -> int:
+    found = WHOSE.match(line[0])
+    return int(found["tag"] or found["out"]) if found else LAUNCHER
+
+
 class RankTails:
     """The last lines of every rank as one run of lines.
 
@@ -100,7 +106,7 @@ class RankTails:
         self._merger: Merger | None = Merger(most=MOST_LINES)
         self._alike = False
         self._marks: deque[int] = deque([0], maxlen=OLD_LOOKS)
-        self._cache: dict[int, tuple[object, LogRow]] = {}
+        self._is_each = False
         self._labels: dict[tuple[int, ...], str] = {}
 
     @property
@@ -133,9 +139,8 @@ class RankTails:
         if not self._is_tagged:
             yield rank, lines
             return
-        for line in lines:
-            found = WHOSE.match(line[0])
-            yield (int(found["tag"] or found["out"]) if found else LAUNCHER), [line]
+        for speaker, told in groupby(lines, _speaker):
+            yield speaker, list(told)
 
     def _merge_all(self) -> Iterator[None]:
         merger = Merger(alike=self._alike, most=MOST_LINES)
@@ -150,7 +155,6 @@ class RankTails:
         self._merger = merger
         self._marks.clear()
         self._marks.append(merger.number)
-        self._cache.clear()
 
     def poll(self) -> bool:
         """Read what is new; whether there was anything."""
@@ -161,6 +165,7 @@ class RankTails:
         self._marks.append(before)
         closed = self._marks[-min(LATE_LOOKS, len(self._marks))]
         old = self._marks[0] if len(self._marks) == OLD_LOOKS else 0
+        open_row = self.partial()
         something = False
         for rank, tail in self._tails.items():
             for speaker, lines in self._spoken(rank, tail.read()):
@@ -169,7 +174,7 @@ class RankTails:
                 something = True
                 self._lines.setdefault(speaker, deque(maxlen=2 * self.limit)).extend(lines)
                 merger.add(speaker, lines, closed=closed, old=old)
-        return something
+        return something or self.partial() != open_row
 
     def set_alike(self, alike: bool) -> Iterator[None]:
         """Merge anew, lines that differ only in ranks and times as one or not."""
@@ -184,48 +189,48 @@ class RankTails:
             each: one line for each rank that printed it.
         """
         rows = [] if self._merger is None else self._merger.rows
-        found: list[LogRow] = []
+        if each != self._is_each:
+            self._is_each = each
+            for row in rows:
+                row.shown = None
+        found = [one for row in rows for one in row.shown or self._draw(row)]
+        if least:
+            found = [one for one in found if one.passes(least)]
         if rows and any(tail.cut for tail in self._tails.values()):
-            found.append(LogRow(0, 0, EARLIER.format(self.limit), is_note=True))
-        for row in rows:
-            if each and len(row.ranks) > 1:
-                shown: Sequence[LogRow] = self._each(row)
-            else:
-                shown = (self._row(row),)
-            found += [one for one in shown if one.passes(least)]
+            found.insert(0, LogRow(0, 0, EARLIER.format(self.limit), is_note=True))
         return tuple(found)
 
-    def _row(self, row: MergedRow) -> LogRow:
-        varies = any(row.ranks.values())
-        state = (len(row.ranks), varies, row.level)
-        known = self._cache.get(row.number)
-        if known is not None and known[0] == state:
-            return known[1]
-        if len(self._cache) > 2 * MOST_LINES:
-            self._cache.clear()
-        label = self._label(tuple(sorted(row.ranks))) + ("~" if varies else "")
-        made = LogRow(
-            row.number, row.number, row.text, row.level, row.inside, label, is_note=row.is_note
-        )
-        self._cache[row.number] = (state, made)
-        return made
+    def partial(self) -> LogRow | None:
+        """The line of the first rank that has one it has not ended yet."""
+        for rank, tail in self._tails.items():
+            if text := tail.cleaner.partial:
+                number = 1 << 62
+                return LogRow(number, number, text, label=self._label((rank,)))
+        return None
+
+    def _draw(self, row: MergedRow) -> tuple[LogRow, ...]:
+        number, ranks = row.number, tuple(sorted(row.ranks))
+        if self._is_each and len(ranks) > 1:
+            row.shown = tuple(
+                LogRow(
+                    number,
+                    number,
+                    row.ranks[rank] or row.text,
+                    row.level,
+                    row.inside,
+                    self._label((rank,)),
+                )
+                for rank in ranks
+            )
+        else:
+            varies = "~" if any(row.ranks.values()) else ""
+            label = self._label(ranks) + varies
+            row.shown = (LogRow(number, number, row.text, row.level, row.inside, label),)
+        return row.shown
 
     def _label(self, ranks: tuple[int, ...]) -> str:
         if (known := self._labels.get(ranks)) is None:
             own = [rank for rank in ranks if rank != LAUNCHER]
-            known = units.ranks(own) if own else "launcher" if ranks else ""
+            known = units.ranks(own) if own else "launcher"
             self._labels[ranks] = known
         return known
-
-    def _each(self, row: MergedRow) -> list[LogRow]:
-        return [
-            LogRow(
-                row.number,
-                row.number,
-                row.ranks[rank] or row.text,
-                row.level,
-                row.inside,
-                self._label((rank,)),
-            )
-            for rank in sorted(row.ranks)
-        ]

@@ -327,7 +327,7 @@ class FileLog:
         before = b""
         for at, to, ended in pieces(part, starts=starts):
             raw = part.data[at - part.at : to - part.at - ended]
-            if not ended and to < part.to and b"\r" in raw:
+            if not ended and _is_piece(at, to) and b"\r" in raw:
                 continue  # a bar that goes on: its last state is what counts
             if raw[:1] >= b"\x80" and at % PIECE_BYTES == 0:
                 raw = raw.lstrip(bytes(range(0x80, 0xC0)))

@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 from ddptop.tui.render.log_levels import WHOSE
-from ddptop.tui.render.log_row import GRAVITY, Level
+from ddptop.tui.render.log_row import GRAVITY, Level, LogRow
 
 SMALL = 40_000
 """Pairs of lines that may be compared at once where no line is unique."""
@@ -127,7 +127,8 @@ class MergedRow:
     """By rank what it printed, as far as that is not `text`."""
     level: Level = ""
     inside: bool = False
-    is_note: bool = False
+    shown: tuple[LogRow, ...] | None = None
+    """As it is drawn, for whoever draws it to keep; None after each change."""
 
 
 class Merger:
@@ -170,7 +171,7 @@ class Merger:
         keys = [similar(text) for text in texts] if self._alike else texts
         start = self._after(rank, old)
         rest = self.rows[start:]
-        matched = {j: i for i, j in align(["\0" if r.is_note else r.key for r in rest], keys)}
+        matched = {j: i for i, j in align([row.key for row in rest], keys)}
         merged: list[MergedRow] = []
         tail: list[MergedRow] = []
         taken = 0
@@ -182,6 +183,7 @@ class Merger:
             row = rest[i]
             merged += [*rest[taken:i], *tail, row]
             taken, tail = i + 1, []
+            row.shown = None
             row.ranks[rank] = "" if row.text == texts[j] else texts[j]
             if GRAVITY[level] > GRAVITY[row.level]:
                 row.level, row.inside = level, inside
@@ -195,14 +197,9 @@ class Merger:
         if len(self.rows) > self._most + self._most // 8:
             del self.rows[: len(self.rows) - self._most]
 
-    def note(self, text: str) -> None:
-        """Add a line that nobody printed."""
-        self.rows.append(self._row("\0", text, None, "", False))
-
-    def _row(self, key: str, text: str, rank: int | None, level: Level, inside: bool) -> MergedRow:
+    def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
         self._number += 1
-        ranks = {} if rank is None else {rank: ""}
-        return MergedRow(self._number, key, text, ranks, level, inside, rank is None)
+        return MergedRow(self._number, key, text, {rank: ""}, level, inside)
 
     def _after(self, rank: int, old: int) -> int:
         """The index behind the rank's last row, and behind every old one."""

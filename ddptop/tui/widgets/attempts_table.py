@@ -15,11 +15,11 @@ COLUMNS = (
     Column("number", "#", 3, ">"),
     Column("day", "day", 6, drop=4),
     Column("started", "started", 8, drop=3),
-    Column("ran", "ran for", 8, ">"),
-    Column("steps", "steps", 8, ">", drop=1),
+    Column("ran", "ran for", 7, ">"),
+    Column("steps", "steps", 7, ">", drop=1),
     Column("how", "how it ended", 20, flex=True),
     Column("first", "rank", 4, ">"),
-    Column("lost", "work lost", 16, drop=2, flex=True, most=28),
+    Column("lost", "work lost", 16, drop=2),
 )
 
 ENDINGS = {

@@ -12,13 +12,13 @@ from ddptop.tui.render.compare_curves import name_of
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.registry import JobView
 
-LABEL = Column("what", "", 18)
+LABEL = Column("what", "", 22)
 COMPANIONS = (
     Column("letter", "", 1),
     Column("job", "job", 12, flex=True, most=24),
     Column("state", "state", 11, drop=3),
     Column("step", "step", 7, ">", drop=2),
-    Column("what", "arguments", 12, flex=True),
+    Column("what", "given otherwise", 14, flex=True),
     Column("started", "started", 12, drop=4),
 )
 
@@ -90,5 +90,9 @@ class CompanionTable(Table):
         """What choosing does."""
         return [
             ("compare with", "jobs of the same script first, the newest first"),
+            (
+                "given otherwise",
+                "the options in which it is not the same; of another script all that was typed",
+            ),
             ("A B C D", "the letter of a job that is on the chart; space keeps one there"),
         ]

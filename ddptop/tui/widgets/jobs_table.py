@@ -118,6 +118,7 @@ class JobsTable(Table):
             )
             for one in self._listed
         ]
+        self._columns = job_rows.without_empty(self._columns, [row for _, row in rows])
         self.set_rows(rows, self._count())
 
     def on_resize(self, event: events.Resize) -> None:
@@ -193,7 +194,9 @@ class JobsTable(Table):
             return ()
         live = sum(view.is_live for view in views)
         foreign = sum(view.is_live and isinstance(view, ForeignView) for view in views)
-        text = f"{live} live, {len(views) - live} ended"
+        text = f"{live} live"
+        if ended := len(views) - live:
+            text += f", {ended} ended"
         if foreign:
             text += f", {foreign} not started by ddptop"
         if self.order != "need":

@@ -54,20 +54,18 @@ class LogBuffer:
 
     def set_all(self, rows: Sequence[LogRow], partial: LogRow | None) -> None:
         """These are all lines there are."""
-        self._put(rows, partial)
+        self.ended, self._chars = len(rows), 0
+        self.rows = [*rows, partial] if partial is not None else list(rows)
         self.is_paged = False
         self.has_labels = any(row.label for row in rows[:1000]) or any(r.label for r in rows[-9:])
 
     def set_page(self, rows: Sequence[LogRow], partial: LogRow | None, low: int, high: int) -> None:
         """These lines are at hand, of those bytes."""
-        self._put(rows, partial)
-        self.is_paged, self.has_labels = True, False
-        self.low, self.high = low, high
-
-    def _put(self, rows: Sequence[LogRow], partial: LogRow | None) -> None:
         self.ended = len(rows)
         self.rows = [*rows, partial] if partial is not None else list(rows)
         self._chars = sum(map(_size, self.rows))
+        self.is_paged, self.has_labels = True, False
+        self.low, self.high = low, high
 
     def put_before(self, rows: Sequence[LogRow], low: int, seen: int) -> int:
         """Put lines before these; those far behind line `seen` may go. Returns how many came."""

@@ -40,7 +40,7 @@ class LogPager(LinesView, can_focus=True):
 
     BINDINGS = [
         *bindings(MOVING),
-        Binding("left,h", "shift(-1)", "Left", show=False, id="move.left"),
+        Binding("left", "shift(-1)", "Left", show=False, id="move.left"),
         Binding("right", "shift(1)", "Right", show=False, id="move.right"),
     ]
 

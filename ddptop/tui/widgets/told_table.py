@@ -16,9 +16,9 @@ COLUMNS = (
     Column("offset", "after", 8, ">"),
     Column("mark", "│", 1),
     Column("time", "time", 8, drop=4),
-    Column("type", "event", 15, drop=2),
-    Column("rank", "rank", 5, ">", drop=3),
-    Column("message", "what happened", 30, flex=True),
+    Column("type", "event", 15, drop=3),
+    Column("rank", "rank", 5, ">", drop=2),
+    Column("message", "what happened", 44, flex=True),
 )
 
 

@@ -1,0 +1,191 @@
+"""Lines of many ranks as one run."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from ddptop.tui.log_tails import LINES_OF_EACH, RankTails, lines_of_each
+from ddptop.tui.render.log_merge import Merger, align, said, similar
+
+from ddptop_runner.model import LAUNCHER
+
+
+def told(*texts: str) -> list[tuple[str, str, bool]]:
+    return [(text, "", False) for text in texts]
+
+
+def shown(merger: Merger) -> list[tuple[str, list[int]]]:
+    return [(row.text, sorted(row.ranks)) for row in merger.rows]
+
+
+def test_identical_lines_are_one_and_others_stand_where_they_were_printed() -> None:
+    merger = Merger()
+    merger.add(0, told("start", "[rank0]: mine", "step 1", "only 0", "step 2", "end"))
+    merger.add(1, told("start", "[rank1]: mine", "step 1", "step 2", "only 1", "end"))
+    merger.add(2, told("start", "mine", "step 1", "step 2", "end"))
+    assert shown(merger) == [
+        ("start", [0, 1, 2]),
+        ("mine", [0, 1, 2]),
+        ("step 1", [0, 1, 2]),
+        ("only 0", [0]),
+        ("step 2", [0, 1, 2]),
+        ("only 1", [1]),
+        ("end", [0, 1, 2]),
+    ]
+
+
+def test_a_rank_s_own_order_never_changes_whatever_comes_in_whatever_pieces() -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        merger = Merger(alike=chance.random() < 0.3)
+        lines = {
+            rank: [chance.choice(["a", "b", "--", f"r{rank}", "c"]) for _ in range(12)]
+            for rank in range(4)
+        }
+        at = dict.fromkeys(lines, 0)
+        marks = [0]
+        while any(at[rank] < 12 for rank in lines):
+            rank = chance.choice([rank for rank in lines if at[rank] < 12])
+            count = chance.randrange(1, 5)
+            marks.append(merger.number)
+            merger.add(
+                rank,
+                told(*lines[rank][at[rank] : at[rank] + count]),
+                closed=marks[-min(3, len(marks))],
+                old=marks[0] if len(marks) < 9 else marks[-9],
+            )
+            at[rank] += count
+        for rank, printed in lines.items():
+            kept = [row.ranks[rank] or row.text for row in merger.rows if rank in row.ranks]
+            assert kept == printed
+
+
+def test_lines_that_differ_in_ranks_and_times_can_be_one() -> None:
+    merger = Merger(alike=True)
+    merger.add(0, told("12:00:01 rank 0 on cuda:0 pid 41 ready", "loss 2.1"))
+    merger.add(1, told("12:00:02 rank 1 on cuda:1 pid 42 ready", "loss 2.2"), closed=99)
+    assert shown(merger)[0] == ("12:00:01 rank 0 on cuda:0 pid 41 ready", [0, 1])
+    assert merger.rows[0].ranks[1] == "12:00:02 rank 1 on cuda:1 pid 42 ready"
+    assert [row.text for row in merger.rows[1:]] == ["loss 2.1", "loss 2.2"], "a loss is no time"
+
+
+def test_what_stands_before_a_line_is_not_compared() -> None:
+    for text in ("[rank3]: x", "[rank3]:x", "[default3]:x", "[1,3]<stdout>:x", "[3]<stderr>:x"):
+        assert said(text) == "x"
+    assert said("[INFO] x") == "[INFO] x"
+    assert similar("2026-03-14T12:00:00.123Z local_rank=7") == similar(
+        "2027-01-01 01:02:03,4 local_rank=0"
+    )
+
+
+def test_what_one_rank_prints_late_stands_at_the_end() -> None:
+    merger = Merger()
+    for rank in (0, 1):
+        merger.add(rank, told("start"))
+    merger.add(0, told(*[f"step {n}" for n in range(50)]))
+    closed = merger.number
+    merger.add(0, told("step 50"))
+    merger.add(1, told("Traceback"), closed=closed)
+    assert [row.text for row in merger.rows[-2:]] == ["Traceback", "step 50"]
+    merger.add(1, told("step 3"), closed=closed, old=closed)
+    assert shown(merger)[-2:] == [("step 3", [1]), ("step 50", [0])], "said anew, not long ago"
+
+
+def test_alignment_takes_unique_lines_as_anchors_and_copes_with_none() -> None:
+    old = ["a", "-", "b", "-", "c", "-"]
+    new = ["-", "b", "-", "x", "c", "-"]
+    assert align(old, new) == [(1, 0), (2, 1), (3, 2), (4, 4), (5, 5)]
+    assert align(["-"] * 5, ["-"] * 3) == [(0, 0), (1, 1), (2, 2)]
+    assert align([], ["a"]) == []
+    many = ["a", "b"] * 400
+    pairs = align(many, ["x", *many[1:], "y"])
+    assert len(pairs) > 700
+
+
+def test_many_different_lines_take_no_long_time() -> None:
+    merger = Merger()
+    before = time.process_time()
+    for rank in range(16):
+        merger.add(rank, told(*[f"step {n}" if n % 2 else f"{rank} {n}" for n in range(2000)]))
+    assert time.process_time() - before < 4.0
+    assert len(merger.rows) == 1000 + 16 * 1000
+
+
+def test_rows_are_bounded() -> None:
+    merger = Merger(most=100)
+    for n in range(50):
+        merger.add(0, told(*[f"{n} {m}" for m in range(10)]))
+    assert 100 <= len(merger.rows) <= 112
+    assert merger.rows[-1].text == "49 9"
+
+
+class TestTails:
+    def write(self, folder: Path, rank: int, *lines: str) -> Path:
+        path = folder / f"rank-{rank}.log"
+        with path.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        return path
+
+    def load(self, tails: RankTails) -> list[tuple[str, str]]:
+        for _ in tails.load():
+            pass
+        return self.rows(tails)
+
+    def rows(self, tails: RankTails, **more: object) -> list[tuple[str, str]]:
+        options = {"least": "", "each": False, **more}
+        return [(row.label, row.text) for row in tails.rows(**options)]
+
+    def test_ends_are_merged_and_new_lines_join(self, tmp_path: Path) -> None:
+        paths = {rank: self.write(tmp_path, rank, "hello", f"own {rank}") for rank in range(2)}
+        tails = RankTails(paths)
+        assert self.load(tails) == [("0-1", "hello"), ("0", "own 0"), ("1", "own 1")]
+        assert not tails.poll()
+        self.write(tmp_path, 0, "step 1")
+        assert tails.poll()
+        assert self.rows(tails)[-1] == ("0", "step 1")
+        self.write(tmp_path, 1, "step 1", "\x1b[31mERROR\x1b[0m: gone")
+        assert tails.poll()
+        assert self.rows(tails)[-2:] == [("0-1", "step 1"), ("1", "ERROR: gone")]
+        assert self.rows(tails, least="error") == [("1", "ERROR: gone")]
+        assert self.rows(tails, each=True)[:2] == [("0", "hello"), ("1", "hello")]
+
+    def test_a_line_that_has_not_ended_is_told_apart(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, 0, "hello")
+        tails = RankTails({0: path})
+        self.load(tails)
+        with path.open("a") as file:
+            file.write("\r10%\r20%")
+        assert tails.poll()
+        assert (row := tails.partial()) is not None and row.text == "20%"
+        assert self.rows(tails) == [("0", "hello")]
+
+    def test_only_the_end_of_long_logs_is_read_and_it_says_so(self, tmp_path: Path) -> None:
+        paths = {
+            rank: self.write(tmp_path, rank, *[f"step {n}" for n in range(3000)])
+            for rank in range(2)
+        }
+        rows = self.load(RankTails(paths))
+        assert rows[0][1].startswith("──── the last 2,000 lines of each rank")
+        assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
+        assert lines_of_each(8) == LINES_OF_EACH and lines_of_each(1024) == 62
+
+    def test_ranks_of_one_log_are_told_apart_by_their_tags(self, tmp_path: Path) -> None:
+        path = tmp_path / "launcher.log"
+        path.write_text(
+            "from mpirun\n[1,0]<stdout>:hello\n[1,1]<stdout>:hello\n[1,1]<stderr>:own\n"
+        )
+        tails = RankTails({LAUNCHER: path})
+        assert sorted(self.load(tails)) == [
+            ("0-1", "hello"),
+            ("1", "own"),
+            ("launcher", "from mpirun"),
+        ]
+
+    def test_a_missing_log_is_no_trouble_and_a_new_rank_is_taken_in(self, tmp_path: Path) -> None:
+        tails = RankTails({0: tmp_path / "none.log"})
+        assert self.load(tails) == []
+        tails.add(1, self.write(tmp_path, 1, "late"))
+        assert tails.poll()
+        assert self.rows(tails) == [("1", "late")]

@@ -41,9 +41,10 @@ RATE_OVER_S = 10
 
 _BUCKETS = """
     WITH RECURSIVE bucket(t) AS (
-        SELECT min(t) FROM {table} WHERE t >= ?
+        SELECT min(t) FROM {table} WHERE t >= :since AND t < :until
         UNION ALL
-        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t) FROM bucket WHERE t IS NOT NULL)
+        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
+            FROM bucket WHERE t IS NOT NULL)
     SELECT t FROM bucket WHERE t IS NOT NULL"""
 """Each bucket once, by as many looks into the key: of a thousand ranks one row is read."""
 
@@ -140,9 +141,14 @@ class MomentReader:
             if db is None:
                 return []
             db.execute("BEGIN")
-            for tier in reversed(TIERS[: level + 1]):
+            for index, tier in reversed(list(enumerate(TIERS))):
                 held_s = HELD_S if tier is TIERS[0] else tier.width_s
-                for (t,) in db.execute(_BUCKETS.format(table=RANK.table(tier)), (start,)):
+                # a tier too coarse to show gaps stands for what no finer one reaches back to
+                until = span[1] + 1 if index <= level else _first(db, TIERS[index - 1])
+                if until is None:
+                    continue
+                query = _BUCKETS.format(table=RANK.table(tier))
+                for (t,) in db.execute(query, {"since": start, "until": until}):
                     if spans and t <= spans[-1][1]:
                         spans[-1] = (spans[-1][0], t + held_s)
                     else:
@@ -340,6 +346,12 @@ def _with_device(
         gpu_mem_used_bytes=gpu.mem_used_bytes,
         gpu_power_w=gpu.power_w,
     )
+
+
+def _first(db: sqlite3.Connection, tier: Tier) -> int | None:
+    """Start of the first bucket of a tier."""
+    (first,) = db.execute(f"SELECT min(t) FROM {RANK.table(tier)}").fetchone()
+    return None if first is None else int(first)
 
 
 def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, int | None, Rows]:

@@ -1,0 +1,255 @@
+"""A job as it was at one moment: from its events, and from the tier that reaches back so far."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.histories import SAMPLES, START, rank
+
+from ddptop_runner import evidence_folder
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.history_moment import MomentReader
+from ddptop_runner.model import Alert, Cause, Event, GpuSample, RankSample
+from ddptop_runner.moment_events import ALERTED_S, cause_told, checkpoint_of, story_at
+from ddptop_runner.paths import RunFolder
+
+
+def told(at: float, type_: str, message: str = "", **fields) -> Event:
+    return Event(ts=utc_from_unix(START + at), type=type_, message=message or type_, **fields)
+
+
+STORY = [
+    told(0.2, "launched"),
+    told(1.5, "attempt_started", attempt=0),
+    told(1.6, "rank_started", attempt=0, rank=0, pid=70),
+    told(1.6, "rank_started", attempt=0, rank=1, pid=71),
+    told(4.0, "training", attempt=0),
+    told(9.0, "checkpoint", "rank 0 saved /ck/a.pt at step 21 (2.5 KiB in 0.0 s)", attempt=0),
+    told(12.0, "hang_suspected", "no rank made progress", attempt=0),
+    told(20.0, "rank_exited", attempt=0, rank=1, pid=71, exit_code=1),
+    told(20.5, "rank_exited", attempt=0, rank=0, pid=70, signal="SIGTERM"),
+    told(21.0, "failure", "Rank 1 raised.", attempt=0, rank=1, exit_code=1, evidence="/x/a-0"),
+    told(21.1, "group_restart", "restarting all (restart 1 of 3); it got far", attempt=0),
+    told(25.0, "attempt_started", attempt=1),
+    told(25.1, "rank_started", attempt=1, rank=0, pid=80),
+    told(25.1, "rank_started", attempt=1, rank=1, pid=81),
+    told(30.0, "training", attempt=1),
+    told(40.0, "hang", "The job hung.", attempt=1, rank=0),
+    told(40.1, "group_restart", "restarting all (restart 2 of 3)", attempt=1),
+    told(41.0, "rank_exited", attempt=1, rank=0, pid=80, signal="SIGKILL"),
+    told(45.0, "stopping", attempt=1),
+    told(46.0, "stopped", attempt=1),
+]
+
+
+def at(second: float):
+    return story_at(STORY, utc_from_unix(START + second), cause_told)
+
+
+@pytest.mark.parametrize(
+    ("second", "state", "attempt", "restarts"),
+    [
+        (0, "starting", None, 0),
+        (2, "starting", 0, 0),
+        (5, "running", 0, 0),
+        (21.05, "running", 0, 0),
+        (22, "restarting", 0, 1),
+        (26, "starting", 1, 1),
+        (31, "running", 1, 1),
+        (40.05, "hung", 1, 1),
+        (41, "restarting", 1, 2),
+        (45.5, "stopping", 1, 2),
+        (60, "stopped", 1, 2),
+    ],
+)
+def test_the_state_is_what_the_events_up_to_then_say(second, state, attempt, restarts):
+    story = at(second)
+    assert (story.state, story.attempt, story.restarts_used) == (state, attempt, restarts)
+
+
+def test_what_comes_later_is_not_known_yet():
+    assert at(8).checkpoint is None and at(20.9).cause is None
+    assert at(20.4).ranks[1].ended and not at(20.4).ranks[0].ended
+    assert at(44).ended_at is None and at(47).ended_at == STORY[-1].ts
+
+
+def test_ranks_end_by_themselves_or_are_ended():
+    failed, ended = at(22).ranks[1], at(22).ranks[0]
+    assert failed.state(21, True) == "failed" and failed.exit_code == 1
+    assert ended.state(21, True) == "stopped" and ended.signal == "SIGTERM"
+    assert {number: one.state(None, False) for number, one in at(26).ranks.items()} == {
+        0: "starting",
+        1: "starting",
+    }
+    assert at(40.05).ranks[0].state(9, True) == "hung"
+    assert at(40.05).ranks[1].state(9, True) == "running"
+
+
+def test_the_cause_of_an_attempt_becomes_the_one_before():
+    assert at(22).cause == cause_told(STORY[9]) and at(22).previous_cause is None
+    later = at(26)
+    assert later.cause is None and later.previous_cause == cause_told(STORY[9])
+
+
+def test_an_alert_is_shown_for_a_while():
+    assert [alert.message for alert in at(13).alerts] == ["no rank made progress"]
+    lonely = STORY[:7]
+    late = story_at(lonely, utc_from_unix(START + 12 + ALERTED_S + 1), cause_told)
+    assert late.alerts == []
+
+
+def test_a_checkpoint_is_read_from_its_event():
+    found = checkpoint_of(STORY[5])
+    assert found is not None and (found.path, found.step) == ("/ck/a.pt", 21)
+    assert checkpoint_of(told(0, "checkpoint", "something else")) is None
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    found = RunFolder(tmp_path / "runs" / "train")
+    found.evidence_dir.mkdir(parents=True)
+    return found
+
+
+def reader_of(folder: RunFolder) -> MomentReader:
+    return MomentReader(folder, make_spec(created_at=utc_from_unix(START)))
+
+
+def write(folder: RunFolder, seconds: range, events: list[Event] = (), **fields) -> None:
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for second in seconds:
+        attempt = 0 if second < 25 else 1
+        ranks = [
+            rank(r, step=second * 2, loss=9.0 - second / 8, cpu_percent=50.0 + r, **fields)
+            for r in range(2)
+        ]
+        gpus = [GpuSample(index=r, util_percent=80.0 + r, power_w=300.0) for r in range(2)]
+        writer.add(START + second, attempt, ranks, gpus)
+    for event in events:
+        writer.event(event)
+    writer.close(final=True)
+
+
+def test_a_moment_shows_what_was_sampled_then(folder):
+    write(folder, range(1, 60), STORY, log_bytes=77, sync_s=0.5, compute_s=0.25)
+    moment = reader_of(folder).read(START + 11.4)
+    assert moment.width_s == 1
+    one = moment.snapshot.ranks[1]
+    assert (one.step, one.loss, one.cpu_percent, one.pid) == (22, 9.0 - 11 / 8, 51.0, 71)
+    assert (one.log_bytes, one.sync_s, one.compute_s, one.state) == (77, 0.5, 0.25, "running")
+    assert one.steps_per_s == pytest.approx(2.0)
+    assert moment.snapshot.step == 22 and moment.snapshot.state == "running"
+    assert [gpu.util_percent for gpu in moment.snapshot.gpus] == [80.0, 81.0]
+    assert one.rss_bytes is None and moment.snapshot.gpus[0].temperature_c is None
+    assert [event.type for event in moment.events][-1] == "checkpoint"
+
+
+def test_samples_of_an_attempt_before_are_not_the_ranks_of_this_one(folder):
+    write(folder, range(1, 25), STORY)
+    moment = reader_of(folder).read(START + 26)
+    assert [one.step for one in moment.snapshot.ranks] == [None, None]
+    assert [one.pid for one in moment.snapshot.ranks] == [80, 81]
+
+
+def test_where_nothing_was_recorded_nothing_is_known(folder):
+    write(folder, [*range(1, 10), *range(30, 50)], STORY)
+    reader = reader_of(folder)
+    gap = reader.read(START + 20)
+    assert gap.width_s is None
+    assert all(one.step is None and one.loss is None for one in gap.snapshot.ranks)
+    assert reader.read(START + 11).snapshot.ranks[0].step == 18, "a second may be left out"
+    assert reader.recorded(100) == [(START + 1, START + 12), (START + 30, START + 50)]
+
+
+def test_older_moments_are_known_less_exactly(folder):
+    write(folder, range(0, 300))
+    with sqlite3.connect(folder.history_db) as db:
+        for kind in ("rank", "gpu"):
+            db.execute(f"DELETE FROM {kind}_1s WHERE t < ?", (START + 200,))
+    db.close()
+    reader = reader_of(folder)
+    assert reader.span() == (START, START + 299)
+    late, early = reader.read(START + 250), reader.read(START + 103)
+    assert (late.width_s, early.width_s) == (1, 10)
+    assert early.snapshot.ranks[0].step == 2 * 109, "the last sample of its ten seconds"
+    assert early.snapshot.ranks[0].steps_per_s is None
+    assert reader.recorded(20) == [(START, START + 300)]
+    assert reader.recorded(1000) == [(START, START + 300)], "the finest tier begins later"
+
+
+def test_a_moment_joins_what_never_changes(folder):
+    write(folder, range(1, 60), STORY)
+    last = make_snapshot(
+        make_spec(),
+        attempt=1,
+        ts=utc_from_unix(START + 60),
+        ranks=[RankSample(rank=r, local_rank=r, host="n", gpu=r, rss_bytes=5) for r in range(2)],
+        gpus=[GpuSample(index=r, name="H100", mem_total_bytes=80, xid=[79]) for r in range(2)],
+        alerts=[
+            Alert(id="a", severity="error", message=text, since=utc_from_unix(START + since))
+            for text, since in (("known then", 30), ("later", 50))
+        ],
+        total_steps=500,
+    )
+    snapshot = reader_of(folder).read(START + 39, last).snapshot
+    assert (snapshot.ranks[1].gpu, snapshot.ranks[1].gpu_util_percent) == (1, 81.0)
+    assert snapshot.ranks[1].rss_bytes is None, "that was not recorded"
+    gpu = snapshot.gpus[0]
+    assert (gpu.name, gpu.mem_total_bytes, gpu.xid) == ("H100", 80, None)
+    assert snapshot.total_steps == 500
+    assert [alert.message for alert in snapshot.alerts] == ["known then"]
+
+
+def test_a_bad_loss_is_a_state(folder):
+    writer = HistoryWriter(folder.history_db)
+    writer.add(START, 0, [rank(loss=None, loss_state="nan", step=4)], [])
+    writer.close(final=True)
+    (one,) = reader_of(folder).read(START).snapshot.ranks
+    assert (one.loss, one.loss_state, one.step) == (None, "nan", 4)
+
+
+def test_the_whole_cause_is_read_from_where_it_was_kept(folder):
+    write(folder, range(1, 60), STORY)
+    evidence = folder.evidence_dir / "a-0"
+    evidence.mkdir()
+    words = {"rank": 1, "exception": "ValueError", "summary": "Rank 1 raised."}
+    evidence_folder.keep_cause(Cause(kind="exception", evidence=str(evidence), **words))
+    found = reader_of(folder).read(START + 23).snapshot.cause
+    assert found is not None and (found.kind, found.exception) == ("exception", "ValueError")
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_histories_of_every_version_are_replayed(folder, version):
+    shutil.copy(SAMPLES / version / "history.db", folder.history_db)
+    moment = reader_of(folder).read(START + 30)
+    one = moment.snapshot.ranks[1]
+    assert (one.step, one.loss) == (30, 4.0 - 30 / 32 + 1)
+    assert one.sync_s == (None if version == "v1" else 0.125)
+
+
+def test_a_job_without_a_history_has_no_moments(folder):
+    reader = reader_of(folder)
+    assert reader.span() is None and reader.recorded(10) == [] and list(reader.events()) == []
+
+
+def test_events_that_come_later_are_added(folder):
+    write(folder, range(1, 10), STORY[:3])
+    reader = reader_of(folder)
+    assert len(reader.events()) == 3
+    writer = HistoryWriter(folder.history_db)
+    writer.event(told(60, "stopped", attempt=0))
+    writer.close()
+    span = reader.span()
+    assert span is not None and span[1] == START + 60
+    assert len(reader.events()) == 4
+    assert reader.read(span[1]).snapshot.ended_at == utc_from_unix(START + 60)
+    assert dt.timedelta(0) == utc_from_unix(START + 60) - reader.events()[-1].ts

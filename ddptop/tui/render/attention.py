@@ -274,7 +274,7 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention:
     if quiet is not None:
         return Attention(Need.RUNNING, quiet)
     if isinstance(view, ForeignView):
-        return Attention(Need.RUNNING, "nothing wrong to be seen from outside")
+        return Attention(Need.RUNNING, "nothing wrong seen from outside")
     if snapshot.step is None:
         return Attention(Need.RUNNING, "runs; no step was seen yet")
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ddptop.tui.render import units, words
 from ddptop.tui.render.attention import Attention, Need, Seen, attention
 from ddptop.tui.render.bars import bar
-from ddptop.tui.render.columns import Column, Row
+from ddptop.tui.render.columns import Column, Row, plain_cell
 from ddptop.tui.render.filter_facts import held_by
 from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import LossTrend
@@ -79,6 +79,19 @@ def columns_for(
         _BY: replace(_BY, width=_fitting(by, 6, 18)),
     }
     return tuple(sized.get(one, one) for one in columns if by or one.key != "by")
+
+
+_SPARE = frozenset({"bar", "done", "eta", "gpus", "uneven", "restarts"})
+
+
+def without_empty(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns without those that no job has anything in: their room is for the sentence."""
+    return tuple(
+        column
+        for column in columns
+        if column.key not in _SPARE
+        or any(plain_cell(row.get(column.key, ("", ""))).strip(" -") for row in rows)
+    )
 
 
 def _fitting(texts: Sequence[str], least: int, most: int) -> int:

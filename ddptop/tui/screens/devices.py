@@ -17,6 +17,7 @@ from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.device_charts import figures_of, pause_s
 from ddptop.tui.render.device_help import explain_device
 from ddptop.tui.render.device_words import unevenness
+from ddptop.tui.render.scale import window_label
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -122,7 +123,7 @@ class DevicesScreen(ChartKeys):
     def _show_figures(self, snapshot: Snapshot, gpu: GpuSample) -> None:
         """A chart is drawn again only where it would look different."""
         history, now_s = snapshot.device_history, snapshot.taken_at.timestamp()
-        title = f"GPU {gpu.index}"
+        title = f"GPU {gpu.index}, {window_label(self._chart.view.span)}"
         if history is None or history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s

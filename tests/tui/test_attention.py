@@ -1,0 +1,252 @@
+"""Which job stands on top, and the sentence that says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ddptop.tui.render.attention import (
+    Need,
+    attention,
+    brief_place,
+    next_step,
+    seen_key,
+    short_cause,
+)
+from ddptop.tui.render.columns import fit_columns
+from ddptop.tui.render.job_help import explain_job
+from ddptop.tui.render.job_rows import Listed, columns_for, job_row, listed
+from ddptop.tui.render.learning import LossTrend
+from tests.tui import fake_foreign, fake_gpus
+from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
+from tests.tui.own_views import rank, view_of
+
+from ddptop_runner.balance import imbalance
+from ddptop_runner.model import Alert, Cause
+from ddptop_runner.registry import JobView, read_job
+
+RAISED = Cause(
+    kind="exception",
+    rank=1,
+    exception="ValueError",
+    place="/home/ada/finetune.py:10 in batch",
+    summary="Rank 1 (pid 4711) raised an exception at step 120. ValueError: shard 7 holds 63 "
+    "columns, the model takes 64 (at finetune.py:10 in batch). "
+    "3 other ranks were ended because of it.",
+)
+
+
+def job(name: str, state: str = "running", age_s: float = 600, **more: object) -> JobView:
+    """A job of that name and age, whose guardian lives."""
+    spec = spec_of(name, 2, age_s)
+    ended = {} if state in LIVE else {"ended_at": ago(age_s - 60)}
+    view = view_of(snapshot_of(spec, **{"state": state, **ended, "step": 5, **more}))
+    object.__setattr__(view, "spec", spec)
+    view.__dict__["read_at"] = NOW
+    return view
+
+
+LIVE = ("running", "hung", "starting", "queued", "restarting", "stopping")
+
+
+def alert(severity: str, message: str = "it is odd", id_: str = "odd") -> Alert:
+    return Alert(id=id_, severity=severity, message=message, since=ago(90))
+
+
+def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -> None:
+    views = [
+        job("old", "finished", 9000),
+        job("queued", "queued"),
+        job("calm"),
+        job("young", "starting"),
+        job("newer", "stopped", 800),
+        job("slow", ranks=SLOW, imbalance=imbalance.of_job(SLOW, [])),
+        job("warned", alerts=[alert("warning")]),
+        job("bad", alerts=[alert("warning"), alert("error")]),
+        job("lost", "lost", 700),
+        job("stuck", "hung"),
+        job("crashed", "failed", 400, cause=RAISED),
+        job("crashed-long-ago", "failed", 99_000, cause=RAISED),
+    ]
+    order = [one.view.job for one in listed(views, NOW, (), "need")]
+    assert order == [
+        *("crashed", "stuck", "lost", "bad", "warned", "slow", "calm", "young", "queued"),
+        *("newer", "old", "crashed-long-ago"),
+    ]
+    seen = {seen_key(view) for view in views if view.job in ("crashed", "lost")}
+    order = [one.view.job for one in listed(views, NOW, seen, "need")]
+    assert order[:2] == ["stuck", "bad"]
+    assert order[-5:] == ["lost", "crashed", "newer", "old", "crashed-long-ago"]
+    again = {("crashed", ago(100_000))}  # it was looked at after an earlier failure
+    assert listed(views, NOW, again, "need")[0].view.job == "crashed"
+
+
+def test_other_orders() -> None:
+    views = [job("b", age_s=100), job("A", age_s=300), job("c", "finished", 200)]
+    views[0] = job("b", age_s=100, ranks=[rank(0, gpu=3)])
+    views[1] = job("A", age_s=300, ranks=[rank(0, gpu=1)])
+
+    def order(by: str) -> list[str]:
+        return [one.view.job for one in listed(views, NOW, (), by)]
+
+    assert order("name") == ["A", "b", "c"]
+    assert order("started") == ["b", "c", "A"]
+    assert order("gpus") == ["A", "b", "c"]
+
+
+SLOW = [
+    rank(
+        n, state="running", step=5, step_time_s=0.5 if n == 3 else 0.3, data_wait_s=0.16 * (n == 3)
+    )
+    for n in range(4)
+]
+HUNG = [
+    rank(n, state="hung", last_progress_at=ago(240), stands_at="/a/train.py:81 in step")
+    for n in (2, 3)
+]
+WELL = [rank(n, state="running", step=5, step_time_s=0.3) for n in range(4)]
+SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)) for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("view", "sentence"),
+    [
+        (
+            job("a", "failed", cause=RAISED),
+            "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
+        ),
+        (job("a", "failed", exit_code=3), "exit status 3; l: what it wrote"),
+        (job("a", "hung", ranks=HUNG), "ranks 2, 3 are hung at train.py:81 for 4m"),
+        (
+            job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),
+            "rank 1 is hung in a collective",
+        ),
+        (job("a", "lost", 3660), "its processes are gone without a word; last heard of 0s ago"),
+        (
+            job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
+            "✗ rank 3 is ill, for 1m; 1 more",
+        ),
+        (
+            job("a", ranks=SLOW, imbalance=imbalance.of_job(SLOW, [])),
+            "▲ rank 3 67 % slower: waits for data",
+        ),
+        (
+            job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
+            "▲ began again 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
+            "64 at finetune.py:10",
+        ),
+        (
+            job(
+                "a", "restarting", cause=Cause(kind="signal", rank=0, summary="Rank 0 was killed.")
+            ),
+            "starts again: rank 0: Rank 0 was killed.",
+        ),
+        (job("a", ranks=WELL), "all well"),
+        (job("a", previous_cause=RAISED, attempt_started_at=ago(301), ranks=WELL), "all well"),
+        (job("a", ranks=SAVES), "all well: saves"),
+        (job("a", step=None), "runs; no step was seen yet"),
+        (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starts: 1 of 2 ranks are up"),
+        (
+            job("a", "queued", alerts=[alert("info", "waits for GPU 3", "queued")]),
+            "waits for GPU 3",
+        ),
+        (job("a", "stopping"), "is being stopped"),
+        (job("a", "finished", 4000, step=900), "1h ago, after 900 steps, in 1m 00s"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_one_sentence(view: JobView, sentence: str) -> None:
+    assert attention(view, NOW).sentence == sentence
+
+
+def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
+    view = job("a", ranks=WELL)
+    view.__dict__["guarded"] = False
+    assert attention(view, NOW).need is Need.WARNING
+    assert "guardian" in attention(view, NOW).sentence
+    old = job("b", ranks=WELL, ts=ago(30))
+    assert attention(old, NOW).sentence.startswith("▲ figures are 30 s old")
+
+
+def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
+    healthy = fake_foreign.healthy()
+    assert attention(healthy, NOW).sentence == "nothing wrong seen from outside"
+    assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
+    assert attention(replace(healthy, stopping="SIGINT sent"), NOW).sentence == "SIGINT sent"
+    gone = fake_foreign.gone()
+    assert attention(gone, NOW).need is Need.ENDED
+    assert attention(gone, NOW).sentence.startswith("1m ago: its processes are gone")
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (
+            Cause(kind="signal", rank=3, summary="Rank 3 (pid 7) was the first to end: SIGKILL."),
+            "rank 3 was the first to end: SIGKILL.",
+        ),
+        (
+            Cause(
+                kind="exception",
+                exception="RuntimeError",
+                summary="The command (pid 7) ended: exit status 1. RuntimeError: a\nb (at x.py:1).",
+            ),
+            "the command: RuntimeError: a b",
+        ),
+        (
+            Cause(kind="hang", summary="The job hung: no rank made progress for 60 s."),
+            "no rank made progress for 60 s.",
+        ),
+    ],
+)
+def test_short_causes(cause: Cause, text: str) -> None:
+    assert short_cause(cause) == text
+
+
+def test_places_are_brief() -> None:
+    assert brief_place("/home/a/train.py:81 in step") == "train.py:81"
+    assert brief_place("train.py:81") == "train.py:81"
+
+
+def test_what_to_do_next() -> None:
+    def step(view: JobView, *, readonly: bool = False) -> str:
+        return next_step(view, attention(view, NOW), readonly=readonly)
+
+    failed = job("a", "failed", cause=RAISED)
+    assert step(failed) == "e: why, with the evidence; l: its log, R: launch it again"
+    assert "R:" not in step(failed, readonly=True)
+    assert "stands in its code" in step(job("a", "hung"))
+    assert step(job("a", alerts=[alert("error")])).startswith("f: what it means")
+    assert step(job("a", ranks=WELL)) == ""
+
+
+def test_a_row_has_the_sentence_the_trend_and_a_mark() -> None:
+    view = job("a", ranks=[rank(0, loss=2.5, loss_state="ok")])
+    one = Listed(view, attention(view, NOW))
+    row = job_row(one, NOW, None, LossTrend("rising", 60.0, 0.1), marked=True)
+    assert row["loss"] == (("2.5000 ", ""), ("↗", "warn"))
+    assert row["job"] == (("◆ ", "chosen"), ("a", "strong"))
+    ended = job("b", "failed", 400, cause=RAISED)
+    row = job_row(Listed(ended, attention(ended, NOW)), NOW)
+    assert row["why"][0][1] == "bad"
+    looked_at = attention(ended, NOW, {seen_key(ended)})
+    assert job_row(Listed(ended, looked_at), NOW)["why"][0][1] == "dim"
+
+
+@pytest.mark.parametrize("cells", [58, 79, 119, 199])
+def test_the_sentence_has_what_the_other_columns_leave(cells: int) -> None:
+    columns = columns_for(cells, ["a" * 9], ["● running"], ())
+    widths = {column.key: size for column, size in fit_columns(columns, cells)}
+    assert widths["job"] == 9
+    assert widths["why"] >= {58: 25, 79: 30, 119: 45, 199: 60}[cells]
+    assert sum(size + 1 for size in widths.values()) <= cells
+
+
+def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
+    view = read_job(fake_gpus.eight_gpu_ranks(frozen))
+    trend = LossTrend("falling", 430.0, -0.03)
+    told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
+    assert told["llama-ft: ● running"].startswith("Its ranks train.")
+    assert "25 % of the run" in told["progress"]
+    assert "↘: it falls, over the last 7m" in told["loss"]
+    assert "0 % is even" in told["uneven"]

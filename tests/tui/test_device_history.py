@@ -1,0 +1,155 @@
+"""What is remembered of devices: bounded, filled from jobs' histories, and unknown is not zero."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ddptop.tui.device_history import RECENT, DeviceHistorySource, Ring
+from ddptop.tui.render.device_charts import figures_of, pause_s
+from ddptop.tui.render.device_words import unevenness, wasted_words
+from ddptop.tui.render.devices import small_curve
+from ddptop.tui.render.text import plain
+from ddptop.tui.snapshot import Wish
+from tests.tui import fake_gpus
+from tests.tui.fake_device_history import write_gpu_history
+from tests.tui.fake_home import GIB, NOW, gpu, uuid
+
+from ddptop_runner.model import GpuProcess
+from ddptop_runner.registry import JobView, read_job
+
+START = NOW.timestamp()
+WISH = Wish(device_history_s=900.0, device=uuid(0))
+
+
+def test_a_ring_has_least_mean_and_greatest_of_each_bucket() -> None:
+    ring = Ring(10, 4)
+    for t, value in ((100, 1.0), (101, 3.0), (109, None), (111, 5.0)):
+        ring.put(t, value)
+    points = ring.points(0, 200)
+    assert (points.t, points.low, points.mean, points.high) == (
+        [105.0, 115.0],
+        [1.0, 5.0],
+        [2.0, 5.0],
+        [3.0, 5.0],
+    )
+
+
+def test_a_ring_forgets_what_is_older_than_it_is_long_and_keeps_gaps() -> None:
+    ring = Ring(1, 4)
+    for t in (100, 101, 105, 104):  # the last one is of a clock that was set back
+        ring.put(t, float(t))
+    assert ring.points(0, 200).t == [105.5]
+    assert ring.means(3) == (None, None, None)
+    ring.put(500, 1.0)
+    assert ring.points(0, 600).t == [500.5]
+
+
+def test_what_was_before_fills_only_what_is_not_known() -> None:
+    ring = Ring(1, 10)
+    ring.put(100, 1.0)
+    ring.put(102, 3.0)
+    for t in (80, 98, 100, 101, 102, 103):
+        ring.fill(t, 7.0, 8.0, 9.0)
+    assert ring.points(0, 200).t == [98.5, 100.5, 101.5, 102.5]
+    assert ring.points(0, 200).mean == [8.0, 1.0, 8.0, 3.0]
+
+
+def taken(source: DeviceHistorySource, seconds: int, **figures: object) -> None:
+    for second in range(seconds):
+        source.take([gpu(0, **figures), gpu(1)], START + second)
+
+
+def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> None:
+    source = DeviceHistorySource()
+    taken(source, 301, util_percent=0.0)
+    history = source.read([], WISH, START + 301)
+    assert history is not None
+    assert history.idle_s == {uuid(0): 300.0}
+    held = gpu(0, util_percent=0.0, processes=[GpuProcess(pid=1, mem_used_bytes=GIB)])
+    assert plain(wasted_words(held, history.idle_s)) == "▲ 0 % for 5m: wasted"
+    assert wasted_words(gpu(0, util_percent=0.0), history.idle_s) == (), "nobody holds it"
+    assert wasted_words(held, {uuid(0): 90.0}) == (), "a pause is no waste"
+    working = gpu(0, util_percent=50.0, processes=held.processes)
+    assert wasted_words(working, history.idle_s) == ()
+
+
+def test_what_is_not_known_is_neither_idle_nor_drawn() -> None:
+    source = DeviceHistorySource()
+    taken(source, 301, util_percent=None)
+    history = source.read([], WISH, START + 301)
+    assert history is not None
+    assert history.idle_s == {}
+    assert set(history.recent[uuid(0)]) == {None}
+    assert small_curve(history.recent[uuid(0)], 12).strip() == ""
+    assert small_curve([0.0] * RECENT, 12) == "▁" * 12
+    assert small_curve([None] * 30 + [100.0] * 30, 12) == " " * 6 + "█" * 6
+
+
+def test_the_chosen_device_has_its_figures_and_marks() -> None:
+    source = DeviceHistorySource()
+    taken(source, 30)
+    hot = gpu(0, throttle_reasons=["thermal, by hardware"], xid=[79])
+    for second in (30, 31):
+        source.take([hot], START + second)
+    history = source.read([], WISH, START + 32)
+    assert history is not None
+    assert history.first == START
+    assert [word for _, word in history.marks] == ["slowed", "XID 79"]
+    data = figures_of(hot, history)
+    assert [curve.name for curve in data.curves] == ["util", "memory", "power", "temperature"]
+    assert data.curves[1].points.mean[0] == pytest.approx(100 * hot.mem_used_bytes / (80 * GIB))
+    no_total = figures_of(gpu(0, mem_total_bytes=None), history)
+    assert no_total.curves[1].points.t == []
+    other = source.read([], replace(WISH, device="GPU-of-another-machine"), START + 32)
+    assert other is not None
+    assert other.device is None
+    assert pause_s(900.0, history, 100) == pytest.approx(4.5)
+    assert source.read([], Wish(), START) is None
+
+
+def test_histories_of_jobs_fill_what_was_before_this_viewer(frozen: Path) -> None:
+    folder = fake_gpus.eight_gpu_ranks(frozen)
+    write_gpu_history(folder, 1000, 2)
+    view = read_job(folder)
+    assert isinstance(view, JobView)
+    source = DeviceHistorySource()
+    for look in range(6):  # one history and one tier a look
+        source.take(view.snapshot.gpus, START + look)
+        history = source.read([view], WISH, START + look)
+    assert history is not None
+    assert history.first == pytest.approx(START - 1000, abs=61)
+    seconds = history.figures["power"].t
+    assert seconds[0] == pytest.approx(START - 895, abs=7)
+    assert len(seconds) >= 890
+    assert None not in history.recent[uuid(1)]
+    long = source.read([view], replace(WISH, device_history_s=7200.0), START + 6)
+    assert long is not None
+    assert len(long.figures["util"].t) >= 95, "of ten seconds each"
+
+
+def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
+    source = DeviceHistorySource()
+
+    def watch(first_hour: int, hours: int) -> None:
+        for second in range(first_hour * 3600, (first_hour + hours) * 3600, 300):
+            source.take([gpu(0)], START + second)
+            if second % 600 == 0:
+                source.read([], WISH, START + second)
+
+    watch(0, 1)
+    tracemalloc.start()
+    watch(1, 1)
+    before = tracemalloc.get_traced_memory()[0]
+    watch(2, 24)
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 50_000
+
+
+def test_the_worst_unevenness_is_said_in_words(frozen: Path) -> None:
+    view = read_job(fake_gpus.eight_gpu_ranks(frozen))
+    assert plain(unevenness([view])) == "▲ GPU 0: memory 21 % above the others of llama-ft"
+    assert unevenness([]) == ()

@@ -143,8 +143,10 @@ class MomentReader:
             db.execute("BEGIN")
             for index, tier in reversed(list(enumerate(TIERS))):
                 held_s = HELD_S if tier is TIERS[0] else tier.width_s
-                # a tier too coarse to show gaps stands for what no finer one reaches back to
-                until = span[1] + 1 if index <= level else _first(db, TIERS[index - 1])
+                until: int | None = span[1] + 1
+                if index > level:  # too coarse to show gaps: for what no finer one reaches back to
+                    until = _first(db, TIERS[index - 1])
+                    until = None if until is None else until - tier.width_s + 1
                 if until is None:
                     continue
                 query = _BUCKETS.format(table=RANK.table(tier))

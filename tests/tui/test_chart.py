@@ -132,7 +132,7 @@ class TestChart:
         lines = chart(ChartData({0: jump}, 0, 100, marks=((50.0, "attempt 1"),)))
         assert without[1][8 + 16] not in " ┊"
         assert lines[0] == "     3 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒"
-        assert lines[1] == "       │                ┊               "
+        assert lines[1] == "       │                ┊ attempt 1     ", "below the curve"
 
     def test_a_mark_is_labelled_on_the_side_that_has_room(self) -> None:
         flat = {0: points([2.0] * 100)}

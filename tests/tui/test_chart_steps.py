@@ -67,11 +67,19 @@ class TestByStep:
         both = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0))
         data = ChartData({0: both}, 0, 130, attempts=TWO, last_step=80)
         stepped = by_step(data)
-        assert stepped.marks == ((50.0, "attempt 1"),)
+        assert stepped.marks == ((50.5, "attempt 1"),), "between the last step and the next"
         assert stepped.extent == (0.0, 80.0)
         lines = [plain(line) for line in draw_chart(stepped, ChartOptions(), 88, 7).lines]
         assert lines[0].index("┊") == 8 + 50
         assert lines[-1].split() == ["0", "10", "20", "30", "40", "50", "60", "70", "80"]
+
+    def test_no_curve_goes_from_one_attempt_to_the_next(self) -> None:
+        far = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0, value=9.0))
+        stepped = by_step(ChartData({0: far}, 0, 130, attempts=TWO, last_step=80))
+        for width in range(40, 200, 7):
+            lines = [plain(line) for line in draw_chart(stepped, ChartOptions(), width, 9).lines]
+            between = "".join(lines[2:6])
+            assert not any("\u2800" < one <= "\u28ff" for one in between), width
 
     def test_the_cursor_tells_the_attempt_and_its_own_step(self) -> None:
         both = joined(points(list(range(1, 51))), points(list(range(1, 31)), 1, 100.0))

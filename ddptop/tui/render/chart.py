@@ -71,12 +71,14 @@ class Plot:
 
 def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
     """Put what lies between two places of the axis into columns."""
+    cuts = [at for at, _ in data.marks]
     ranks = {
-        rank: bin_points(points, since, until, dots) for rank, points in sorted(data.series.items())
+        rank: bin_points(points, since, until, dots, cuts)
+        for rank, points in sorted(data.series.items())
     }
     breaks = break_columns(data.marks, since, until, dots)
     if data.middle is not None:
-        middle = bin_points(data.middle, since, until, dots)
+        middle = bin_points(data.middle, since, until, dots, cuts)
         number = data.number if data.number is not None else len(ranks)
         return Plot(ranks, dict(data.apart), middle, number, breaks)
     apart = outliers(ranks, dots)
@@ -202,12 +204,13 @@ def draw_chart(
     area = Area(gutter, cells, since, until, *data.extent)
     words = axis_words(data, view)
     overlay = Overlay()
+    _name_ends(overlay, plane, named, {rows - 1})
     for columns in (plot.middle, *plot.ranks.values()):
         for x in columns.not_finite:
             overlay.write(x // DOTS_X, rows - 1, "✕", "bad")
-    _name_ends(overlay, plane, named, {rows - 1})
     cursor = None if view.cursor is None else area.cell(view.cursor)
     behind = Behind(mark_cells(data.marks, since, until, cells), cursor)
+    behind.name_marks(overlay, canvas)
     lines = [
         plot_row(canvas, y, labels.get(y), gutter, _STYLES, behind, overlay) for y in range(rows)
     ]

@@ -164,10 +164,11 @@ def _in_columns(
     dots: int,
     weight: float,
     breaks: frozenset[int],
+    cuts: Sequence[float],
 ) -> list[_Drawn]:
     found = []
     for place, curve in enumerate(curves):
-        raw = bin_points(curve.points, since, until, dots)
+        raw = bin_points(curve.points, since, until, dots, cuts)
         drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
         style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
         found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)]))
@@ -242,6 +243,7 @@ def draw_figures(
             cells * DOTS_X,
             options.smoothing,
             breaks,
+            [at for at, _ in data.marks],
         )
         axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
         form = _tick_form(unit, axes[unit].low, axes[unit].high)
@@ -288,6 +290,7 @@ def _plot(
         plane.curve(one.columns, 2 * place + 1, one.pattern)
         for x in one.raw.not_finite:
             overlay.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
+    behind.name_marks(overlay, canvas)
     ends = _ends(plane, drawn) if names else {}
     return [
         (

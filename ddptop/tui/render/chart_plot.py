@@ -152,6 +152,10 @@ class Overlay:
         )
 
 
+_NAME_ROWS = 4
+"""So far down from the top the name of a mark looks for room."""
+
+
 @dataclass(frozen=True)
 class Behind:
     """What is drawn where no curve is: marks with their labels, and the cursor's line."""
@@ -161,22 +165,22 @@ class Behind:
     cursor: int | None = None
     """The cursor's cell."""
 
-    def row(self, y: int, columns: int) -> dict[int, Span]:
+    def row(self) -> dict[int, Span]:
         """By cell: character and style."""
         found: dict[int, Span] = dict.fromkeys(self.marks, ("┊", "dim"))
         if self.cursor is not None:
             found[self.cursor] = ("│", "strong")
-        if y == 0:
-            taken = 0
-            for x, text in sorted(self.marks.items()):
-                name = f" {text} "
-                start = x + 1 if x + len(name) < columns else x - len(name)
-                if start < taken:
-                    continue
-                taken = start + len(name)
-                for offset, character in enumerate(name):
-                    found.setdefault(start + offset, (character, "dim"))
         return found
+
+    def name_marks(self, overlay: Overlay, canvas: Canvas) -> None:
+        """Write each mark's name beside it, in one of the upper rows where no curve is."""
+        for x, text in sorted(self.marks.items()):
+            name = f" {text} "
+            start = x + 1 if x + len(name) < canvas.columns else x - len(name)
+            for y in range(min(_NAME_ROWS, canvas.rows)):
+                if text and overlay.is_free(start, y, len(name), canvas):
+                    overlay.write(start, y, name, "dim")
+                    break
 
 
 def plot_row(
@@ -201,7 +205,7 @@ def plot_row(
     """
     spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
     spans.append(("┤" if label else "│", "faint"))
-    background, empty = behind.row(y, canvas.columns), ("┈" if label else " ", "faint")
+    background, empty = behind.row(), ("┈" if label else " ", "faint")
     written = overlay.cells
     text, style = "", ""
     for x, (character, layer) in enumerate(canvas.row(y)):
@@ -237,6 +241,10 @@ def mark_cells(
 def break_columns(
     marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
 ) -> frozenset[int]:
-    """Dot columns in which a new attempt starts: curves do not cross them."""
+    """Dot columns that no curve enters from the left, for a new attempt starts there.
+
+    The one in which it starts may begin with the attempt before, so the next one is another.
+    """
     factor = dots / max(1e-9, until - since)
-    return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)
+    found = {int((at - since) * factor) for at, _ in marks if since <= at <= until}
+    return frozenset(found | {x + 1 for x in found})

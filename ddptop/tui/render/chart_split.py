@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddptop.tui.render import scale
-from ddptop.tui.render.braille import DOTS_Y
+from ddptop.tui.render.braille import DOTS_Y, Canvas
 from ddptop.tui.render.chart import GUTTER, Chart, said
 from ddptop.tui.render.chart_axis import axis_line, axis_words
-from ddptop.tui.render.chart_plot import Behind, mark_cells, tick_rows
+from ddptop.tui.render.chart_plot import Behind, Overlay, mark_cells, tick_rows
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData
@@ -195,8 +195,9 @@ def draw_split(
     cursor = None if options.view.cursor is None else area.cell(options.view.cursor)
     bridged = _bridged(found, data.t, area.width / cells)
     columns = [[] if one is None else _column(one, axis, rows, options.shares) for one in bridged]
-    behind = Behind(mark_cells(data.marks, since, until, cells), cursor)
-    lines = [_row(y, rows, columns, labels.get(y), gutter, behind) for y in range(rows)]
+    behind, overlay = Behind(mark_cells(data.marks, since, until, cells), cursor), Overlay()
+    behind.name_marks(overlay, Canvas(cells, rows))
+    lines = [_row(y, rows, columns, labels.get(y), gutter, behind, overlay) for y in range(rows)]
     lines.append(axis_line(area, words, options.view.cursor))
     at = None
     if cursor is not None and options.view.cursor is not None:
@@ -221,13 +222,15 @@ def _row(
     label: str | None,
     gutter: int,
     behind: Behind,
+    overlay: Overlay,
 ) -> Line:
     """One row of the stack, from the top."""
     spans: list[Span] = [(f"{label or '':>{gutter - 2}} ", "dim")]
     spans.append(("┤" if label else "│", "faint"))
-    background, level = behind.row(y, len(columns)), rows - 1 - y
+    background, level = behind.row(), rows - 1 - y
     for x, column in enumerate(columns):
         span = background.get(x, ("┈" if label else " ", "faint"))
+        span = overlay.cells.get((x, y), span)
         if level < len(column) and x != behind.cursor:
             span = column[level]
         elif level < len(column):

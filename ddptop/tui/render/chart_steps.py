@@ -102,7 +102,7 @@ def by_step(data: ChartData) -> ChartData:
     if data.window_s is None:
         since = min(since, first)
     marks = tuple(
-        (float(one.before), f"attempt {one.attempt}") for one in data.attempts if one.attempt
+        (one.before + 0.5, f"attempt {one.attempt}") for one in data.attempts if one.attempt
     )
     return replace(
         data,

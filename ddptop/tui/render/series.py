@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
@@ -101,8 +101,13 @@ class ChartData:
         return (self.since, self.until) if self.whole is None else self.whole
 
 
-def bin_points(points: Points, since: float, until: float, columns: int) -> Columns:
-    """Samples between `since` and `until`, by column: least, mean and greatest of each."""
+def bin_points(
+    points: Points, since: float, until: float, columns: int, cuts: Sequence[float] = ()
+) -> Columns:
+    """Samples between `since` and `until`, by column: least, mean and greatest of each.
+
+    Samples on two sides of one of `cuts` share no column: those before it go into the one before.
+    """
     low: list[float | None] = [None] * columns
     means: list[float | None] = [None] * columns
     high: list[float | None] = [None] * columns
@@ -121,6 +126,15 @@ def bin_points(points: Points, since: float, until: float, columns: int) -> Colu
                 stop += 1
             if x == columns - 1:
                 stop = end
+        for cut in cuts:
+            if times[place] < cut <= times[stop - 1]:
+                after = bisect.bisect_left(times, cut, place, stop)
+                if x > 0:
+                    least, mean, most = _together(points, place, after)
+                    low[x - 1] = _wider(low[x - 1], least, min)
+                    high[x - 1] = _wider(high[x - 1], most, max)
+                    means[x - 1] = mean if means[x - 1] is None else means[x - 1]
+                place = after
         mean = points.mean[place]
         if stop == place + 1 and points.low[place] == mean == points.high[place]:
             if mean is not None and mean - mean == 0:
@@ -154,6 +168,14 @@ def _end_of(
     while stop < end and int((times[stop] - since) * factor) == x:
         stop += 1
     return stop
+
+
+def _wider(
+    known: float | None, value: float | None, choose: Callable[[float, float], float]
+) -> float | None:
+    if known is None or value is None:
+        return value if known is None else known
+    return choose(known, value)
 
 
 def _together(

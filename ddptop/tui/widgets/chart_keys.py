@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from textual import on
+from textual.widget import Widget
 
 from ddptop.tui.messages import WishChanged
 from ddptop.tui.screens.base import MonitorScreen
@@ -22,6 +23,9 @@ class ChartKeys(MonitorScreen):
     A screen whose `action_back` is its own begins it with `if self.chart_escape(): return`.
     """
 
+    _keys_before: Widget | None = None
+    """What had the keys before a chart took them."""
+
     def charts(self) -> Sequence[ChartWidget]:
         """The screen's charts, the most important first."""
         raise NotImplementedError
@@ -37,6 +41,10 @@ class ChartKeys(MonitorScreen):
     def chart_escape(self) -> bool:
         """Take the cursor away; whether there was one."""
         there = [chart.drop_cursor() for chart in self.charts()]
+        if self._keys_before is not None:
+            if self._keys_before.is_attached:
+                self._keys_before.focus()
+            self._keys_before = None
         return any(there)
 
     def keyed_chart(self) -> ChartWidget | None:
@@ -101,9 +109,14 @@ class ChartKeys(MonitorScreen):
             chart.move_cursor(cells)
 
     def action_chart_pan(self, direction: int) -> None:
-        """What came before or after."""
-        if (chart := self.keyed_chart()) is not None:
-            chart.pan(direction)
+        """What came before or after; where other cells take the arrows, the chart gets the keys."""
+        if (chart := self.keyed_chart()) is None:
+            return
+        taker = self.active_bindings.get("left")
+        if taker is not None and taker.node is not self and self.focused is not chart:
+            self._keys_before = self.focused
+            chart.focus()
+        chart.pan(direction)
 
     def action_chart_end(self, direction: int) -> None:
         """Read values at an edge."""

@@ -127,16 +127,21 @@ def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
 
 
 def _around(points: Sequence[tuple[float, float | None]], place: float) -> float | None:
-    """The median of the losses just before a place; None past the last or before the first."""
+    """The median of the losses just before a place, else what lies between its neighbours.
+
+    None before the first loss and past the last one.
+    """
     known = [(at, loss) for at, loss in points if loss is not None]
-    if not known or place < known[0][0]:
+    if not known or not known[0][0] <= place <= known[-1][0]:
         return None
     start = place * (1 - WINDOW_SHARE)
-    inside = [loss for at, loss in known if start <= at <= place]
+    places = [at for at, _ in known]
+    after = bisect.bisect_right(places, place)
+    inside = [loss for _, loss in known[bisect.bisect_left(places, start) : after]]
     if inside:
         return statistics.median(inside)
-    places = [at for at, _ in known]
-    return known[bisect.bisect_right(places, place) - 1][1]
+    (left, before), (right, behind) = known[after - 1], known[after]
+    return before + (behind - before) * (place - left) / (right - left)
 
 
 def common_step(curves: Sequence[LossCurve]) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddptop.comparing.curve import LossCurve
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import AnyJob, JobView
 from ddptop_runner.spec import JobSpec
 
 
@@ -97,3 +98,13 @@ def _is_option(word: str) -> bool:
     except ValueError:
         return True
     return False
+
+
+def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
+    """The jobs that another can be compared with: those of its script first, newest first."""
+    own = [job for job in jobs if isinstance(job, JobView)]
+    mine = next((job for job in own if job.job == first), None)
+    others = [job for job in own if job.job != first]
+    others.sort(key=lambda job: job.created_at, reverse=True)
+    others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
+    return others

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddptop.comparing.differences import Comparison
-from ddptop.comparing.run import Run
+from ddptop.comparing.run import Run, options_of
 from ddptop.tui.render import units, words
 from ddptop.tui.render.compare_curves import LETTERS, name_of
 from ddptop.tui.render.text import Span
-from ddptop_runner.registry import AnyJob, JobView, elapsed_s
+from ddptop_runner.registry import JobView, elapsed_s
 
 NOTABLE = 0.005
 """Losses that lie nearer to each other than this share are called the same."""
@@ -218,21 +218,16 @@ def explained(row: Row, runs: Sequence[Run]) -> list[tuple[str, str]]:
 # --- whom to compare with -----------------------------------------------------------------------
 
 
-def companions(jobs: Iterable[AnyJob], first: str) -> list[JobView]:
-    """The jobs that another can be compared with: those of its script first, newest first."""
-    own = [job for job in jobs if isinstance(job, JobView)]
-    mine = next((job for job in own if job.job == first), None)
-    others = [job for job in own if job.job != first]
-    others.sort(key=lambda job: job.created_at, reverse=True)
-    others.sort(key=lambda job: mine is None or job.spec.target != mine.spec.target)
-    return others
-
-
 def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str, Span]:
-    """A job that can be chosen, by column; arguments are told where its script is the same."""
+    """A job that can be chosen, by column; of one of the same script only the other options."""
     snapshot = view.snapshot
     same = mine is not None and mine.spec.target == view.spec.target
-    what = " ".join(view.spec.args) if same else view.command
+    what = view.command
+    if same and mine is not None:
+        given, theirs = options_of(mine.spec), options_of(view.spec)
+        other = [f"{name} {value}" for name, value in theirs.items() if given.get(name) != value]
+        other += [f"no {name}" for name in given if name not in theirs]
+        what = " ".join(other) or "the same"
     step = None if snapshot is None else snapshot.step
     return {
         "letter": (letter, "strong"),

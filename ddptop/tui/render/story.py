@@ -237,9 +237,9 @@ def _labelled(
     if now := what_now(attempt, state, is_last=is_last):
         say("do now" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
-        hint = "   enter opens it"
-        path = clip(attempt.cause.evidence, max(8, room - LABEL_CELLS - len(hint)))
-        lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), path, (hint, "dim")))
+        kept = PurePath(attempt.cause.evidence).name
+        hint = ("   enter opens it", "dim")
+        lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), kept, hint))
     return lines
 
 

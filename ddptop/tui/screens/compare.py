@@ -8,10 +8,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from ddptop.comparing.run import companions
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.compare import COMPARE
 from ddptop.tui.messages import JobPicked, WishChanged
-from ddptop.tui.render.compare import companions, verdict
+from ddptop.tui.render.compare import verdict
 from ddptop.tui.render.compare_curves import LETTERS
 from ddptop.tui.render.filter import parse
 from ddptop.tui.render.filter_facts import JOB_WORDS, job_facts

@@ -186,7 +186,8 @@ class StoryScreen(JobCommands):
 
     def action_replay(self) -> None:
         """The job as it was at the event, or at the attempt's end."""
-        self.post_message(ReplayWanted(self.job, self._moment()))
+        if self._attempts.chosen is not None:
+            self.post_message(ReplayWanted(self.job, self._moment()))
 
     def _moment(self) -> float | None:
         """The moment that is under the cursor, in unix seconds."""

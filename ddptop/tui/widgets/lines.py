@@ -7,7 +7,7 @@ from rich.style import Style
 from textual import events
 from textual.css.styles import RenderStyles
 from textual.dom import DOMNode
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -74,6 +74,7 @@ class LinesView(Widget):
         self._cursor_line: int | None = None
         self._strips: dict[int, Strip] = {}
         self._palette: dict[tuple[str, bool], Style] = {}
+        self._built_for: Size | None = None
 
     def build(self, width: int, height: int) -> list[Line]:
         """The lines of a view of that many cells."""
@@ -89,7 +90,7 @@ class LinesView(Widget):
 
     def redraw(self) -> None:
         """Build again and draw the lines that changed."""
-        width, height = self.size
+        width, height = self._built_for = self.size
         if width <= 0 or height <= 0:
             return
         before, self._lines = self._lines, self.build(width, height)[:height]
@@ -152,6 +153,10 @@ class LinesView(Widget):
     def render_line(self, y: int) -> Strip:
         """One row, from the cache where nothing changed."""
         width = self.size.width
+        if self._built_for != self.size:
+            # a layout that was looked at before it was drawn tells no widget of its new size
+            self._strips.clear()
+            self.redraw()
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != width:
             on_cursor = y == self._cursor_line

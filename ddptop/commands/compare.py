@@ -1,0 +1,69 @@
+"""`ddptop compare`: the losses of several jobs on one axis, and what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop.output import put_json
+from ddptop_runner.errors import NoSuchJobError, UsageError
+from ddptop_runner.registry import JobView, all_jobs, resolve
+
+MOST_JOBS = 4
+
+
+def find(names: Sequence[str]) -> list[JobView]:
+    """The jobs that a person means.
+
+    Raises:
+        NoSuchJobError: one is not there.
+        UsageError: a name is ambiguous, one job is named twice, or there are too many.
+    """
+    if len(names) > MOST_JOBS:
+        raise UsageError(f"{len(names)} jobs do not fit on one chart", f"name {MOST_JOBS} at most")
+    views = [resolve(name) for name in names]
+    jobs = [view.job for view in views]
+    if twice := next((job for job in jobs if jobs.count(job) > 1), None):
+        raise UsageError(f"{twice} is named twice", "name another job to compare it with")
+    return views
+
+
+def run(names: Sequence[str], as_json: bool, *, readonly: bool, terminal: bool) -> int:
+    """Show jobs beside each other until the person leaves, or print what was compared.
+
+    Of one job alone the screen offers the others; as JSON it is compared with the newest job of
+    the same script, or else with the newest of all.
+
+    Raises:
+        NoSuchJobError: a job is not there, or there is none to compare with.
+        UsageError: a name is ambiguous, or there is no terminal.
+        DdptopError: a history cannot be read.
+    """
+    views = find(names)
+    if as_json:
+        return _print(views)
+    if not terminal:
+        given = " ".join(view.job for view in views)
+        raise UsageError("compare needs a terminal", f"ddptop compare {given} --json prints")
+    from ddptop.commands import attach
+    from ddptop.tui.messages import CompareWanted
+
+    wanted = CompareWanted(tuple(view.job for view in views))
+    return attach.run(None, readonly=readonly, opening=wanted)
+
+
+def _print(views: list[JobView]) -> int:
+    from ddptop.comparing.contract import report
+    from ddptop.comparing.differences import compare
+    from ddptop.comparing.reading import read_run
+    from ddptop.comparing.run import companions
+
+    if len(views) == 1:
+        others = companions(all_jobs(), views[0].job)
+        if not others:
+            raise NoSuchJobError(
+                f"there is no other job to compare {views[0].job} with",
+                "launch it again with other arguments",
+            )
+        views = [*views, others[0]]
+    put_json(report(compare([read_run(view) for view in views])))
+    return 0

@@ -1,0 +1,112 @@
+"""What can be read off losses. Pure."""
+
+from __future__ import annotations
+
+import pytest
+from ddptop.comparing.curve import (
+    LossCurve,
+    Sample,
+    better,
+    common_s,
+    common_step,
+    place_steps,
+)
+
+
+def curve(*losses: float | None, every: int = 10, attempt: int = 0) -> LossCurve:
+    """A sample each second, of so many steps; None is one that was not finite."""
+    return LossCurve(
+        tuple(
+            Sample(float(place), place * every, loss, attempt, is_bad=loss is None)
+            for place, loss in enumerate(losses)
+        )
+    )
+
+
+def test_the_last_common_step_is_that_of_the_shorter_one() -> None:
+    short, long = curve(4, 3, 2), curve(4, 3, 2, 1, 0.5)
+    assert common_step([short, long]) == 20
+    assert common_s([short, long]) == 2.0
+    assert common_step([short, LossCurve()]) is None
+    assert common_step([]) is None
+    without = LossCurve((Sample(1.0, None, 2.0), Sample(2.0, None, 1.0)))
+    assert common_step([short, without]) is None
+    assert common_s([short, without]) == 2.0
+
+
+def test_a_loss_between_two_samples_lies_between_them() -> None:
+    found = curve(4.0, 2.0)
+    assert found.loss_at_step(5) == pytest.approx(3.0)
+    assert found.loss_at_s(0.25) == pytest.approx(3.5)
+    assert found.loss_at_step(10) == 2.0
+    assert found.loss_at_step(11) is None
+    assert LossCurve((Sample(5.0, 50, 1.0),)).loss_at_step(10) is None
+    assert LossCurve().loss_at_step(0) is None
+
+
+def test_a_loss_is_the_median_of_the_last_steps_and_not_one_batch() -> None:
+    samples = [Sample(float(i), i, 1.0, 0) for i in range(1001)]
+    samples[995] = Sample(995.0, 995, 90.0, 0)
+    assert LossCurve(tuple(samples)).loss_at_step(995) == 1.0
+
+
+def test_what_is_not_finite_is_no_loss() -> None:
+    found = curve(4.0, 3.0, None, None)
+    assert found.last_step == 10
+    assert found.bad_since is found.samples[2]
+    assert found.last is found.samples[3]
+    assert curve(4.0, None, 3.0).bad_since is None
+    best = curve(4.0, 1.0, None, 2.0).best()
+    assert best is not None
+    assert (best.loss, best.step, best.at_s) == (1.0, 10, 1.0)
+    assert LossCurve().best() is None
+
+
+def test_an_attempt_that_went_back_counts_from_there() -> None:
+    first = [Sample(float(i), i * 10, 5.0, 0) for i in range(5)]
+    second = [Sample(10.0 + i, 20 + i * 10, 2.0, 1) for i in range(4)]
+    found = LossCurve((*first, *second))
+    assert [one.step for one in found.by_step] == [0, 10, 20, 30, 40, 50]
+    assert [one.attempt for one in found.by_step] == [0, 0, 1, 1, 1, 1]
+    assert found.loss_at_step(40) == 2.0
+    assert found.last_step == 50
+    # the time between attempts is no training
+    assert found.steps_per_s() == pytest.approx(70 / 7)
+
+
+def test_what_a_step_takes_leaves_pauses_out() -> None:
+    at = [0.0, 1.0, 2.0, 62.0, 63.0]
+    found = LossCurve(tuple(Sample(at[i], 4 * i, 1.0, 0) for i in range(5)))
+    assert found.step_time_s() == pytest.approx(0.25)
+    assert found.steps_per_s() == pytest.approx(16 / 63)
+    assert LossCurve().step_time_s() is None
+    assert curve(1.0).steps_per_s() is None
+
+
+def test_samples_of_one_step_stay() -> None:
+    waits = LossCurve(tuple(Sample(float(i), 7, 1.0, 0) for i in range(3)))
+    assert len(waits.by_step) == 3
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([2.0, 1.0], (1, 0.5)),
+        ([1.0, 4.0, 2.0], (0, 0.5)),
+        ([1.0, 1.0], None),
+        ([1.0, None], None),
+        ([1.0], None),
+        ([-3.0, -1.0], (0, 2.0)),
+        ([0.0, -1.0], None),
+    ],
+)
+def test_who_is_better(losses: list[float | None], expected: tuple[int, float] | None) -> None:
+    assert better(losses) == expected
+
+
+def test_steps_of_attempts_are_counted_on_unless_something_tells_where_they_went_on() -> None:
+    rows = [(0, 10), (0, 30), (1, 5), (1, None), (1, 20)]
+    assert place_steps(rows, {}, counted=True) == [10, 30, 35, None, 50]
+    assert place_steps(rows, {1: 20}, counted=True) == [10, 30, 25, None, 40]
+    assert place_steps(rows, {}, counted=False) == [10, 30, 5, None, 20]
+    assert place_steps([(None, 3), (0, 4)], {}, counted=True) == [3, 7]

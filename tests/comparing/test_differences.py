@@ -1,0 +1,133 @@
+"""What was given to jobs, and how they are put beside each other. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from ddptop.comparing.curve import LossCurve, Sample
+from ddptop.comparing.differences import compare, differences, losses_at_common_steps
+from ddptop.comparing.run import Run, companions, options_of
+
+from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.paths import run_folder
+from ddptop_runner.registry import JobView
+from ddptop_runner.spec import Device, JobSpec
+
+NOW = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
+
+
+def view(job: str = "a", *args: str, minutes: float = 0, **more: object) -> JobView:
+    values: dict[str, object] = {
+        "job": job,
+        "job_id": f"{job}@1",
+        "host": "h",
+        "created_at": NOW + dt.timedelta(minutes=minutes),
+        "kind": "script",
+        "target": "train.py",
+        "python": "/env/bin/python",
+        "cwd": "/code",
+        "nproc": 2,
+        "args": list(args),
+    }
+    spec = JobSpec(**{**values, **more})
+    return JobView(run_folder(job), spec, None, read_at=NOW)
+
+
+def run(job: str, losses: list[float], *args: str, **more: object) -> Run:
+    samples = tuple(Sample(float(i), i * 10, loss, 0) for i, loss in enumerate(losses))
+    return Run(view(job, *args, **more), LossCurve(samples))
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--lr", "1e-3"], {"--lr": "1e-3"}),
+        (["--lr=1e-3", "--amp"], {"--lr": "1e-3", "--amp": "yes"}),
+        (["--bias", "-0.5", "-v"], {"--bias": "-0.5", "-v": "yes"}),
+        (
+            ["data", "--gpus", "x", "out"],
+            {"argument 1": "data", "--gpus": "x", "argument 2": "out"},
+        ),
+        (["--tag", "a", "--tag", "b"], {"--tag": "a b"}),
+        (["-", "--"], {"argument 1": "-", "--": "yes"}),
+    ],
+)
+def test_options_out_of_words(args: list[str], expected: dict[str, str]) -> None:
+    assert options_of(view("a", *args).spec) == expected
+
+
+def test_only_what_is_not_the_same_is_told() -> None:
+    one = run("a", [1], "--lr", "1", "--seed", "7", env_overrides=["NCCL_DEBUG"])
+    other = run("b", [1], "--lr", "2", "--seed", "7", "--amp", python="/other/python")
+    found = {each.what: each.values for each in differences([one, other])}
+    assert found == {
+        "--lr": ("1", "2"),
+        "--amp": (None, "yes"),
+        "python": ("/env/bin/python", "/other/python"),
+        "--env NCCL_DEBUG": ("given", None),
+    }
+    assert differences([one, one]) == []
+
+
+def test_variables_are_told_by_name_alone() -> None:
+    one = run("a", [1], env_names=["PATH", "CUDA_HOME"])
+    other = run("b", [1], env_names=["PATH"])
+    (found,) = differences([one, other])
+    assert (found.what, found.values) == ("variables", ("CUDA_HOME", None))
+
+
+def test_jobs_are_compared_at_the_last_step_that_all_came_to() -> None:
+    found = compare([run("a", [4, 3, 2, 1]), run("b", [4, 2.5, 1.5])])
+    assert (found.step, found.after_s) == (20, 2.0)
+    assert found.losses == (2.0, 1.5)
+    assert (found.best, found.best_by) == (1, 0.25)
+    steps = losses_at_common_steps(found, 4)
+    assert [step for step, _ in steps] == [5, 10, 15, 20]
+    assert steps[1] == (10, (3.0, 2.5))
+
+
+def test_one_job_alone_is_better_than_nobody() -> None:
+    alone = compare([run("a", [2, 1])])
+    assert (alone.best, alone.step) == (None, 10)
+    nothing = compare([run("a", []), run("b", [1, 2])])
+    assert (nothing.step, nothing.losses, nothing.best) == (None, (None, None), None)
+    assert losses_at_common_steps(nothing) == []
+
+
+def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> None:
+    jobs = [
+        view("first", minutes=0),
+        view("old", minutes=1),
+        view("new", minutes=5),
+        view("other", minutes=9, target="fit.py"),
+    ]
+    assert [one.job for one in companions(jobs, "first")] == ["new", "old", "other"]
+    assert next(one.job for one in companions(jobs, "gone")) == "other"
+
+
+def test_facts_of_a_run() -> None:
+    devices = [Device(index=i, name="NVIDIA H100") for i in range(2)]
+    one = Run(view("a", devices=devices, kind="module", target="pkg.train"))
+    assert (one.devices, one.script, one.steps, one.restarts) == (
+        "2x H100",
+        "-m pkg.train",
+        None,
+        None,
+    )
+    assert Run(view()).devices == "CPU"
+    snapshot = NodeSnapshot(
+        job="a",
+        job_id="a@1",
+        host="h",
+        seq=1,
+        ts=NOW,
+        state="running",
+        started_at=NOW,
+        attempt=2,
+        step=40,
+        total_steps=90,
+        world_size=4,
+    )
+    known = Run(JobView(run_folder("a"), view().spec, snapshot, read_at=NOW))
+    assert (known.steps, known.total_steps, known.restarts, known.ranks) == (40, 90, 2, 4)

@@ -1,0 +1,313 @@
+"""A job of several attempts as the engine writes it, and two that differ in one option."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+
+import msgspec
+from tests.tui.fake_home import (
+    HOST,
+    ago,
+    make_folder,
+    snapshot_of,
+    spec_of,
+    write_log,
+    write_snapshot,
+)
+
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Cause, Event, RankSample, encode
+from ddptop_runner.paths import RunFolder
+
+STARTED_S = 3600.0
+"""So long ago the job was launched."""
+
+
+def at(seconds: float) -> dt.datetime:
+    """A moment, in seconds after the launch."""
+    return ago(STARTED_S - seconds)
+
+
+def told(seconds: float, kind: str, message: str, **more: object) -> Event:
+    return Event(ts=at(seconds), type=kind, message=message, **more)
+
+
+def started(seconds: float, attempt: int, ranks: int = 4) -> list[Event]:
+    """An attempt begins."""
+    begun = told(seconds, "attempt_started", f"attempt {attempt}: 4 ranks started", attempt=attempt)
+    each = [
+        told(
+            seconds + 0.1,
+            "rank_started",
+            f"rank {rank} is pid {4000 + 10 * attempt + rank}",
+            attempt=attempt,
+            rank=rank,
+            pid=4000 + 10 * attempt + rank,
+        )
+        for rank in range(ranks)
+    ]
+    first = told(seconds + 9, "training", "first step after 9.0 s", attempt=attempt)
+    return [begun, *each, first]
+
+
+def ended(seconds: float, attempt: int, first: int, how: str, **more: object) -> list[Event]:
+    """One rank fails, and the others are ended."""
+    found = [
+        told(seconds, "rank_exited", f"rank {first} {how}", attempt=attempt, rank=first, **more)
+    ]
+    found += [
+        told(
+            seconds + 0.3,
+            "rank_exited",
+            f"rank {rank} was ended by SIGTERM",
+            attempt=attempt,
+            rank=rank,
+            signal="SIGTERM",
+        )
+        for rank in range(4)
+        if rank != first
+    ]
+    return found
+
+
+def cause_of(folder: RunFolder, attempt: int, **more: object) -> Cause:
+    """A cause, with its evidence folder."""
+    kept = folder.evidence_dir / f"attempt-{attempt}-failure"
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "summary.txt").write_text(f"{more['summary']}\n", encoding="utf-8")
+    cause = Cause(evidence=str(kept), **more)
+    (kept / "cause.json").write_bytes(encode(cause))
+    return cause
+
+
+def many_attempts(home: Path, *, attempts: int = 3, checkpoints: int = 4) -> RunFolder:
+    """Failed at last: exceptions, a kill and a hang before that, checkpoints between them."""
+    spec = spec_of("gpt-small", 4, STARTED_S, args=["--lr", "3e-4"])
+    folder = make_folder(home, spec)
+    events = [told(0, "launched", "launched train.py with 4 ranks on CPU", attempt=0)]
+    cause = None
+    for attempt in range(attempts):
+        begin = 3 + attempt * 600.0
+        end = begin + 300
+        events += started(begin, attempt)
+        events += [
+            told(
+                begin + 20 + 30 * number,
+                "checkpoint",
+                f"rank 0 saved /data/ck/gpt-{attempt}-{number}.pt at step {100 * (number + 1)} "
+                "(1.2 GiB in 3.1 s)",
+                attempt=attempt,
+                rank=0,
+            )
+            for number in range(checkpoints)
+        ]
+        cause = _fail(folder, events, attempt, end, is_last=attempt == attempts - 1)
+        for rank in range(4):
+            write_log(folder, attempt, rank, _log(rank, attempt))
+    last = attempts - 1
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for event in events:
+        writer.event(event)
+    for second in range(0, 300, 10):
+        samples = [
+            RankSample(rank=r, local_rank=r, host=HOST, step=second + 3, loss=3.0, loss_state="ok")
+            for r in range(4)
+        ]
+        writer.add(at(3 + last * 600 + second).timestamp(), last, samples, [])
+    writer.close(final=True)
+    write_snapshot(
+        folder,
+        snapshot_of(
+            spec,
+            state="failed",
+            ts=events[-1].ts,
+            ended_at=events[-1].ts,
+            attempt=last,
+            restarts_used=last,
+            restarts_left=max(0, 3 - last),
+            step=457,
+            cause=cause,
+            exit_code=1,
+            guardian=None,
+            requeue=False,
+            attempt_started_at=at(3 + last * 600),
+        ),
+    )
+    return folder
+
+
+def _fail(
+    folder: RunFolder, events: list[Event], attempt: int, end: float, *, is_last: bool
+) -> Cause:
+    if attempt % 3 == 1:
+        how, signal, code = "was ended by SIGKILL", "SIGKILL", None
+        cause = cause_of(
+            folder,
+            attempt,
+            kind="signal",
+            rank=0,
+            signal="SIGKILL",
+            summary="Rank 0 (pid 4010) was the first to end: SIGKILL, after step 412. Killed from "
+            "outside or out of memory: cannot tell. 3 other ranks were ended because of it. Work "
+            "lost: 12 steps (9.1 s) since gpt-1-3.pt at step 400.",
+            work_lost_steps=12,
+            work_lost_s=9.1,
+        )
+    else:
+        how, signal, code = "exited with 1", None, 1
+        cause = cause_of(
+            folder,
+            attempt,
+            kind="exception",
+            rank=2,
+            exit_code=1,
+            exception="ValueError",
+            place="/home/ada/code/data.py:81 in collate",
+            summary=f"Rank 2 (pid {4002 + 10 * attempt}) was the first to end: exit status 1, at "
+            "step 457. ValueError: label 1003 is outside of the 1000 classes (at "
+            "/home/ada/code/data.py:81 in collate). 3 other ranks were ended because of it. Work "
+            "lost: 57 steps (43.0 s) since gpt-2-3.pt at step 400.",
+            work_lost_steps=57,
+            work_lost_s=43.0,
+        )
+    first = cause.rank or 0
+    events += ended(end, attempt, first, how, exit_code=code, signal=signal)
+    events.append(
+        told(
+            end + 0.5,
+            "failure",
+            cause.summary,
+            attempt=attempt,
+            rank=cause.rank,
+            exit_code=code,
+            signal=signal,
+            evidence=cause.evidence,
+        )
+    )
+    if is_last:
+        events.append(
+            told(
+                end + 0.6,
+                "failed",
+                f"failed in attempt {attempt}: ValueError will be raised again",
+                attempt=attempt,
+            )
+        )
+    else:
+        events.append(
+            told(
+                end + 0.6,
+                "group_restart",
+                f"restarting all ranks as attempt {attempt + 1} (restart {attempt + 1} of 3); the "
+                "attempt had made progress (a checkpoint at step 400)",
+                attempt=attempt,
+            )
+        )
+    return cause
+
+
+def _log(rank: int, attempt: int) -> str:
+    lines = [f"step {step} loss 3.0{step % 10}\n" for step in range(440, 457)]
+    if rank == 2:
+        lines += [
+            "Traceback (most recent call last):\n",
+            '  File "/home/ada/code/train.py", line 140, in <module>\n    main()\n',
+            '  File "/home/ada/code/data.py", line 81, in collate\n',
+            "    raise ValueError(...)\n          ^^^^^^^^^^\n",
+            "ValueError: label 1003 is outside of the 1000 classes\n",
+        ]
+    return "".join(lines)
+
+
+def one_attempt(home: Path) -> RunFolder:
+    """It runs, and nothing has failed."""
+    spec = spec_of("calm", 4, STARTED_S)
+    folder = make_folder(home, spec)
+    ranks = [
+        RankSample(rank=r, local_rank=r, host=HOST, state="running", step=1200) for r in range(4)
+    ]
+    write_snapshot(folder, snapshot_of(spec, ranks=ranks, step=1200, attempt_started_at=at(3)))
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for event in [told(0, "launched", "launched train.py with 4 ranks", attempt=0), *started(3, 0)]:
+        writer.event(event)
+    writer.close(final=False)
+    return folder
+
+
+def learner(
+    home: Path,
+    job: str,
+    lr: str,
+    *,
+    steps: int = 600,
+    falls: float = 120.0,
+    ago_s: float = 7200.0,
+    restart_at: int | None = None,
+    bad_from: int | None = None,
+    **more: object,
+) -> RunFolder:
+    """A job that ended, whose loss falls by `falls` steps; `restart_at` goes back to step 0."""
+    spec = spec_of(job, 2, ago_s, args=["--lr", lr, "--epochs", "3"], **more)
+    folder = make_folder(home, spec)
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    start = spec.created_at.timestamp() + 5
+    attempt = step = 0
+    events = [Event(ts=spec.created_at, type="launched", message="launched", attempt=0)]
+    events.append(Event(ts=ago(ago_s - 5), type="attempt_started", message="starts", attempt=0))
+    for second in range(0, steps // 2):
+        step += 2
+        if restart_at is not None and second * 2 == restart_at:
+            attempt, step = 1, 2
+            moment = ago(ago_s - 5 - second)
+            events.append(Event(ts=moment, type="attempt_started", message="again", attempt=1))
+        bad = bad_from is not None and second * 2 >= bad_from
+        loss = 0.4 + 7.0 * math.exp(-2 * second / falls) + 0.03 * math.sin(second)
+        samples = [
+            RankSample(
+                rank=rank,
+                local_rank=rank,
+                host=HOST,
+                step=step,
+                loss=None if bad else loss + 0.01 * rank,
+                loss_state="nan" if bad else "ok",
+            )
+            for rank in range(2)
+        ]
+        writer.add(start + second, attempt, samples, [])
+    for event in events:
+        writer.event(event)
+    writer.close(final=True)
+    end = ago(ago_s - 5 - steps // 2)
+    write_snapshot(
+        folder,
+        snapshot_of(
+            spec,
+            state="finished",
+            ts=end,
+            ended_at=end,
+            ran_s=steps / 2 + 5,
+            attempt=attempt,
+            step=step,
+            total_steps=steps,
+            exit_code=0,
+            guardian=None,
+        ),
+    )
+    return folder
+
+
+def without_history(folder: RunFolder) -> None:
+    """As a job looks of which no sample was ever taken."""
+    folder.history_db.unlink()
+
+
+def forget_causes(folder: RunFolder) -> None:
+    """As an older ddptop left it: events and summaries, no cause as a whole."""
+    for kept in folder.evidence_dir.glob("*/cause.json"):
+        kept.unlink()
+    path = folder.node_file(HOST)
+    snapshot = msgspec.json.decode(path.read_bytes())
+    snapshot["cause"] = None
+    path.write_bytes(msgspec.json.encode(snapshot))

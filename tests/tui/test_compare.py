@@ -1,0 +1,202 @@
+"""The screen that puts jobs beside each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui import messages
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.compare import CompareScreen
+from ddptop.tui.screens.job import JobScreen
+from tests.tui import fake_home, fake_story
+from tests.tui.driving import keys_shown, look, said, settle, shown, until
+from textual.pilot import Pilot
+
+MakeApp = Callable[..., DdptopApp]
+SIZE = (120, 40)
+
+
+def opened(make_app: MakeApp, *jobs: str) -> DdptopApp:
+    return make_app(opening=messages.CompareWanted(jobs))
+
+
+def three(home: Path) -> None:
+    """Two of one script, the slower one older, and one of another."""
+    fake_story.learner(home, "gpt-a", "3e-4")
+    fake_story.learner(home, "gpt-b", "1e-3", falls=60, ago_s=7000)
+    fake_story.learner(home, "vit", "5e-4", ago_s=5000, target="fit.py")
+
+
+async def press(pilot: Pilot[None], *keys: str) -> str:
+    await pilot.press(*keys)
+    await settle(pilot)
+    assert isinstance(pilot.app, DdptopApp)
+    return shown(pilot.app)
+
+
+async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    three(frozen)
+    app = opened(make_app, "gpt-a", "gpt-b")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "B is 11 % lower at step 600" in text
+        assert "loss by step" in text
+        assert "≠ --lr" in text
+        assert "3e-4" in text
+        assert "--epochs" not in text  # both had 3
+        assert "compare with" not in text  # nothing is to be chosen
+        assert "time per step" in text
+        assert "500 ms" in text
+        # what is under the cursor is explained, with its values in full
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        words = dict(screen.explain())
+        assert words["A gpt-a"] == "0.4471"
+        assert "one batch says little" in words["loss at step 600"]
+        await press(pilot, "space")
+        assert "these jobs were named" in said(app)
+
+
+async def test_the_companion_changes_with_the_cursor_and_others_can_be_kept(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    three(frozen)
+    app = opened(make_app, "gpt-a")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert text.index("gpt-b") < text.index("vit")  # the same script first
+        assert "A gpt-a  B gpt-b" in text
+        assert "--lr 1e-3" in text  # only what is not the same
+        text = await press(pilot, "down")
+        assert "A gpt-a  B vit" in text
+        assert "≠ script" in text
+        text = await press(pilot, "up", "space")
+        assert "A gpt-a  B gpt-b  C vit" in text
+        assert "C vit" in text
+        text = await press(pilot, "up", "space")  # let go again
+        assert "A gpt-a  B gpt-b   " in text
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+
+
+async def test_no_more_than_four_fit(frozen: Path, make_app: MakeApp) -> None:
+    for number in range(5):
+        fake_story.learner(frozen, f"gpt-{number}", f"{number}e-4", steps=40, ago_s=7000 - number)
+    app = opened(make_app, "gpt-0")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = await press(pilot, "space", "space", "space", "space")
+        assert "A gpt-0  B gpt-4  C gpt-3  D gpt-2" in text
+        assert "4 jobs are on the chart: no more fit" in said(app)
+
+
+async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    three(frozen)
+    app = opened(make_app, "gpt-a", "gpt-b")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = await press(pilot, "right", "right", "right", "right")
+        assert re.search(r"step \d+  A gpt-a \d\.\d+  B gpt-b \d\.\d+", text)
+        text = await press(pilot, "b")
+        assert "loss since each one's start" in text
+        text = await press(pilot, "y", "w")
+        assert "log axis, smoothed 0.6" in text
+        text = await press(pilot, "right", "escape")
+        assert isinstance(app.screen, CompareScreen)
+        text = await press(pilot, "plus")
+        assert isinstance(app.screen, CompareScreen)
+        # the choice of the axis stays with the next look
+        assert "loss since each one's start" in text
+
+
+async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: MakeApp) -> None:
+    three(frozen)
+    folder = fake_story.learner(frozen, "printed", "2e-4")
+    import sqlite3
+
+    with sqlite3.connect(folder.history_db) as db:
+        for tier in ("1s", "10s", "60s", "600s"):
+            db.execute(f"UPDATE rank_{tier} SET step = NULL")
+    app = opened(make_app, "gpt-a", "printed")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "loss since each one's start" in text
+        assert "loss after 5m 04s" in text
+        await press(pilot, "b")
+        assert "by step: n/a, nobody told the steps of B printed" in said(app)
+
+
+async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> None:
+    three(frozen)
+    fake_story.learner(frozen, "bad", "1", restart_at=100, bad_from=400)
+    app = opened(make_app, "gpt-a", "bad")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "the loss of B is not finite any more" in text
+        assert "✕" in text
+        assert "B↻1" in text
+        assert "not finite since step 402" in text
+
+
+async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_story.without_history(fake_story.learner(frozen, "silent", "1"))
+    app = opened(make_app, "silent")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "no other job: launch it again with other arguments," in text
+        assert "no loss of silent has been seen" in text
+        assert "choose a job to compare it with" in text
+    app = opened(make_app, "silent", "never-was")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert "never-was is not there any more" in shown(app)
+
+
+async def test_a_filter_leaves_the_companions_that_it_names(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    three(frozen)
+    app = opened(make_app, "gpt-a")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        text = await press(pilot, "slash", *"vit")
+        assert "A gpt-a  B vit" in text
+        text = await press(pilot, "z", "enter")
+        assert "no job has these words" in text
+        text = await press(pilot, "escape")
+        assert "gpt-b" in text
+        assert isinstance(app.screen, CompareScreen)
+
+
+async def test_a_live_job_is_read_again(
+    frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    three(frozen)
+    app = opened(make_app, "mlp-cpu", "gpt-a")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        assert "● running" in shown(app)
+        assert "Step/time" in keys_shown(app)
+        before = app.latest
+        await look(pilot)
+        assert before is not None
+        assert app.latest is not None
+        assert app.latest.compared is not None
+        assert before.compared is not None
+        # nothing new: the very same curves, which are not drawn again
+        assert app.latest.compared.by_time is before.compared.by_time

@@ -1,0 +1,39 @@
+"""The base of every widget that ticks."""
+
+from __future__ import annotations
+
+from ddptop.tui.render.text import Line, line
+from ddptop.tui.widgets.lines import LinesView
+from textual.app import App, ComposeResult
+
+
+class Rows(LinesView):
+    """As many rows as there is room for."""
+
+    DEFAULT_CSS = "Rows { height: 1; }"
+
+    def build(self, width: int, height: int) -> list[Line]:
+        return [line(f"row {number} of {height}") for number in range(height)]
+
+
+class RowsApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Rows()
+
+
+async def test_a_size_that_nobody_told_is_drawn_all_the_same() -> None:
+    app = RowsApp()
+    async with app.run_test(size=(30, 8)) as pilot:
+        await pilot.pause()
+        rows = app.query_one(Rows)
+        assert len(rows._lines) == 1
+        rows.styles.height = 5
+        # what reads its size between the change and the layout makes the change no news any more,
+        # and nobody tells the widget of it
+        screen = app.screen
+        screen._clear_arrangement_cache()
+        screen._compositor._full_map_invalidated = True
+        assert screen._compositor.full_map[rows].region.height == 5
+        await pilot.pause()
+        assert rows.size.height == 5
+        assert rows._lines[-1] == line("row 4 of 5")

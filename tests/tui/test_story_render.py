@@ -1,0 +1,155 @@
+"""An attempt in words. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+from ddptop.tui.attempts import Attempt
+from ddptop.tui.render.story import (
+    attempt_row,
+    failure_name,
+    headline,
+    how_it_ended,
+    what_now,
+    why_lines,
+    work_lost,
+)
+from ddptop.tui.render.text import plain, width
+from ddptop.tui.story_source import Tail
+
+from ddptop_runner.model import LAUNCHER, Cause, Event
+
+START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
+NOW = START + dt.timedelta(seconds=700)
+RAISED = Cause(
+    kind="exception",
+    rank=2,
+    exit_code=1,
+    exception="ValueError",
+    place="/home/ada/data.py:81 in collate",
+    summary="Rank 2 was the first to end. ValueError: label 1003.",
+    evidence="/runs/x/evidence/attempt-1-failure",
+    work_lost_steps=57,
+    work_lost_s=43.0,
+)
+FAILED = Attempt(
+    number=1,
+    started_at=START,
+    ended_at=START + dt.timedelta(seconds=300),
+    ending="failed",
+    cause=RAISED,
+    steps=457,
+    aftermath=("restarting all ranks as attempt 2 (restart 1 of 3); progress",),
+)
+LIVES = Attempt(number=0, started_at=START, ended_at=None, ending="lives", steps=1200)
+TAIL = Tail(1, 2, ("step 456 loss 3.0", "  ^^^^", "ValueError: label 1003"))
+
+
+def cause(kind: str, **more: object) -> Cause:
+    return Cause(kind=kind, summary="It failed.", **more)
+
+
+def text(attempt: Attempt, state: str = "running", rows: int = 20, **more: object) -> str:
+    tail, is_last = more.get("tail"), bool(more.get("is_last", False))
+    lines = why_lines(attempt, state, tail, NOW, 80, rows, is_last=is_last)
+    assert all(width(line) == 80 for line in lines)
+    assert len(lines) <= rows
+    return "\n".join(plain(line).rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (RAISED, "ValueError"),
+        (cause("signal", signal="SIGKILL"), "SIGKILL"),
+        (cause("exit_code", exit_code=3), "exit 3"),
+        (cause("cuda_oom", exception="OutOfMemoryError"), "out of GPU memory"),
+        (cause("hang"), "hung"),
+        (cause("unknown"), "failed"),
+    ],
+)
+def test_a_failure_in_few_words(told: Cause, name: str) -> None:
+    assert failure_name(told) == name
+
+
+def test_how_each_attempt_ended() -> None:
+    assert how_it_ended(FAILED, "running") == ("✗ ValueError at data.py:81", "bad")
+    assert how_it_ended(LIVES, "running") == ("● running", "ok")
+    assert how_it_ended(replace(LIVES, ending="stopped"), "stopped")[0] == "■ stopped"
+    assert how_it_ended(replace(FAILED, cause=None), "failed")[0] == "✗ failed"
+
+
+def test_a_row_says_na_where_nothing_tells() -> None:
+    row = attempt_row(FAILED, "running", NOW)
+    assert (row["first"][0], row["lost"][0], row["ran"][0]) == ("2", "57 steps, 43s", "5m 00s")
+    row = attempt_row(replace(FAILED, cause=cause("hang"), steps=None), "running", NOW)
+    assert (row["first"][0], row["lost"][0], row["steps"][0]) == ("n/a", "n/a", "n/a")
+    row = attempt_row(LIVES, "running", NOW)
+    assert (row["first"][0], row["lost"][0], row["ran"][0]) == ("", "", "11m 40s")
+    assert work_lost(cause("hang", work_lost_steps=1)) == "1 step"
+
+
+def test_the_whole_job_in_one_sentence() -> None:
+    assert headline([], "running") == "nothing is told of it yet"
+    assert headline([LIVES], "running") == "1 attempt, no failure; it is running"
+    killed = replace(FAILED, number=0, cause=cause("signal", signal="SIGKILL"))
+    again = replace(FAILED, number=2)
+    told = headline([again, FAILED, killed], "failed")
+    assert told == "3 attempts, 3 failures (SIGKILL, ValueError 2 times); it has failed"
+
+
+def test_why_it_failed_what_was_done_and_its_last_words() -> None:
+    told = text(FAILED, tail=TAIL)
+    assert "✗ ValueError at data.py:81 on rank 2   after 5m 00s, 457 steps" in told
+    assert "Rank 2 was the first to end. ValueError: label 1003." in told
+    assert "restarted as attempt 2 (restart 1 of 3); progress" in told
+    assert "evidence  attempt-1-failure   enter opens it" in told
+    assert "last lines of rank 2" in told
+    assert "│ ValueError: label 1003" in told
+    assert "^^^^" not in told
+    assert "do now" not in told
+
+
+def test_what_to_do_about_the_last_attempt() -> None:
+    told = text(FAILED, "failed", is_last=True)
+    assert "do now    mend data.py:81; R starts it again as attempt 2" in told
+    assert what_now(LIVES, "running", is_last=True) == ""
+    assert "R starts it again" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
+    # a remedy is told while the job goes on as well
+    hung = replace(FAILED, cause=cause("hang"))
+    assert "remedy    stacks and flight records" in text(hung, "running")
+    killed = replace(FAILED, cause=cause("signal", signal="SIGKILL", rank=0))
+    assert "out-of-memory daemon" in what_now(killed, "failed", is_last=True)
+
+
+def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
+    assert "last lines of the command" in text(FAILED, tail=Tail(1, LAUNCHER, ("x",)))
+    assert "wrote nothing" in text(FAILED, tail=Tail(1, 2, ("",)))
+    assert "last lines" not in text(FAILED, tail=Tail(0, 2, ("old",)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "events", "told"),
+    [
+        ("lives", ["first step after 9 s"], "Nothing has failed. The last that happened: first"),
+        ("finished", ["finished"], "Every rank exited with 0."),
+        ("lost", ["first step after 9 s"], "without having said why"),
+        ("stopped", ["stopping", "stop asked by ada"], "Stop asked by ada."),
+    ],
+)
+def test_attempts_that_did_not_fail_read_well(ending: str, events: list[str], told: str) -> None:
+    kinds = ["stopping" if ending == "stopped" else "training"] * len(events)
+    happened = tuple(
+        Event(ts=START, type=kind, message=message)
+        for kind, message in zip(kinds, events, strict=True)
+    )
+    state = "running" if ending == "lives" else ending
+    assert told in text(replace(LIVES, ending=ending, events=happened), state)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 9, 30])
+def test_it_takes_no_more_rows_than_there_are(rows: int) -> None:
+    told = text(replace(FAILED, cause=cause("hang", evidence="/e")), rows=rows, tail=TAIL)
+    assert told.startswith("▌ ✗ hung")

@@ -199,7 +199,13 @@ class DdptopApp(ReachApp):
         from ddptop.tui.screens.logs import LogsScreen
 
         self.push_screen(
-            LogsScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
+            LogsScreen(
+                message.job,
+                message.rank,
+                attempt=message.attempt,
+                foreign=message.foreign,
+                readonly=self._readonly,
+            )
         )
 
     def on_story_wanted(self, message: messages.StoryWanted) -> None:

@@ -160,6 +160,18 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
     assert at_event.at == fake_story.at(603).timestamp()  # where its ranks were started
 
 
+async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    fake_story.many_attempts(frozen)
+    app = opened(make_app)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("j", "j", "l")
+        await until(pilot, lambda: "ValueError: label 1003" in shown(app), "the log")
+        assert "attempt 0" in shown(app)
+
+
 async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: MakeApp) -> None:
     fake_story.many_attempts(frozen)
     app = opened(make_app)

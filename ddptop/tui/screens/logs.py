@@ -43,13 +43,22 @@ class LogsScreen(LogSearch):
     BINDINGS = bindings(LOGS)
 
     def __init__(
-        self, job: str, rank: int | None = None, *, foreign: bool = False, readonly: bool = False
+        self,
+        job: str,
+        rank: int | None = None,
+        *,
+        attempt: int | None = None,
+        foreign: bool = False,
+        readonly: bool = False,
     ) -> None:
-        """Show the log of a rank of `job`, or of all of its ranks."""
+        """Show the log of a rank of `job`, or of all of its ranks; of the latest attempt at first.
+
+        `attempt` is another one to begin with.
+        """
         folder = None if foreign else RunFolder(runs_dir() / job)
         super().__init__(LogReader(folder, self.post_message), readonly=readonly)
         self.job, self.foreign = job, foreign
-        self.view = LogView(whose=rank)
+        self.view = LogView(whose=rank, attempt=attempt)
         """Which log is shown, and how."""
         self.places = Places()
         """Which logs there are."""

@@ -1,0 +1,151 @@
+"""A job's losses as the chart takes them: whole, in part, by step, and of very many ranks."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+from ddptop.tui import chart_source
+from ddptop.tui.chart_source import ChartSource, odd_ranks
+from ddptop.tui.render.chart import ChartOptions, draw_chart
+from ddptop.tui.render.chart_steps import by_step, no_steps
+from ddptop.tui.render.text import plain
+from ddptop.tui.snapshot import Wish
+from tests.tui import fake_home
+from tests.tui.fake_home import HOST, NOW
+
+from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.history import HistoryWriter
+from ddptop_runner.model import Event, RankSample
+from ddptop_runner.registry import JobView, read_job
+
+NOW_S = NOW.timestamp()
+SECONDS = 300
+
+
+def many_ranks(home: Path, ranks: int = 9) -> JobView:
+    """A live job of two attempts whose rank 5 drifts away, and whose rank 7 once had NaN."""
+    spec = fake_home.spec_of("many", ranks, SECONDS)
+    folder = fake_home.make_folder(home, spec)
+    samples = tuple(
+        RankSample(rank=rank, local_rank=rank, host=HOST, step=1) for rank in range(ranks)
+    )
+    fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, ranks=samples))
+    chance = random.Random(5)
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for attempt, second in ((0, 0), (1, 200)):
+        at = utc_from_unix(NOW_S - SECONDS + second)
+        began = Event(ts=at, seq=0, type="attempt_started", attempt=attempt, message="began")
+        writer.event(began)
+    for second in range(SECONDS):
+        attempt, step = (0, second + 1) if second < 200 else (1, second - 199)
+        row = []
+        for rank in range(ranks):
+            loss = 2 + 4 * math.exp(-second / 60) + chance.gauss(0, 0.02)
+            if rank == 5 and second > 100:
+                loss *= 2
+            bad = (rank, second) == (7, 150)
+            row.append(
+                RankSample(
+                    rank=rank,
+                    local_rank=rank,
+                    host=HOST,
+                    step=step,
+                    loss=None if bad else loss,
+                    loss_state="nan" if bad else "ok",
+                )
+            )
+        writer.add(utc_from_unix(NOW_S - SECONDS + second), attempt, row, [])
+    writer.close()
+    return read_job(folder)
+
+
+@pytest.fixture
+def view(frozen: Path) -> JobView:
+    return many_ranks(frozen)
+
+
+def wish(**more: object) -> Wish:
+    return Wish(job="many", chart_columns=200, **more)
+
+
+class TestVeryMany:
+    @pytest.fixture(autouse=True)
+    def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chart_source, "BAND_RANKS", 8)
+
+    def test_they_are_a_band_and_odd_ones_are_alone(self, view: JobView) -> None:
+        chart = ChartSource().read(view, wish(log_rank=2), NOW_S)
+        assert chart.middle is not None
+        assert chart.number == 9
+        assert sorted(chart.series) == [2, 5, 7], "the chosen, the odd and the one with NaN"
+        assert chart.apart == {5: pytest.approx(1.0, abs=0.1)}
+        assert max(chart.middle.high) < 6.5, "the odd one is no part of the band"
+        assert chart.middle.high[-1] < 2.5
+        assert chart.series[7].not_finite
+
+    def test_it_is_drawn_as_the_ranks_themselves_would_be(
+        self, view: JobView, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        band = draw_chart(ChartSource().read(view, wish(), NOW_S), ChartOptions(), 80, 14)
+        monkeypatch.setattr(chart_source, "BAND_RANKS", 64)
+        ranks = draw_chart(ChartSource().read(view, wish(), NOW_S), ChartOptions(), 80, 14)
+        assert plain(band.note) == plain(ranks.note)
+        one, other = ("\n".join(map(plain, drawn.lines)) for drawn in (band, ranks))
+        same = sum(a == b for a, b in zip(one, other, strict=True))
+        assert same > 0.93 * len(one)
+        assert "rank 5" in one
+        assert "✕" in one
+
+    def test_the_band_knows_steps(self, view: JobView) -> None:
+        chart = ChartSource().read(view, wish(), NOW_S)
+        stepped = by_step(chart)
+        assert stepped.middle is not None
+        assert stepped.marks == ((200.5, "attempt 1"),)
+        assert stepped.extent == (0.0, 300.0)
+        assert list(stepped.middle.t) == sorted(stepped.middle.t)
+
+    def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
+        source = ChartSource()
+        first = source.read(view, wish(), NOW_S)
+        assert source.read(view, wish(), NOW_S + 0.5) is first
+        assert source.read(view, wish(log_rank=3), NOW_S + 0.6) is not first
+
+
+class TestParts:
+    def test_a_part_in_the_middle(self, view: JobView) -> None:
+        part = wish(chart_window_s=60.0, chart_until=NOW_S - 100)
+        chart = ChartSource().read(view, part, NOW_S)
+        assert (chart.since, chart.until) == (NOW_S - 160, NOW_S - 100)
+        assert chart.whole == (NOW_S - SECONDS, NOW_S)
+        assert chart.series[0].t[0] >= NOW_S - 161
+        assert chart.series[0].t[-1] <= NOW_S - 99
+
+    def test_attempts_and_steps(self, view: JobView) -> None:
+        chart = ChartSource().read(view, wish(), NOW_S)
+        assert [(one.attempt, one.before) for one in chart.attempts] == [(0, 0), (1, 200)]
+        assert chart.last_step == 300
+        assert no_steps(chart) is None
+        assert max(by_step(chart).series[0].t) == pytest.approx(300, abs=1)
+
+    def test_no_sample_yet(self, frozen: Path) -> None:
+        folder = fake_home.make_folder(frozen, fake_home.spec_of("new", 2, 5))
+        chart = ChartSource().read(read_job(folder), wish(), NOW_S)
+        assert chart.series == {}
+        assert no_steps(chart)
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        ({0: 2.0, 1: 2.0, 2: 2.0, 3: 4.0}, [3]),
+        ({0: 2.0, 1: 2.0, 2: 2.0, 3: 2.1}, []),
+        ({0: 2.0, 1: 4.0}, []),  # of two nobody can say which is odd
+        ({}, []),
+    ],
+)
+def test_odd_ranks(values: dict[int, float], odd: list[int]) -> None:
+    assert list(odd_ranks(dict.fromkeys(range(5), values))) == odd
+    assert odd_ranks({0: values}) == {}, "once is nothing"

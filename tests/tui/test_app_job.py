@@ -25,7 +25,7 @@ class TestJob:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             chart, log = app.screen.query_one(LossChart), app.screen.query_one(LogView)
-            for key, page in (("l", "log"), ("e", "events"), ("v", "devices")):
+            for key, page in (("4", "log"), ("3", "events"), ("2", "devices")):
                 await pilot.press(key)
                 assert app.screen.page == page
                 assert not chart.size.height
@@ -40,9 +40,9 @@ class TestJob:
         app = make_app("mlp-cpu")
         async with app.run_test(size=(80, 24)) as pilot:
             await settle(pilot)
-            assert "ranks and loss" in shown(app)
+            assert "1 ranks and loss" in shown(app)
             assert not app.screen.query_one(LogView).size.height
-            await pilot.press("l")
+            await pilot.press("4")
             await pilot.pause()
             assert app.screen.query_one(LogView).size.height > 10
 
@@ -88,9 +88,12 @@ class TestJob:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             assert app.screen.ranks.rank == 1
-            assert "rank 1 failed first (exit 1)" in shown(app)
+            text = shown(app)
+            assert "rank 1 failed first (exit 1)" in text
+            assert "now  R starts it again as attempt 3   i evidence" in text
+            assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
             assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
-            await pilot.press("k")
+            await pilot.press("h")
             await look(pilot)
             assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
 

@@ -16,7 +16,7 @@ from ddptop.tui.render.text import plain
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.widgets.rank_table import CPU_COLUMNS, RankTable
 from tests.tui import fake_commands, fake_home
-from tests.tui.driving import look, settle
+from tests.tui.driving import look, settle, shown
 from tests.tui.fake_commands import launcher_of, rank_of
 from tests.tui.fake_home import NOW, ago, change
 from tests.tui.own_views import row_of
@@ -120,11 +120,12 @@ class TestWords:
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
         if cells < 130:
-            assert "pid 7   CPU 208 %   RSS 2.0 GiB" in row
+            assert "   whole tree CPU 208 %  RSS 2.0 GiB" in row
         else:
             assert row.index("208 %") + 5 == rank.index("98 %") + 4
             assert row.index("2.0 GiB") == rank.index("700 MiB")
             assert " running   pid 7  " in row
+            assert "   whole tree  " in row
 
     def test_what_a_command_without_ranks_is_waited_for(self, frozen: Path) -> None:
         view = read_job(fake_commands.waiting(frozen))
@@ -169,8 +170,7 @@ class TestWords:
 
 
 def table_of(app: DdptopApp) -> RankTable:
-    assert isinstance(app.screen, JobScreen)
-    return app.screen.ranks
+    return app.screen.query_one(RankTable)
 
 
 def text_of(table: RankTable) -> list[str]:
@@ -183,22 +183,30 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         table = table_of(app)
-        assert text_of(table)[2].split() == (
-            ["accelerate", "●", "running", "pid", "4700", "CPU", "96", "%", "RSS", "240", "MiB"]
+        assert " ".join(text_of(table)[2].split()) == (
+            "accelerate ● running whole tree CPU 96 % RSS 240 MiB pid 4700"
         )
         assert text_of(table)[-1].startswith(" waiting for ranks")
-        assert table.rank is None
+        ranks = app.screen.ranks
+        assert ranks.rank is None
         change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
         await look(pilot, 2)
-        assert [text.split()[0] for text in text_of(table)[2:5]] == ["accelerate", "0", "1"]
-        assert table.rank is None
-        assert table.size.height == 6
+        assert ranks.shape == "cards"
+        assert "▸accelerate   ● running   whole tree CPU 96 %  RSS 240 MiB   pid 4700" in shown(app)
+        assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
+        assert ranks.rank is None, "the launcher stays chosen"
+        assert " l: what all ranks wrote" in shown(app)
         await pilot.press("down")
-        assert table.rank == 0
-        assert text_of(table)[-1].startswith(" rank 0  pid 4711")
+        assert ranks.rank == 0
+        assert " rank 0  pid 4711" in shown(app)
+        await pilot.press("up")
+        assert ranks.rank is None
+        await pilot.press("T", "down")
+        assert ranks.shape == "table" and ranks.rank == 0
+        assert [text.split()[0] for text in text_of(table)[2:5]] == ["accelerate", "0", "1"]
         change(folder, ranks=[], world_size=None, state="restarting")
         await look(pilot, 2)
-        assert table.rank is None
+        assert ranks.rank is None
 
 
 async def test_a_process_that_is_its_own_launcher_has_one_row(
@@ -208,9 +216,9 @@ async def test_a_process_that_is_its_own_launcher_has_one_row(
     app = make_app("dp")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        table = table_of(app)
-        assert table.rank == 0
-        assert text_of(table)[-1] == " rank 0  1 process, 4 GPUs (DataParallel): no per-rank loss"
+        assert app.screen.ranks.rank == 0
+        assert " rank 0  1 process, 4 GPUs (DataParallel): no per-rank loss" in shown(app)
+        assert "whole tree" not in shown(app)
 
 
 async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
@@ -228,12 +236,12 @@ async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
             "from mpirun itself",
             "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
         ]
-        await pilot.press("down", "down")
+        await pilot.press("down", "right")
         await look(pilot, 2)
         assert title.title == "log of rank 1"
-        shown = [line for line in screen.log_view.lines.lines if line]
-        assert len(shown) == 30
-        assert all(line.startswith("[1,1]<stdout>:") for line in shown)
+        printed = [line for line in screen.log_view.lines.lines if line]
+        assert len(printed) == 30
+        assert all(line.startswith("[1,1]<stdout>:") for line in printed)
 
 
 async def test_lines_that_do_not_say_whose_they_are_are_everyones(
@@ -267,9 +275,9 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
     app = make_app("gan")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert table_of(app).rank == 1
+        assert app.screen.ranks.rank == 1
         assert app.latest is not None and app.latest.detail is not None
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
         assert all(line.startswith("[1,1]<stdout>:") for line in tail)
-        assert "✗ exit 1   pid n/a" in text_of(table_of(app))[2]
+        assert " mpirun   ✗ exit 1   whole tree CPU n/a  RSS n/a   pid n/a" in shown(app)

@@ -133,6 +133,9 @@ class TestJobScreen:
         async with app.run_test(size=(200, 60)) as pilot:
             await settle(pilot)
             text = shown(app)
+            assert "▲ mem +27 %" in text and "78.0 GiB ▲+27 %" in text
+            await pilot.press("T")
+            text = shown(app)
             assert "78.0 GiB▲" in text
             assert "118 W▼" in text
             assert "97 %▲" not in text

@@ -233,18 +233,18 @@ class TestAlertsAndCause:
     def test_a_cause_names_the_rank_and_its_last_words(self) -> None:
         tail = ["step 1", "", "[rank3]:    ^^^~~~^^", "RuntimeError: [boom]"]
         assert self.cause(8, tail) == [
-            "▌ ✗ failed  rank 3 failed first (exit 1)",
+            "▌ ✗ rank 3 failed first (exit 1)",
             "▌ RuntimeError: [boom]",
             "▌ │ step 1",
             "▌ │ RuntimeError: [boom]",
-            "▌ evidence ev/x   press i",
+            "▌ kept  ev/x   i evidence",
         ]
 
     def test_little_room_keeps_what_matters(self) -> None:
         assert self.cause(3, ["a", "b", "c"]) == [
-            "▌ ✗ failed  rank 3 failed first (exit 1)",
+            "▌ ✗ rank 3 failed first (exit 1)",
             "▌ RuntimeError: [boom]",
-            "▌ evidence ev/x   press i",
+            "▌ kept  ev/x   i evidence",
         ]
 
     @pytest.mark.parametrize("rows_", range(4, 11))
@@ -253,7 +253,12 @@ class TestAlertsAndCause:
         lines = [plain(x) for x in panels.cause_lines("failed", cause, ["last"] * 9, 60, rows_)]
         of_why = sum("why" in text for text in lines)
         assert of_why == (rows_ - 2 if rows_ <= 6 else min(5, rows_ // 2))
-        assert "press i" in lines[-1]
+        assert "i evidence" in lines[-1]
+
+    def test_what_to_do_now_is_its_last_row(self) -> None:
+        cause = Cause(kind="exception", rank=3, exit_code=1, summary="why", evidence="ev/x")
+        lines = panels.cause_lines("failed", cause, ["last"] * 9, 60, 6, "mend a.py:3; R again")
+        assert plain(lines[-1]).rstrip() == "▌ now  mend a.py:3; R again   i evidence"
 
     def test_why_an_attempt_of_a_job_that_goes_on_failed(self) -> None:
         cause = Cause(

@@ -32,10 +32,10 @@ BEST_WIDTH = 40
 GAP = 1
 """Cells between two cards."""
 
-ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem")
+ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
 """Of a card, from top to bottom."""
 
-_TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync")
+_TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync", "power", "cpu")
 """The same, the most telling first: where there is no room the last ones go."""
 
 LEAST_BOX = 21
@@ -146,6 +146,8 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
             "sync": rank.sync_s,
             "util": rank.gpu_util_percent if on_device else rank.cpu_percent,
             "mem": rank.gpu_mem_used_bytes if on_device else rank.rss_bytes,
+            "power": rank.gpu_power_w,
+            "cpu": rank.cpu_percent if on_device else None,
         }
         known |= {name for name, value in values.items() if value is not None}
     return frozenset(known)
@@ -226,9 +228,11 @@ def _body(
         "sync": _wait("sync", rank.sync_s, rank, cells),
         "util": _util(rank, apart, others, cells, on_device),
         "mem": _memory(rank, apart, others, cells, on_device),
+        "power": _power(rank, apart, others, cells),
+        "cpu": _processes(rank, cells),
     }
     keep = [name for name in _TELLING if name in others.rows]
-    if rows < 4 and {"util", "mem"} <= others.rows:
+    if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
         made["util"] = _both(rank, cells, on_device)
         keep.remove("mem")
     chosen = keep[:rows]
@@ -354,6 +358,21 @@ def _memory(
     if not _room(cells):
         return _short_bar(name, text, share, cells, style)
     return _row(name, text, aside, _bar(share, cells, style), cells)
+
+
+def _power(rank: RankSample, apart: RankDeviation, others: Around, cells: int) -> Line:
+    gpu = others.gpus.get(rank.gpu) if rank.gpu is not None else None
+    limit = None if gpu is None else gpu.power_limit_w
+    share = rank.gpu_power_w / limit if rank.gpu_power_w is not None and limit else None
+    aside = _deviation(apart, "power")
+    graphic = _bar(share, cells, "warn" if aside[1] == "warn" else "band")
+    return _row("power", units.watts(rank.gpu_power_w), aside, graphic, cells)
+
+
+def _processes(rank: RankSample, cells: int) -> Line:
+    """Of a rank with a device: CPU and memory of its processes, which seldom matter."""
+    aside = (_brief(units.size(rank.rss_bytes)), "dim")
+    return _row("CPU", units.percent(rank.cpu_percent), aside, (), cells)
 
 
 def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | None:

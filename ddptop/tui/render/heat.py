@@ -256,7 +256,8 @@ def ruler(grid: HeatGrid, place: int, cells: int) -> Line:
         if not any(one != " " for one in text[start : start + len(said) + 1]):
             text[start : start + len(said)] = said
     at = place % grid.per_row * grid.cell
-    text[at] = "▾"
+    if place >= 0:
+        text[at] = "▾"
     shown = "".join(text)[: max(0, cells - grid.label)]
     return line(" " * grid.label, (shown[:at], "faint"), (shown[at : at + 1], "strong"),
                 (shown[at + 1 :], "faint"))  # fmt: skip

@@ -77,23 +77,24 @@ def launcher_line(
     pid = field("pid", units.NOT_KNOWN if launcher.pid is None else str(launcher.pid), "")
     cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)
     if "rss" not in starts or "cpu" not in starts or starts["rss"] < starts["cpu"]:
-        return fit((*head, *pid, ("   ", ""), *_of_the_tree(cpu, rss)), cells)
-    whose = line(("of its whole tree ", "dim"))
+        return fit((*head, *_of_the_tree(cpu, rss), ("   ", ""), *pid), cells)
+    whose = line(("whole tree ", "dim"))
     between = fit(spread((*head, *pid), whose, starts["cpu"]), starts["cpu"])
     figures = pad(f"{cpu} ", widths["cpu"], ">"), pad(f"{rss} ", widths["rss"], ">")
     return fit((*between, (" ".join(figures), "")), cells)
 
 
 def _of_the_tree(cpu: str, rss: str) -> Line:
-    return line(("of its whole tree CPU ", "dim"), cpu, ("  RSS ", "dim"), rss)
+    return line(("whole tree CPU ", "dim"), cpu, ("  RSS ", "dim"), rss)
 
 
-def launcher_alone(name: str, launcher: LauncherSample) -> Line:
-    """Its row where no columns are below it."""
+def launcher_alone(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
+    """Its row where no columns are below it; `chosen` where the cursor is on it."""
     pid = units.NOT_KNOWN if launcher.pid is None else str(launcher.pid)
     tree = _of_the_tree(units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes))
-    head = line((f" {clip(name, LONGEST_NAME)}", "strong"))
-    return join([head, line(launcher_state(launcher)), field("pid", pid, ""), tree])
+    mark = ("▸" if chosen else " ", "chosen")
+    head = line(mark, (clip(name, LONGEST_NAME), "strong"))
+    return join([head, line(launcher_state(launcher)), tree, field("pid", pid, "")])
 
 
 def launcher_state(launcher: LauncherSample) -> tuple[str, str]:

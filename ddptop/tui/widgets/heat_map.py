@@ -116,12 +116,12 @@ class HeatMap(RankGrid):
         hint = line(("m", "busy"), (" next figure", "dim"))
         if not number:
             return [rule("ranks", width_), line(("  no rank has started", "dim"))]
-        foot = self._foot(width_)
+        foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
         self._grid = grid = self._lay(width_, height)
         self.per_row = grid.per_row
         room = max(1, height - AROUND_ROWS - len(foot) + 1)
         place, total = self.place, grid.rows(number)
-        row = place // grid.per_row
+        row = max(0, place) // grid.per_row
         self._top = max(0, min(self._top, row, total - room), row - room + 1)
         shown = range(self._top, min(total, self._top + room))
         if len(shown) < total:
@@ -192,8 +192,8 @@ class HeatMap(RankGrid):
 
     def explain(self) -> list[tuple[str, str]]:
         """What the cells show, and what is known of the chosen rank."""
-        if not self.shown:
-            return []
+        if not self.shown or self.place < 0:
+            return explain_heat(name_of(self.figure))
         rank = self.shown[self.place]
         apart = self._apart.get(rank.rank, _NOTHING)
         about = explain_rank(rank, apart, self._now, self._live)

@@ -15,7 +15,7 @@ from ddptop.tui.render.cards import (
     wanted_rows,
 )
 from ddptop.tui.render.odd import behind
-from ddptop.tui.render.rank_help import explain_rank
+from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.text import Line
 from ddptop.tui.snapshot import JobDetail
@@ -101,8 +101,8 @@ class RankCards(RankGrid):
 
     def explain(self) -> list[tuple[str, str]]:
         """What the chosen card says."""
-        if not self.shown:
-            return []
+        if not self.shown or self.place < 0:
+            return glossary("launcher") if self.has_launcher else []
         rank = self.shown[self.place]
         apart = self._apart.get(rank.rank, _NOTHING)
         return explain_rank(rank, apart, self._around.now, self._around.live)

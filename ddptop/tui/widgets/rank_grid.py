@@ -28,7 +28,8 @@ class RankGrid(LinesView, can_focus=True):
         """The cursor came to another rank."""
 
         grid: RankGrid
-        rank: int
+        rank: int | None
+        """None is the launcher of a command, which stands above its ranks."""
 
     @dataclass
     class Chosen(Moved):
@@ -39,13 +40,17 @@ class RankGrid(LinesView, can_focus=True):
         self.shown: Sequence[RankSample] = ()
         """The ranks, in order."""
         self.rank: int | None = None
-        """The chosen rank; None while there is none."""
+        """The chosen rank; None while there is none, and on the launcher."""
+        self.has_launcher = False
+        """Whether a launcher stands above the ranks, and can be chosen."""
         self.per_row = 1
         """Ranks beside each other."""
 
     @property
     def place(self) -> int:
-        """Where the chosen rank stands among those shown."""
+        """Where the chosen rank stands among those shown; -1 is the launcher."""
+        if self.rank is None:
+            return -1 if self.has_launcher else 0
         for place, rank in enumerate(self.shown):
             if rank.rank == self.rank:
                 return place
@@ -57,7 +62,7 @@ class RankGrid(LinesView, can_focus=True):
         self.shown = ranks
         if not ranks:
             self.rank = None
-        elif all(rank.rank != self.rank for rank in ranks):
+        elif place >= 0 and all(rank.rank != self.rank for rank in ranks):
             self._choose(min(place, len(ranks) - 1))
 
     def move_to(self, rank: int | None) -> None:
@@ -69,11 +74,14 @@ class RankGrid(LinesView, can_focus=True):
 
     def step(self, ranks: int) -> None:
         """Move the cursor by some ranks."""
-        if self.shown:
-            self.move_to(self.shown[min(len(self.shown) - 1, max(0, self.place + ranks))].rank)
+        least = -1 if self.has_launcher else 0
+        place = min(len(self.shown) - 1, max(least, self.place + ranks))
+        if self.shown and place != self.place:
+            self._choose(place)
+            self.redraw()
 
     def _choose(self, place: int) -> None:
-        self.rank = self.shown[place].rank
+        self.rank = None if place < 0 else self.shown[place].rank
         self.post_message(self.Moved(self, self.rank))
 
     def at(self, x: int, y: int) -> int | None:
@@ -91,7 +99,9 @@ class RankGrid(LinesView, can_focus=True):
     def action_move(self, rows: int) -> None:
         """To the rank below or above; from the edge to the first or last rank."""
         target = self.place + rows * self.per_row
-        if 0 <= target < len(self.shown):
+        if self.place < 0 or (rows == -1 and target < 0 and self.has_launcher):
+            self.step(-self.place - 1 if rows < 0 else 1 if rows == 1 else len(self.shown))
+        elif 0 <= target < len(self.shown):
             self.step(rows * self.per_row)
         elif abs(rows) > 1:
             self.step(-len(self.shown) if rows < 0 else len(self.shown))
@@ -108,7 +118,7 @@ class RankGrid(LinesView, can_focus=True):
 
     def action_choose(self) -> None:
         """Open the chosen rank."""
-        if self.rank is not None:
+        if self.shown:
             self.post_message(self.Chosen(self, self.rank))
 
     def on_click(self, event: events.Click) -> None:

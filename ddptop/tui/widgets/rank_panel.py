@@ -21,7 +21,7 @@ from ddptop.tui.render.launched import (
     waiting_text,
 )
 from ddptop.tui.render.recent import Recent
-from ddptop.tui.render.text import Line, line
+from ddptop.tui.render.text import Line, clip, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.heat_map import HeatMap
 from ddptop.tui.widgets.lines import LinesView
@@ -29,7 +29,8 @@ from ddptop.tui.widgets.rank_cards import RankCards
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.model import RankSample
+from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.model import LauncherSample, RankSample
 
 Shape = Literal["cards", "table", "heat"]
 SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")
@@ -139,6 +140,7 @@ class RankPanel(Vertical):
         if self.shape == "table":
             self.table.show(detail, now)
         else:
+            self.cards.has_launcher = self.heat.has_launcher = self._launcher_of(detail) is not None
             if self.shape == "cards":
                 self.cards.show(detail, now, recent)
             else:
@@ -159,12 +161,17 @@ class RankPanel(Vertical):
     def _extra_rows(self, detail: JobDetail) -> int:
         return bool(self._launcher_line(detail)) + bool(self._foot_line(detail, 1000))
 
-    def _launcher_line(self, detail: JobDetail) -> Line:
+    def _launcher_of(self, detail: JobDetail) -> LauncherSample | None:
+        """The process that stands above the ranks, where it is none of them."""
         snapshot = detail.view.snapshot
         launcher = None if snapshot is None else snapshot.launcher
-        if launcher is None or is_rank_too(launcher, self._ranks):
+        return None if launcher is None or is_rank_too(launcher, self._ranks) else launcher
+
+    def _launcher_line(self, detail: JobDetail) -> Line:
+        if (launcher := self._launcher_of(detail)) is None:
             return ()
-        return launcher_alone(launcher_name(detail.view) or launcher.name, launcher)
+        name = launcher_name(detail.view) or launcher.name
+        return launcher_alone(name, launcher, chosen=self.rank is None)
 
     def _foot_line(self, detail: JobDetail, cells: int) -> Line:
         """What cards do not tell of the chosen rank, or what is waited for."""
@@ -173,10 +180,18 @@ class RankPanel(Vertical):
             return ()
         if waiting := waiting_text(detail.view, snapshot):
             return line((f" {waiting}", "busy"))
+        if isinstance(detail.view, ForeignView) and not detail.view.is_live:
+            return line((" figures as last seen", "dim"))
+        reasons = {rank.rank: rank.state_reason for rank in self._ranks if rank.state_reason}
+        if self.rank in reasons:
+            text = clip(f"{reasons[self.rank]}", max(10, cells - 12))
+            return line((f" rank {self.rank}  ", "strong"), (text, ""))
         details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
-        if not any(details.values()) or self.shape == "heat":
+        if self.rank is None and self._launcher_of(detail) is not None:
+            return line((" l: what all ranks wrote", "dim"))
+        if not (reasons or any(details.values())) or self.shape == "heat":
             return ()
-        return details.get(self._rank if self._rank is not None else -1) or ((" ", ""),)
+        return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)
 
     def _choose_shape(self, cells: int, most: int) -> None:
         shape = self._wanted or usual_shape(len(self._ranks))
@@ -195,7 +210,11 @@ class RankPanel(Vertical):
         widget = self.shown
         if isinstance(widget, RankGrid):
             widget.shown = self._ranks
-            widget.rank = rank if any(one.rank == rank for one in self._ranks) else widget.rank
+            widget.has_launcher = (
+                self._detail is not None and self._launcher_of(self._detail) is not None
+            )
+            known = any(one.rank == rank for one in self._ranks)
+            widget.rank = rank if known else None
         elif rank is not None:
             widget.cursor_key = str(rank)
         self._display()
@@ -249,6 +268,7 @@ class RankPanel(Vertical):
             self._rank = self.rank
             if self._detail is not None and self.shape != "table":
                 self._foot.show(self._foot_line(self._detail, self.size.width))
+                self._launcher.show(self._launcher_line(self._detail))
             self.post_message(self.Moved(self._rank))
 
     def explain(self) -> list[tuple[str, str]]:

@@ -359,10 +359,12 @@ class LogReader:
 
     def _search_on(self, until: float) -> None:
         told: SearchMoved | None = None
-        while self._search is not None and time.monotonic() < until:
+        while self._search is not None:
             told = next(self._search, None)
             if told is None or told.is_over:
                 self._search = None
+            if time.monotonic() >= until:
+                break
         if told is None:
             return
         if told.is_over and told.found is not None and self._file is not None:

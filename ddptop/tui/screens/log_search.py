@@ -30,7 +30,8 @@ class LogSearch(MonitorScreen):
         self._step = 1
 
     def action_search(self) -> None:
-        """Type what to look for."""
+        """Type what to look for; what was typed before is forgotten."""
+        self._bar.drop()
         self._bar.open()
 
     @on(FilterBar.Changed)
@@ -80,14 +81,18 @@ class LogSearch(MonitorScreen):
             where, other = (
                 ("below", "N looks above") if self._step > 0 else ("above", "n looks below")
             )
-            self._bar.say(f"no match {where}: {other}", trouble=True)
+            self._bar.say(f"{self._note}no match {where}: {other}", trouble=True)
         else:
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
             self._bar.say(f"searching {size}: {message.share:.0%}, esc cancels")
 
     def _say_found(self) -> None:
-        note = f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
-        self._bar.say(f"{note}n next, N before")
+        self._bar.say(f"{self._note}n next, N before")
+
+    @property
+    def _note(self) -> str:
+        """How what was typed is understood, where that is not plain."""
+        return f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
 
     def action_back(self) -> None:
         """End the search, then forget it, then go back."""

@@ -1,0 +1,232 @@
+"""Searching in logs, hostile ones, and those of jobs that ddptop did not start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui import log_source, log_window
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.logs import LogsScreen
+from ddptop.tui.widgets.log_pager import LogPager
+from tests.tui import fake_foreign, fake_home, fake_logs
+from tests.tui.driving import look, settle, shown, until
+from tests.tui.driving_logs import cursor, opened, press, search, title, view
+
+MakeApp = Callable[..., DdptopApp]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are looked at often, so that tests need not wait."""
+    for name in ("POLL_S", "TAILS_POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
+        monkeypatch.setattr(log_source, name, 0.02)
+
+
+class TestSearch:
+    async def test_matches_are_found_marked_and_gone_through(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_logs.eight_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 30)) as pilot:
+            screen = await opened(pilot, 0)
+            await search(pilot, screen, "epoch")
+            assert cursor(screen).startswith("epoch 5"), "from the end the last one is the nearest"
+            assert "n next, N before" in shown(app)
+            styles = [span for line in screen.pager._lines for span in line if span[1] == "match"]
+            assert set(styles) == {("epoch", "match")}
+            await pilot.press("N", "N")
+            await until(pilot, lambda: cursor(screen).startswith("epoch 3"))
+            await pilot.press("n")
+            await until(pilot, lambda: cursor(screen).startswith("epoch 4"))
+            await pilot.press("n")
+            await until(pilot, lambda: cursor(screen).startswith("epoch 5"))
+            await pilot.press("n")
+            await until(pilot, lambda: "no match below: N looks above" in shown(app))
+            await pilot.press("escape")
+            await pilot.pause()
+            assert screen.pager.pattern is None and isinstance(app.screen, LogsScreen)
+            await pilot.press("g")
+            await search(pilot, screen, r"step \d1 loss [")
+            assert "no match below" in shown(app)
+            await pilot.press("escape", "escape")
+            await until(pilot, lambda: not isinstance(app.screen, LogsScreen))
+
+    async def test_patterns_case_and_levels(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_logs.eight_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 30)) as pilot:
+            screen = await opened(pilot, 0)
+            await pilot.press("g")
+            await search(pilot, screen, r"step 1\d loss")
+            assert "step 10 loss" in cursor(screen) and "pattern" in shown(app)
+            await pilot.press("slash", *"(", "enter")
+            await pilot.pause()
+            assert "no valid pattern: taken as it is written" in shown(app)
+            await pilot.press("escape")
+            await press(pilot, screen, "right_square_bracket", "L")
+            await search(pilot, screen, "Batch")
+            assert "no match" in shown(app), "case matters"
+            await pilot.press("escape")
+            await search(pilot, screen, "batch")
+            assert cursor(screen).startswith("  warnings.warn")
+
+    async def test_all_ranks_are_searched(self, frozen: Path, make_app: MakeApp) -> None:
+        fake_logs.eight_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(120, 30)) as pilot:
+            screen = await opened(pilot, None)
+            await search(pilot, screen, "slow")
+            assert "worker 2 is slow: 4.52 s" in cursor(screen)
+            await pilot.press("N")
+            await until(pilot, lambda: "worker 2 is slow: 4.32 s" in cursor(screen))
+            await pilot.press("n")
+            await until(pilot, lambda: "worker 2 is slow: 4.52 s" in cursor(screen))
+
+    async def test_a_long_search_says_how_far_it_is_and_can_be_ended(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = fake_logs.eight_ranks(frozen)
+        with folder.log_file(1, 0).open("a") as file:
+            file.write("needle\n")
+            file.writelines(f"step {n} of many\n" for n in range(60_000))
+        monkeypatch.setattr(log_window, "SCAN_BYTES", 1 << 16)
+        monkeypatch.setattr(log_source, "SLICE_S", 0.0)
+        monkeypatch.setattr(log_source, "REPORT_S", -1.0)
+        app = make_app()
+        async with app.run_test(size=(120, 30)) as pilot:
+            screen = await opened(pilot, 0)
+            # the reader takes one part, tells how far it is, and waits to be let on
+            parts = []
+            ordinary = screen._reader._search_on
+
+            def one_part(until_s: float) -> None:
+                if len(parts) < 2:
+                    parts.append(until_s)
+                    ordinary(until_s)
+
+            monkeypatch.setattr(screen._reader, "_search_on", one_part)
+            await pilot.press("slash", *"needle", "enter")
+            await until(pilot, lambda: "esc cancels" in shown(app))
+            assert "searching 1.0 MiB" in shown(app) or "searching 1 MiB" in shown(app)
+            await pilot.press("k")
+            assert not screen.pager.following, "one can move while it runs"
+            await pilot.press("escape")
+            await until(pilot, lambda: "search cancelled" in shown(app))
+            monkeypatch.setattr(screen._reader, "_search_on", ordinary)
+            await pilot.press("N")
+            await until(pilot, lambda: cursor(screen) == "needle")
+            assert any("needle" in row for row in view(screen))
+
+
+HOSTILE = b"".join(
+    [
+        b"begin\n",
+        *(b"c0 %02x [" % c + bytes([c]) + b"] x\n" for c in range(32) if c not in (10, 13)),
+        *(b"c1 %02x [" % c + chr(c).encode() + b"] x\n" for c in range(0x7F, 0xA0)),
+        *(b"raw %02x [" % c + bytes([c]) + b"] x\n" for c in range(0x80, 0x100, 7)),
+        b"clear \x1b[2J home \x1b[H\n",
+        b"title \x1b]0;owned\x07 dcs \x1bP1;2q#0\x1b\\ apc \x1b_x\x1b\\ \n",
+        b"reset \x1bc alt \x1b[?1049h mouse \x1b[?1000h paste \x1b]52;c;AAAA\x07 csi \xc2\x9b2J\n",
+        b"unfinished \x1b[38;5;\n",
+        b"unfinished \x1b]8;;http://x\n",
+        b"surrogate \xed\xa0\x80\xed\xb0\x80 overlong \xc0\xaf cut \xe6\x97\n",
+        b"rtl \xe2\x80\xae evil \xe2\x81\xa6 \xd7\xa9\n",
+        b"zero \xe2\x80\x8b\xef\xbb\xbf width\n",
+        b"markup [red]no[/red] [@click=app.quit]no[/] \\[x]\n",
+        b"long " + b"y" * 100_000 + b" end\n",
+        b"wide " + "日本".encode() * 60 + b"\n",
+        b"marks " + "a\u0301\u0302\u0303\u0304\u0305".encode() * 30 + b"\n",
+        b"tabs\t\t\tx\n",
+        b"end\n",
+    ]
+)
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        ("size", "rank"), [((80, 24), 0), ((60, 18), None)], ids=["one", "all"]
+    )
+    async def test_no_byte_of_a_log_reaches_the_terminal_as_it_is(
+        self, frozen: Path, make_app: MakeApp, size: tuple[int, int], rank: int | None
+    ) -> None:
+        folder = fake_home.make_folder(frozen, fake_home.spec_of("evil", 2, 60))
+        for one in range(2):
+            fake_home.write_log(folder, 0, one, "")
+            folder.log_file(0, one).write_bytes(HOSTILE)
+        app = make_app()
+        async with app.run_test(size=size) as pilot:
+            screen = await opened(pilot, rank, "evil")
+            pager = screen.pager
+            await pilot.press("g")
+            seen = ""
+            for step in (*[1] * 12, 0, *[-1] * 12):
+                if step:
+                    pager.action_page(step)
+                else:
+                    pager.set_wrap(True)
+                for y in range(pager.size.height):
+                    strip = pager.render_line(y)
+                    assert strip.cell_length == pager.size.width
+                    assert sum(segment.cell_length for segment in strip) == pager.size.width
+                    text = strip.text
+                    text.encode("utf-8")
+                    assert all(char.isprintable() for char in text), ascii(text)
+                    seen += text
+            assert "[red]no[/red]" in seen and "owned" not in seen and "tabs" in seen
+
+    async def test_the_job_s_panel_draws_them_the_same_way(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        folder = fake_home.two_cpu_ranks(frozen)
+        folder.log_file(0, 0).write_bytes(HOSTILE + b"\x1b[31mERROR\x1b[0m: gone\nstep 1\n")
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            assert isinstance(app.screen, JobScreen)
+            pager = app.screen.log_view.lines
+            assert isinstance(pager, LogPager)
+            assert pager.lines[-2:] == ["ERROR: gone", "step 1"]
+            assert "✗ ERROR: gone" in shown(app)
+            for y in range(pager.size.height):
+                assert all(char.isprintable() for char in pager.render_line(y).text)
+
+
+class TestForeign:
+    async def test_its_output_is_what_can_be_read(self, held_gpus: Path, make_app: MakeApp) -> None:
+        view_ = fake_foreign.healthy()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            screen = await opened(pilot, None, view_.job, foreign=True)
+            await until(pilot, lambda: "step 1841 loss 2.0159" in shown(app))
+            assert "/home/root/run.log" in title(screen)
+            await press(pilot, screen, "right_square_bracket")
+            await look(pilot, 2)
+            await until(pilot, lambda: "output, rank 0" in title(screen))
+            await until(pilot, lambda: "step 1841 loss 2.0159" in shown(app))
+            assert "printed by rank 0" in screen.explain()[0][1]
+
+    async def test_where_nothing_can_be_read_it_says_why_and_what_to_do(
+        self, held_gpus: Path, make_app: MakeApp
+    ) -> None:
+        view_ = fake_foreign.healthy()
+        fake_foreign.FakeWorld.lines.clear()
+        app = make_app()
+        async with app.run_test(size=(120, 40)) as pilot:
+            await opened(pilot, None, view_.job, foreign=True)
+            await until(pilot, lambda: "nothing was read of its output" in shown(app))
+            assert "with ddptop launch every rank has a log" in shown(app)
+
+
+async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) -> None:
+    fake_logs.eight_ranks(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot, 0)
+        thread = screen._reader._thread
+        assert thread.is_alive()
+        await pilot.press("q")
+        await until(pilot, lambda: not thread.is_alive())

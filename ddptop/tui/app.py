@@ -17,6 +17,7 @@ from textual.message import Message
 
 from ddptop.tui import messages
 from ddptop.tui.collector import Collector
+from ddptop.tui.hangup import HangUp
 from ddptop.tui.palette import COMMANDS
 from ddptop.tui.reach import Reach, ReachApp
 from ddptop.tui.screens.base import MonitorScreen
@@ -89,6 +90,7 @@ class DdptopApp(ReachApp):
         self._first_is_foreign = watched is not None
         self._readonly = readonly
         self._tick_s = tick_s
+        self._hang_up = HangUp()
         self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
         """Looks at everything, in a thread."""
         self.latest: Snapshot | None = None
@@ -111,10 +113,9 @@ class DdptopApp(ReachApp):
         self.collector.start(loop)
         if self._tick_s is not None:
             self.set_interval(self._tick_s, self.collector.ask)
-        # A terminal that is gone reads as end of file for ever, which Textual's reader turns into
-        # a busy loop when SIGHUP is ignored. Without a terminal at the start there is none to lose.
-        if _is_terminal():
+        if _is_terminal():  # without one at the start there is none to lose
             self.set_interval(1.0, self._leave_with_terminal)
+            self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
 
@@ -125,6 +126,8 @@ class DdptopApp(ReachApp):
 
     def _leave_with_terminal(self) -> None:
         if not _is_terminal():
+            if not self.is_headless:
+                self._hang_up.leave()
             self.exit(return_code=1)
 
     # --- data ----------------------------------------------------------------------------------

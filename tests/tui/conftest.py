@@ -85,7 +85,7 @@ def make_app(frozen: Path) -> Callable[..., DdptopApp]:
 def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*arguments: str, **options: bool) -> Terminal:
+    def start(*arguments: str, **options: Any) -> Terminal:
         opened.append(Terminal(*arguments, **options))
         return opened[-1]
 

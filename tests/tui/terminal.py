@@ -11,25 +11,38 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Mapping
+
+
+def _own(ignore_hangup: bool) -> None:
+    """Make stdin the controlling terminal, so that its hang-ups and sizes arrive as signals."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if ignore_hangup:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class Terminal:
-    """ddptop in a pty of 120 by 40."""
+    """ddptop in a pty."""
 
-    def __init__(self, *arguments: str, ignore_hangup: bool = False) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        ignore_hangup: bool = False,
+        size: tuple[int, int] = (120, 40),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; `size` is in columns and rows, `env` goes over this process's environment."""
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.resize(*size)
         self.drawn = b""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ddptop", *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={**os.environ, "TERM": "xterm-256color", **(env or {})},
             start_new_session=True,
-            preexec_fn=(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-            if ignore_hangup
-            else None,
+            preexec_fn=lambda: _own(ignore_hangup),
         )
         os.close(slave)
 
@@ -50,6 +63,10 @@ class Terminal:
         if self.master >= 0:
             self.draws(b"")
         return self.process.poll() is not None
+
+    def resize(self, columns: int, rows: int) -> None:
+        """As when a person drags the window's corner; the kernel sends SIGWINCH."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())

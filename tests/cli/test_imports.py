@@ -29,6 +29,7 @@ VERBS = {
     "ls as JSON": ["ls", "--all", "--json"],
     "status": ["status", "train"],
     "status as JSON": ["status", "train", "--json"],
+    "status in three lines": ["status", "train", "--watch"],
     "gpus": ["gpus"],
     "gpus as JSON": ["gpus", "--json"],
     "ps": ["ps"],

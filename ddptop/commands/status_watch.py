@@ -1,0 +1,94 @@
+"""`ddptop status --watch`: a job in three lines, or all jobs in one each, again and again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+from ddptop.commands.wait import exit_status
+from ddptop.inline import Inline, quiet_keys
+from ddptop.output import put_json
+from ddptop.status_lines import Part, by_need, job_line, job_lines
+from ddptop.unguarded import KeptGuarded, guard, taken_up
+from ddptop_runner.contract import JobList, job_row, job_status
+from ddptop_runner.errors import DamagedFileError, NoSuchJobError
+from ddptop_runner.registry import JobView, is_recent, read_all, read_job, resolve
+
+NO_JOBS = "no jobs yet: ddptop launch train.py"
+
+
+def run(job: str | None, as_json: bool, interval_s: float) -> int:
+    """Show until the job has ended, or until ctrl+c.
+
+    Args:
+        job: the job; None shows all, those that need a person first, and ends by ctrl+c alone.
+        as_json: print one JSON object a look, on a line of its own.
+        interval_s: seconds between two looks.
+
+    Returns:
+        Of one job that has ended what `ddptop wait` returns; 0 after ctrl+c.
+
+    Raises:
+        NoSuchJobError: there is no such job, or it was removed meanwhile.
+    """
+    signal.signal(signal.SIGTERM, _leave)  # the terminal's echo is to be put back
+    screen = Inline(sys.stdout)
+    try:
+        with quiet_keys():
+            if job is None:
+                _watch_all(screen, as_json, interval_s)
+            return _watch_one(resolve(job), screen, as_json, interval_s)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) -> int:
+    view, keep = taken_up(view), KeptGuarded()
+    while True:
+        status = job_status(view)
+        if as_json:
+            put_json(status)
+            sys.stdout.flush()
+        else:
+            screen.show(job_lines(view, status))
+        if not view.is_live:
+            return exit_status(view)
+        time.sleep(interval_s)
+        try:
+            view = read_job(view.folder)
+        except DamagedFileError:
+            if not view.folder.spec_file.exists():
+                raise NoSuchJobError(f"{view.job} was removed meanwhile") from None
+            raise
+        keep(view)
+
+
+def _watch_all(screen: Inline, as_json: bool, interval_s: float) -> NoReturn:
+    guard(view for view in read_all()[0] if is_recent(view))
+    while True:
+        views = by_need(view for view in read_all()[0] if is_recent(view))
+        if as_json:
+            put_json(JobList(jobs=[job_row(view) for view in views]))
+            sys.stdout.flush()
+        else:
+            screen.show(_lines(views, screen))
+        time.sleep(interval_s)
+
+
+def _lines(views: list[JobView], screen: Inline) -> list[list[Part]]:
+    """As many as there are rows for; the last one says how many are missing."""
+    if not views:
+        return [[(NO_JOBS, "")]]
+    room = max(1, screen.size()[1] - 1) if screen.redraws else len(views)
+    shown = views if len(views) <= room else views[: room - 1]
+    lines = [job_line(view, job_status(view)) for view in shown]
+    if (more := len(views) - len(shown)) > 0:
+        lines.append([(f"and {more} more: ddptop ls", "")])
+    return lines

@@ -1,0 +1,260 @@
+"""A job in three lines, and all jobs in one line each, for `ddptop status --watch`. Pure.
+
+A line is a list of parts, the most important first; what does not fit the terminal is left out from
+the end. Each part has the name of a colour, which says nothing that its words do not say.
+"""
+
+from __future__ import annotations
+
+import statistics
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+
+from ddptop.output import NOT_AVAILABLE, duration, number, size
+from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, text_bar
+from ddptop_runner.balance.imbalance import Figure, deviations
+from ddptop_runner.contract import JobStatus
+from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.registry import JobView
+from ddptop_runner.spans import name_gpus, name_ranks
+
+Part = tuple[str, str]
+"""Text, and `good`, `warn`, `bad`, `strong` or nothing."""
+
+STALE_S = 5.0
+
+_COLOURS = {
+    "running": "good",
+    "finished": "good",
+    "restarting": "warn",
+    "stopping": "warn",
+    "hung": "bad",
+    "failed": "bad",
+    "lost": "bad",
+}
+
+_NEEDY = ("failed", "hung", "lost", "restarting", "stopping")
+"""States that need a person, most of all first."""
+
+_FIGURES: tuple[tuple[Figure, str, str], ...] = (
+    ("step_time", "slower", "faster"),
+    ("loss", "above the median loss", "below the median loss"),
+    ("utilization", "busier", "less busy"),
+    ("memory", "more memory", "less memory"),
+    ("power", "more power", "less power"),
+)
+
+
+def job_lines(view: JobView, status: JobStatus) -> list[list[Part]]:
+    """State with progress, ranks, devices."""
+    return [_state(view, status), _ranks(status), _devices(status)]
+
+
+def job_line(view: JobView, status: JobStatus) -> list[Part]:
+    """One job of several."""
+    return [
+        (view.job, "strong"),
+        (status.state, _COLOURS.get(status.state, "")),
+        *_progress(status, LIST_CELLS),
+        *_news(view, status),
+        *_learning(status),
+    ]
+
+
+def by_need(views: Iterable[JobView]) -> list[JobView]:
+    """Those that need a person first, then live ones, then ended ones; of each the newest first."""
+    return sorted(views, key=lambda view: (_need(view), -view.created_at.timestamp()))
+
+
+def _need(view: JobView) -> int:
+    """0 is the most needy."""
+    if view.state in _NEEDY:
+        return _NEEDY.index(view.state)
+    worst = {alert.severity for alert in view.snapshot.alerts} if view.snapshot else set()
+    if not view.is_live:
+        return len(_NEEDY) + 3
+    return len(_NEEDY) + (0 if "error" in worst else 1 if "warning" in worst else 2)
+
+
+def _state(view: JobView, status: JobStatus) -> list[Part]:
+    parts: list[Part] = [(f"{view.job}: {status.state}", _COLOURS.get(status.state, "strong"))]
+    parts += _progress(status, BAR_CELLS)
+    if status.attempt:
+        parts.append((f"attempt {status.attempt}", "warn"))
+    if view.is_live and status.guarded is False:
+        parts.append(("unguarded", "warn"))
+    age_s = status.snapshot_age_s
+    if view.is_live and age_s is not None and age_s > STALE_S:
+        parts.append((f"figures {duration(age_s)} old", "warn"))
+    return parts
+
+
+def _progress(status: JobStatus, cells: int) -> list[Part]:
+    progress = status.progress
+    if progress is None:
+        return [] if status.step is None else [(f"step {status.step:,}", "")]
+    parts: list[Part] = []
+    if progress.fraction is not None:
+        parts.append((f"{text_bar(progress.fraction, cells)} {share(progress)}", ""))
+    if progress.eta_s is not None:
+        parts.append((f"{duration(progress.eta_s)} left", ""))
+    if where := place(progress):
+        parts.append((where, ""))
+    elif status.step is not None:
+        parts.append((f"step {status.step:,}", ""))
+    return parts
+
+
+def _ranks(status: JobStatus) -> list[Part]:
+    count = len(status.ranks) or status.world_size
+    head = "no ranks yet" if not count else f"{count} rank{'s' if count > 1 else ''}"
+    if status.world_size and status.ranks and len(status.ranks) != status.world_size:
+        head = f"{len(status.ranks)} of {status.world_size} ranks"
+    return [(head, ""), *_learning(status), *_news(None, status)]
+
+
+def _learning(status: JobStatus) -> list[Part]:
+    """Pace and loss."""
+    ranks = status.ranks
+    pace = _middle(rank.steps_per_s for rank in ranks)
+    loss = _middle(rank.loss for rank in ranks)
+    parts: list[Part] = []
+    if pace is not None:
+        parts.append((f"{number(pace, 3)} steps/s", ""))
+    if broken := [rank.rank for rank in ranks if rank.loss_state in ("nan", "inf")]:
+        state = next(rank.loss_state for rank in ranks if rank.rank == broken[0])
+        whose = "" if len(broken) == len(ranks) else f" on {name_ranks(broken)}"
+        parts.append((f"loss is {state}{whose}", "bad"))
+    elif ranks:
+        parts.append((f"loss {number(loss, 5)}", ""))
+    return parts
+
+
+def _news(view: JobView | None, status: JobStatus) -> list[Part]:
+    """The one thing that a person should know: why it ended, what is wrong, or the odd rank."""
+    if status.cause is not None:
+        return [(status.cause.summary, "bad")]
+    alerts = [alert for alert in status.alerts if alert.severity in ("error", "warning")]
+    if alerts:
+        worst = min(alerts, key=lambda alert: alert.severity != "error")
+        more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
+        return [(worst.message + more, "bad" if worst.severity == "error" else "warn")]
+    live = view is None or view.is_live
+    return [(odd, "warn")] if live and (odd := odd_one(status.ranks, status.gpus)) else []
+
+
+def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> str:
+    """The rank that lies farthest from the others, in words; empty where none is an outlier."""
+    found: list[tuple[int, float, int, str]] = []
+    for rank, one in deviations(ranks, gpus).items():
+        for order, (figure, more, less) in enumerate(_FIGURES):
+            ratio = one.of(figure)
+            if figure in one.outliers and ratio is not None:
+                words = f"{100 * abs(ratio):.0f} % {more if ratio > 0 else less}"
+                found.append((order, -abs(ratio), rank, words))
+    if not found:
+        return ""
+    _, _, rank, words = min(found)
+    others = len({one[2] for one in found}) - 1
+    return f"rank {rank}: {words}" + (f" (and {others} more)" if others else "")
+
+
+def _devices(status: JobStatus) -> list[Part]:
+    gpus = status.gpus
+    if not gpus:
+        cpu = _sum(rank.cpu_percent for rank in status.ranks)
+        memory = _sum(rank.rss_bytes for rank in status.ranks)
+        load = NOT_AVAILABLE if cpu is None else f"{cpu:.0f} %"
+        return [
+            ("CPU", ""),
+            (f"load {load}", ""),
+            (f"memory {size(None if memory is None else int(memory))}", ""),
+        ]
+    names = name_gpus([gpu.index for gpu in gpus if gpu.index is not None]) or "GPUs"
+    lost = [gpu.index for gpu in gpus if gpu.lost and gpu.index is not None]
+    parts: list[Part] = [(names, "")]
+    if lost:
+        parts.append((f"{name_gpus(lost)} lost", "bad"))
+    parts.append((f"load {_range(gpus, lambda gpu: gpu.util_percent)}", ""))
+    used = _sum(gpu.mem_used_bytes for gpu in gpus)
+    total = _sum(gpu.mem_total_bytes for gpu in gpus)
+    if used is None or not total:
+        parts.append((f"memory {NOT_AVAILABLE}", ""))
+    else:
+        parts.append((f"memory {100 * used / total:.0f} % of {size(int(total))}", ""))
+    return parts
+
+
+def _range(gpus: Sequence[GpuSample], read: Callable[[GpuSample], float | None]) -> str:
+    """`97 %`, or `12 to 97 %` where devices differ."""
+    known = [value for gpu in gpus if (value := read(gpu)) is not None]
+    if not known:
+        return NOT_AVAILABLE
+    least, most = min(known), max(known)
+    return f"{most:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None unless each is known: a sum of some would look like that of all."""
+    known = list(values)
+    return None if not known or None in known else float(sum(v for v in known if v is not None))
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def cells(text: str) -> int:
+    """Terminal cells that the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(letter) for letter in text)
+
+
+def _cells_of(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def fit(parts: Sequence[Part], width: int, gap: str = "  ") -> list[Part]:
+    """The parts that a line of `width` cells has room for, the first one cut where it has to be.
+
+    What is said last but is worth a colour goes before what is not.
+    """
+    kept = [part for part in parts if part[0]]
+    while len(kept) > 1 and _width(kept, gap) > width:
+        plain = [index for index, (_, colour) in enumerate(kept) if index and not colour]
+        if not plain:
+            break
+        kept.pop(plain[-1])
+    left, line = width, list[Part]()
+    for text, colour in kept:
+        room = left - (len(gap) if line else 0)
+        if room < min(cells(text), 4):
+            break
+        cut = clip(text, room)
+        line.append((cut, colour))
+        left = room - cells(cut)
+    return line
+
+
+def _width(parts: Sequence[Part], gap: str) -> int:
+    return sum(cells(text) for text, _ in parts) + len(gap) * (len(parts) - 1)
+
+
+def clip(text: str, width: int) -> str:
+    """The text cut to so many cells, with an ellipsis where something is missing."""
+    if cells(text) <= width:
+        return text
+    kept, left = "", width - 1
+    for letter in text:
+        left -= _cells_of(letter)
+        if left < 0:
+            break
+        kept += letter
+    return f"{kept}…" if width > 0 else ""

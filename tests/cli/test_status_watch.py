@@ -1,0 +1,278 @@
+"""`ddptop status --watch`: lines drawn in place in a real pty, elsewhere one line per change."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from ddptop.status_lines import by_need, cells, clip, fit, odd_one
+from tests.runner.builders import make_snapshot, put_job
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.model import Alert, Cause, GpuSample, Progress, RankSample, encode
+from ddptop_runner.registry import read_all
+from ddptop_runner.spec import read_spec, write_atomic
+
+WaitUntil = Callable[..., Any]
+ALIVE = {"guardian": procs.identify(os.getpid())}
+ESC = "\x1b"
+
+
+def ranks(number: int = 4, slow: int | None = None) -> list[RankSample]:
+    return [
+        RankSample(
+            rank=rank,
+            local_rank=rank,
+            host=procs.host_name(),
+            pid=1,
+            state="running",
+            step=41,
+            loss=2.5,
+            loss_state="ok",
+            step_time_s=0.9 if rank == slow else 0.5,
+            steps_per_s=2.0,
+            cpu_percent=100.0,
+            rss_bytes=1 << 30,
+        )
+        for rank in range(number)
+    ]
+
+
+def change(folder: Any, **changes: Any) -> None:
+    """The supervisor's next snapshot."""
+    spec = read_spec(folder)
+    write_atomic(folder.node_file(spec.host), encode(make_snapshot(spec, **changes)))
+
+
+def live(**changes: Any) -> dict[str, Any]:
+    progress = Progress(step=41, total=100, fraction=0.41, eta_s=75.0, source="api")
+    return {**ALIVE, "ranks": ranks(), "world_size": 4, "step": 41, "progress": progress, **changes}
+
+
+class Terminal:
+    """The program with a pty as its controlling terminal, and what a person sees there."""
+
+    def __init__(self, *arguments: str, rows: int = 12, columns: int = 100, **env: str) -> None:
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.execve(
+                sys.executable,
+                [sys.executable, "-m", "ddptop", "status", *arguments],
+                {**os.environ, "TERM": "xterm-256color", **env},
+            )
+        self.columns, self.sent, self.status = columns, "", None
+
+    def read(self) -> str:
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                data = os.read(self.master, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            self.sent += data.decode()
+        return self.sent
+
+    def screen(self) -> list[str]:
+        """The lines that stand there, by the few sequences that are used."""
+        lines, x, y = [""], 0, 0
+        for token in re.findall(rf"{ESC}\[[\d;]*[A-Za-z]|[\r\n]|[^{ESC}\r\n]+", self.read()):
+            if token == "\n":
+                y += 1
+                lines += [""] * (y + 1 - len(lines))
+            elif token == "\r":
+                x = 0
+            elif not token.startswith(ESC):
+                lines[y] = lines[y][:x].ljust(x) + token + lines[y][x + len(token) :]
+                x += len(token)
+            elif token[-1] == "A":
+                y = max(0, y - int(token[2:-1]))
+            elif token[-1] in "KJ":
+                lines[y] = lines[y][:x]
+                if token[-1] == "J":
+                    del lines[y + 1 :]
+        return [line for line in lines if line]
+
+    def ended(self) -> bool:
+        self.read()
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status is not None
+
+    def close(self) -> None:
+        if not self.ended():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(ddptop_home: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(*arguments: str, **options: Any) -> Terminal:
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def test_three_lines_are_drawn_in_place_until_the_job_ends(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    folder = put_job("train", live())
+    one = terminal("train", "--watch", "--interval", "0.1")
+    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    state, of_ranks, devices = one.screen()
+    assert state == "train: running  [########............] 41.0 %  1m15s left  step 41 of 100"
+    assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
+    assert devices == "CPU  load 400 %  memory 4.0 GiB"
+    change(folder, **live(ranks=ranks(slow=2)))
+    wait_until(lambda: "rank 2: 80 % slower" in one.screen()[1], timeout_s=20, what="the odd one")
+    echo = termios.tcgetattr(one.master)[3] & termios.ECHO
+    assert not echo, "typed keys would be echoed into the lines"
+    cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
+    change(folder, **live(state="failed", cause=cause, ended_at=utc_now(), guardian=None))
+    wait_until(one.ended, timeout_s=20, what="its end")
+    assert one.status == 1, "the exit status that `wait` has"
+    lines = one.screen()
+    assert len(lines) == 3 and lines[0].startswith("train: failed")
+    assert "rank 2: ValueError: bad" in lines[1]
+    assert f"{ESC}[31m" in one.sent and f"{ESC}[32m" in one.sent
+    assert termios.tcgetattr(one.master)[3] & termios.ECHO, "the echo was not put back"
+
+
+def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    message = f"a rank is odd {ESC}[2J{ESC}]0;title\x07\nby far"
+    alert = Alert(id="odd", severity="warning", message=message, since=utc_now())
+    put_job("train", live(alerts=[alert]))
+    one = terminal("train", "--watch", columns=40, NO_COLOR="1")
+    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    os.write(one.master, b"\x03")
+    wait_until(one.ended, timeout_s=20, what="its end")
+    assert one.status == 0
+    assert not re.search(rf"{ESC}\[\d+m", one.sent), "NO_COLOR is set"
+    assert f"{ESC}[2J" not in one.sent and f"{ESC}]" not in one.sent
+    assert max(map(len, one.screen())) < 40
+    assert "a rank is odd" in one.screen()[1]
+
+
+def test_all_jobs_have_a_line_each_those_in_need_first(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    for number in range(6):
+        put_job(f"well-{number}", live())
+    put_job("broken", live(state="failed", ended_at=utc_now(), guardian=None))
+    put_job("stuck", live(state="hung"))
+    one = terminal("--watch", rows=5)
+    wait_until(lambda: len(one.screen()) == 4, timeout_s=20, what="four lines")
+    broken, stuck, well, more = one.screen()
+    assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
+    assert well.startswith("well-") and "41.0 %" in well
+    assert more == "and 5 more: ddptop ls"
+
+
+def test_without_a_terminal_each_change_is_one_line(
+    ddptop_home: Path, wait_until: WaitUntil, tmp_path: Path
+) -> None:
+    folder = put_job("train", live())
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "ddptop", "status", "train", "--watch", "--interval", "0.1"]
+    with out.open("w") as file:
+        one = subprocess.Popen(command, stdout=file, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: "\n" in out.read_text(), timeout_s=20, what="a line")
+        for seq in range(2, 5):
+            change(folder, **live(seq=seq))  # nothing that is shown
+        change(folder, **live(state="finished", ended_at=utc_now(), guardian=None))
+        assert one.wait(20) == 0
+    finally:
+        one.kill()
+        one.wait()
+    first, second = out.read_text().splitlines()
+    assert first.startswith("train: running") and " | 4 ranks  2 steps/s" in first
+    assert second.startswith("train: finished") and ESC not in first + second
+
+
+def test_json_is_one_object_a_line(ddptop_home: Path) -> None:
+    put_job("train", live(state="stopped", ended_at=utc_now(), guardian=None))
+    command = [sys.executable, "-m", "ddptop", "status", "--watch", "--json"]
+    one = subprocess.run([*command, "train"], capture_output=True, text=True, check=False)
+    assert one.returncode == 4
+    (line,) = one.stdout.splitlines()
+    assert json.loads(line)["job"] == "train" and json.loads(line)["step"] == 41
+    with subprocess.Popen(
+        [*command, "--interval", "0.1"], stdout=subprocess.PIPE, text=True
+    ) as every:
+        assert every.stdout is not None
+        try:
+            lines = [json.loads(every.stdout.readline()) for _ in range(2)]
+            every.send_signal(signal.SIGINT)
+            assert every.wait(20) == 0
+        finally:
+            every.kill()
+    assert [line["jobs"][0]["job"] for line in lines] == ["train", "train"]
+
+
+def test_an_interval_without_watch_is_refused(bad_input: Callable[..., str]) -> None:
+    assert "add --watch" in bad_input(2, "status", "--interval", "1")
+
+
+def test_a_job_that_is_removed_meanwhile_is_told(
+    terminal: Callable[..., Terminal], wait_until: WaitUntil
+) -> None:
+    folder = put_job("train", live())
+    one = terminal("train", "--watch", "--interval", "0.1")
+    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    folder.spec_file.unlink()
+    wait_until(one.ended, timeout_s=20, what="its end")
+    assert one.status == 3 and "train was removed meanwhile" in one.sent
+
+
+def test_what_does_not_fit_is_left_out_from_the_end() -> None:
+    parts = [("train: running", "good"), ("41 %", ""), ("1m left", ""), ("attempt 2", "warn")]
+    assert [text for text, _ in fit(parts, 80)] == [text for text, _ in parts]
+    assert [text for text, _ in fit(parts, 34)] == ["train: running", "41 %", "attempt 2"]
+    assert [text for text, _ in fit(parts, 8)] == ["train: …"]
+    wide = clip("訓練の仕事", 6)
+    assert wide == "訓練…" and cells(wide) == 5
+
+
+def test_the_odd_one_is_named_in_words() -> None:
+    assert odd_one(ranks(), []) == ""
+    assert odd_one(ranks(slow=3), []) == "rank 3: 80 % slower"
+    two = [msgspec.structs.replace(one, loss=25.0) if one.rank == 1 else one
+           for one in ranks(8, slow=3)]  # fmt: skip
+    assert odd_one(two, []) == "rank 3: 80 % slower (and 1 more)"
+    gpu = GpuSample(index=0, uuid="GPU-0", name="H100")
+    assert odd_one(ranks(slow=0), [gpu]) == "rank 0: 80 % slower"
+
+
+def test_need_goes_before_age(ddptop_home: Path) -> None:
+    alert = Alert(id="x", severity="error", message="x", since=utc_now())
+    put_job("well", live())
+    put_job("alarmed", live(alerts=[alert]))
+    put_job("done", {"state": "finished", "ended_at": utc_now()})
+    put_job("stuck", live(state="hung"))
+    assert [view.job for view in by_need(read_all()[0])] == ["stuck", "alarmed", "well", "done"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.story_source import StorySource
@@ -217,6 +218,15 @@ async def test_escape_goes_back_and_the_opening_screen_leaves_by_q(
         await pilot.press("R")
         await pilot.pause()
         assert story_of(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+        await move(pilot, "e")
+        assert story_of(app)
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+    app = opened(make_app)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running or app._exit)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -23,6 +25,7 @@ from ddptop.tui.render.units import plural
 from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.attempts_table import AttemptsTable
+from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
@@ -71,6 +74,10 @@ class StoryScreen(JobCommands):
         if self.snapshot is None or self.snapshot.wish.job != self.job:
             return None
         return self.snapshot.detail
+
+    def charts(self) -> Sequence[ChartWidget]:
+        """There is none."""
+        return ()
 
     def wish(self) -> Wish:
         """The whole story, and the last words of the chosen attempt."""

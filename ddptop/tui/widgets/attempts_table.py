@@ -39,7 +39,7 @@ class AttemptsTable(Table):
     """One row an attempt; until a person moves it, the cursor stands on the one to ask about."""
 
     def __init__(self) -> None:
-        super().__init__("attempts", COLUMNS, empty="nothing is told of it yet", id="attempts")
+        super().__init__("attempts", COLUMNS, id="attempts")
         self._attempts: Sequence[Attempt] = ()
         self._placed = False
 
@@ -53,6 +53,7 @@ class AttemptsTable(Table):
         was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
         is_new = bool(attempts) and len(attempts) != len(self._attempts)
         self._attempts = attempts
+        self.empty = "nothing is told of it yet"
         self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
         if attempts and (not self._placed or (is_new and was_last)):
             self._placed = True

@@ -23,6 +23,12 @@ COMPANIONS = (
 )
 
 
+NOBODY = (
+    "no other job: launch it again with other arguments,\nand both stand beside each other here"
+)
+"""What to do where there is nobody to compare with."""
+
+
 class CompareTable(Table):
     """One row a thing that is told of every job, one column a job."""
 
@@ -71,17 +77,12 @@ class CompanionTable(Table):
 
     def __init__(self) -> None:
         super().__init__("compare with", COMPANIONS, id="companions")
-        self.empty = (
-            "no other job: launch it again with other arguments,\n"
-            "and both stand beside each other here"
-        )
 
     def show(
         self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
     ) -> None:
         """Take the jobs in order; `letters` are those on the chart, `all_` counts hidden ones."""
-        if all_ and not jobs:
-            self.empty = "no job has these words"
+        self.empty = "no job has these words" if all_ else NOBODY
         self.set_rows(
             [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
         )

@@ -26,7 +26,7 @@ class ToldTable(Table):
     """One row an event, or several that tell the same; times count from the attempt's start."""
 
     def __init__(self) -> None:
-        super().__init__("events", COLUMNS, empty="nothing has happened yet", id="told")
+        super().__init__("events", COLUMNS, id="told")
         self._of: tuple[int, Sequence[Event]] = (-1, ())
         self._told: list[Told] = []
         self._filter = Filter()

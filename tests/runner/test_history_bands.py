@@ -17,7 +17,7 @@ from ddptop_runner.model import Event, RankSample
 START = 1_767_225_600
 """A multiple of every bucket's width."""
 
-RANKS = 7
+RANKS = 6
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def same(band: Band, expected: Band) -> bool:
 
 
 @pytest.mark.parametrize("most", [400, 40, 12, 3])
-@pytest.mark.parametrize("without", [(), (2, 5)])
+@pytest.mark.parametrize("without", [(), (2,), (2, 5)])
 def test_a_band_says_what_the_samples_said(path: Path, most: int, without: tuple) -> None:
     losses = some_losses(385)
     writer = HistoryWriter(path)
@@ -128,13 +128,13 @@ def test_some_ranks_alone(path: Path) -> None:
     writer = HistoryWriter(path)
     write(writer, range(100), losses)
     writer.close()
-    few = BandReader(HistoryReader(path)).few("loss", [1, 6], START, START + 99, 10)
-    assert sorted(few) == [1, 6]
-    assert few[6].t == [START + t for t in range(0, 100, 10)]
-    first = [losses[s, 6] for s in range(10)]
-    assert few[6].mean[0] == pytest.approx(sum(first) / 10)
-    assert (few[6].min[0], few[6].max[0]) == (min(first), max(first))
-    assert few[6].step[0] == 9
+    few = BandReader(HistoryReader(path)).few("loss", [1, 5], START, START + 99, 10)
+    assert sorted(few) == [1, 5]
+    assert few[5].t == [START + t for t in range(0, 100, 10)]
+    first = [losses[s, 5] for s in range(10)]
+    assert few[5].mean[0] == pytest.approx(sum(first) / 10)
+    assert (few[5].min[0], few[5].max[0]) == (min(first), max(first))
+    assert few[5].step[0] == 9
 
 
 def test_a_loss_that_is_not_finite_names_its_rank_and_bucket(path: Path) -> None:

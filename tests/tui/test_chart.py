@@ -193,6 +193,25 @@ class TestChart:
         assert len(chart(negative, logarithmic=True)) == 7
 
 
+class TestFewSamples:
+    def test_a_lone_sample_is_a_square_of_dots(self) -> None:
+        data = ChartData({0: points([None] * 50 + [2.0])}, 0, 100)
+        drawn = draw_chart(data, ChartOptions(), 60, 8)
+        dots = [c for line in drawn.lines for c in plain(line) if "\u2800" < c <= "\u28ff"]
+        assert [bin(ord(one) - 0x2800).count("1") for one in dots] == [4]
+
+    def test_what_a_logarithmic_axis_has_no_place_for_is_left_out(self) -> None:
+        values: list[float | None] = [5.0] * 40 + [-1.0] * 20 + [1.0] * 40
+        data = ChartData({0: points(values)}, 0, 100)
+        drawn = draw_chart(data, ChartOptions(logarithmic=True), 68, 8)
+        assert drawn.logarithmic
+        lines = [plain(line)[8:] for line in drawn.lines[:-1]]
+        bare = [x for x in range(60) if not any("\u2800" < row[x] <= "\u28ff" for row in lines)]
+        assert set(range(26, 34)) <= set(bare)
+        below = ChartData({0: points([-1.0] * 100)}, 0, 100)
+        assert not draw_chart(below, ChartOptions(logarithmic=True), 60, 8).logarithmic
+
+
 class TestRange:
     def test_a_lone_spike_is_cut_and_said(self) -> None:
         values = [2.0 + i / 100 for i in range(100)]

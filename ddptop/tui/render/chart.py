@@ -173,6 +173,8 @@ class Chart:
     """Where the plot is; None while nothing is drawn."""
     reading: Reading | None = None
     """What the cursor reads."""
+    logarithmic: bool = False
+    """Whether the values are: without one above zero they cannot be."""
 
 
 def draw_chart(
@@ -220,6 +222,7 @@ def draw_chart(
         _note(plot, options, peak),
         area,
         _read(plot, options, area, words, cursor),
+        logarithmic,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,7 +79,9 @@ class Plane:
     breaks: Collection[int] = ()
 
     def curve(self, columns: Columns, layer: int, pattern: tuple[int, int] = (1, 0)) -> None:
-        """Connect the means; a gap or a new attempt interrupts the line, a lone value is a dot.
+        """Connect the means; a gap or a new attempt interrupts the line, a lone value is seen.
+
+        On a logarithmic axis what is not above zero is left out: it has no place there.
 
         Args:
             columns: what to draw.
@@ -87,23 +90,33 @@ class Plane:
         """
         canvas, dot = self.canvas, self.axis.dot
         last: tuple[int, int] | None = None
+        alone = False
+        least = 0.0 if self.axis.logarithmic else -math.inf
         for x, value in enumerate(columns.mean):
             if x in self.breaks:
+                self._end(last, layer, alone=alone)
                 last = None
-            if value is None:
+            if value is None or value <= least:
                 continue
             y = dot(value)
             if last is not None and x - last[0] <= columns.reach:
+                alone = False
                 canvas.segment(*last, x, y, layer, pattern)
             else:
+                self._end(last, layer, alone=alone)
                 canvas.dot(x, y, layer)
+                alone = True
             last = (x, y)
+        self._end(last, layer, alone=alone)
 
-    def dots(self, columns: Columns, layer: int) -> None:
-        """Each mean as a dot of its own."""
-        for x, value in enumerate(columns.mean):
-            if value is not None:
-                self.canvas.dot(x, self.axis.dot(value), layer)
+    def _end(self, last: tuple[int, int] | None, layer: int, *, alone: bool) -> None:
+        """A value that is joined to none is a square of dots: a single one is overlooked."""
+        if last is None or not alone:
+            return
+        x, y = last
+        for column in (x, x ^ 1):
+            self.canvas.dot(column, y, layer)
+            self.canvas.dot(column, y ^ 1, layer)
 
     def band(self, columns: Columns, layer: int) -> None:
         """Fill from least to greatest, also between samples that are no gap apart."""
@@ -112,7 +125,7 @@ class Plane:
         for x, (low, high) in enumerate(zip(columns.low, columns.high, strict=False)):
             if x in self.breaks:
                 last = None
-            if low is None or high is None:
+            if low is None or high is None or (self.axis.logarithmic and high <= 0):
                 continue
             bottom, top = dot(low), dot(high)
             canvas.column(x, bottom, top, layer)
@@ -241,10 +254,6 @@ def mark_cells(
 def break_columns(
     marks: Sequence[tuple[float, str]], since: float, until: float, dots: int
 ) -> frozenset[int]:
-    """Dot columns that no curve enters from the left, for a new attempt starts there.
-
-    The one in which it starts may begin with the attempt before, so the next one is another.
-    """
+    """Dot columns in which a new attempt starts: no curve enters them from the left."""
     factor = dots / max(1e-9, until - since)
-    found = {int((at - since) * factor) for at, _ in marks if since <= at <= until}
-    return frozenset(found | {x + 1 for x in found})
+    return frozenset(int((at - since) * factor) for at, _ in marks if since <= at <= until)

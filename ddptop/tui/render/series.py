@@ -126,15 +126,19 @@ def bin_points(
                 stop += 1
             if x == columns - 1:
                 stop = end
+        start_of = place
         for cut in cuts:
-            if times[place] < cut <= times[stop - 1]:
-                after = bisect.bisect_left(times, cut, place, stop)
-                if x > 0:
-                    least, mean, most = _together(points, place, after)
-                    low[x - 1] = _wider(low[x - 1], least, min)
-                    high[x - 1] = _wider(high[x - 1], most, max)
-                    means[x - 1] = mean if means[x - 1] is None else means[x - 1]
-                place = after
+            if times[place] < cut and int((cut - since) * factor) == x:
+                start_of = bisect.bisect_left(times, cut, place, stop)
+        if start_of > place and x > 0:
+            least, mean, most = _together(points, place, start_of)
+            low[x - 1] = _wider(low[x - 1], least, min)
+            high[x - 1] = _wider(high[x - 1], most, max)
+            means[x - 1] = mean if means[x - 1] is None else means[x - 1]
+        if start_of == stop:
+            place = stop
+            continue
+        place = start_of
         mean = points.mean[place]
         if stop == place + 1 and points.low[place] == mean == points.high[place]:
             if mean is not None and mean - mean == 0:

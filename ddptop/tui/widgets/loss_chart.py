@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
+from ddptop.tui.render.chart import MODES, Chart, ChartOptions, draw_chart
 from ddptop.tui.render.chart_help import explain_loss
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.chart_steps import by_step, no_steps, step_times
@@ -55,6 +55,8 @@ class LossChart(ChartWidget):
             return
         if data is not self._data:
             self._stepped = None
+        if job != self._job:
+            self.view = View()  # what was zoomed to is a part of another job's time
         self._data, self._options, self._job = data, wanted, job
         self.redraw()
 
@@ -114,14 +116,14 @@ class LossChart(ChartWidget):
         if chart.reading is not None:
             room = width - len(title) - 10
             return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]
-        title += "".join(f", {word}" for word in self._words(data) if word)
+        title += "".join(f", {word}" for word in self._words(data, chart) if word)
         return [rule(title, width, chart.note, self.title_style), *chart.lines]
 
     def explain(self) -> list[tuple[str, str]]:
         """What is drawn, and what the marks mean."""
         return explain_loss(self._drawn_data(), self.options)
 
-    def _words(self, data: ChartData) -> list[str]:
+    def _words(self, data: ChartData, chart: Chart) -> list[str]:
         """How it is drawn, for the title."""
         options, view = self._options, self.view
         if data.by_step:
@@ -135,9 +137,14 @@ class LossChart(ChartWidget):
         return [
             shown,
             _by_step(data) if data.by_step else "",
-            "log axis" if options.logarithmic else "",
+            _log_axis(chart) if options.logarithmic else "",
             f"smoothed {options.smoothing:g}" if options.smoothing else "",
         ]
+
+
+def _log_axis(chart: Chart) -> str:
+    """Whether values are logarithmic, where a person wants them so."""
+    return "log axis" if chart.logarithmic or chart.area is None else "log axis: n/a, none above 0"
 
 
 def _by_step(data: ChartData) -> str:

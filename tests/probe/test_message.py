@@ -82,14 +82,14 @@ def test_mean_times_are_over_the_steps_since_the_last_message(
     record = Recorder()
     speaker = sender.Sender(record)
     assert speaker.message()["step_time_s"] is None
-    record.first_progress, record.progress, record.data_wait_s = (1, 10.0, 1.0), (1, 10.0), 1.0
+    record.first_progress = record.progress = (1, 10.0, 1.0)
     assert speaker.message()["step_time_s"] is None
-    record.progress, record.data_wait_s = (5, 18.0), 3.0
+    record.progress, record.data_wait_s = (5, 18.0, 3.0), 7.0
     first = speaker.message()
     assert (first["step_time_s"], first["data_wait_s"]) == (2.0, 0.5)
     again = speaker.message()
     assert (again["step_time_s"], again["data_wait_s"]) == (2.0, 0.5)
-    record.progress = (6, 18.5)
+    record.progress = (6, 18.5, 3.0)
     later = speaker.message()
     assert (later["step_time_s"], later["data_wait_s"]) == (0.5, 0.0)
 

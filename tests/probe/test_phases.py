@@ -45,7 +45,7 @@ class Watched:
         self.record.backwards_at_step = self.record.backwards
         self.record.batches_at_step = self.record.batches
         steps = self.record.steps + 1
-        self.record.progress = (steps, self.now_t)
+        self.record.progress = (steps, self.now_t, None)
         self.record.first_progress = self.record.first_progress or (steps, self.now_t, None)
 
     def batch(self, count: int = 1, *, gradient: bool) -> None:

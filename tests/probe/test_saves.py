@@ -53,7 +53,7 @@ def test_a_path_is_noted_when_the_call_has_returned(
     record: Recorder, save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    record.progress = (7, 1.0)
+    record.progress = (7, 1.0, None)
     record.dirty = False
     assert save({}, "a.pt") == "returned" and record.dirty
     saved = record.saved
@@ -163,7 +163,7 @@ def test_a_save_left_by_a_signals_exception_does_not_hide_later_ones(
     record: Recorder, save: Any, tmp_path: Path
 ) -> None:
     record.saving[threading.get_ident()] = 5.0
-    record.progress = (1, 6.0)
+    record.progress = (1, 6.0, None)
     save({}, tmp_path / "a")
     assert record.saved is not None and record.saving == {}
 

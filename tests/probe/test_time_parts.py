@@ -105,7 +105,26 @@ def test_modules_wait_as_often_as_they_are_used(parts):
     forward(parts, seldom, 1, 0.25)
     assert waited(parts, 4, holds_thread=False) == pytest.approx(0.5 + 0.25 / 4)
     forward(parts, often, 5, 0.5)
-    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5)
+    assert waited(parts, 1, holds_thread=False) == pytest.approx(0.5 + 0.25 / 5)
+    for _ in range(time_parts.MESSAGES):
+        forward(parts, often, 5, 0.5)
+        last = waited(parts, 1, holds_thread=False)
+    assert last == pytest.approx(0.5), "it was not used for long"
+
+
+def test_a_pass_of_the_next_step_is_no_wait_of_this_one(parts):
+    logger = Logger()
+    forward(parts, logger, 1, 0.5)
+    waited(parts, 1, holds_thread=False)
+    told = []
+    for number in range(2, 40, 2):
+        forward(parts, logger, number, 0.5)
+        told.append(waited(parts, 2, holds_thread=False))  # the other step's pass is to come
+        for later in range(3):
+            forward(parts, logger, number + later, 0.5)
+        told.append(waited(parts, 2, holds_thread=False))
+    assert all(0.3 <= wait_s <= 0.5 for wait_s in told)
+    assert told[-1] == pytest.approx(0.5)
 
 
 def test_two_forward_passes_before_one_backward_pass_wait_once(parts):

@@ -84,9 +84,9 @@ class Recorder:
         self.optimizer_steps = 0
         """Counted steps of all optimizers together."""
         self.progress = None
-        """(iterations, CLOCK_BOOTTIME of the last progress), None before the first."""
+        """(iterations, CLOCK_BOOTTIME, `data_wait_s`) at the last; None before the first."""
         self.first_progress = None
-        """(iterations, CLOCK_BOOTTIME, data wait) of the first: where mean times start."""
+        """The same at the first: where mean times start."""
         self.latest_loss = None
         """(value or None, "ok" | "nan" | "inf", step, "probe" | "api", backward passes that it is
         made of or None, "sum" | "mean" of them or None with one)."""
@@ -191,9 +191,9 @@ class Recorder:
     def _progressed(self, steps):
         self.step_thread = get_ident()
         self.batches_at_step = self.batches
-        self.progress = (steps, boottime_s())
+        self.progress = (steps, boottime_s(), self.data_wait_s)
         if self.first_progress is None:
-            self.first_progress = (*self.progress, self.data_wait_s)
+            self.first_progress = self.progress
 
     def found_steps(self, optimizers, count, losses_before):
         """Steps were made that no hook saw: `count` of them, the last by all the `optimizers`.
@@ -227,7 +227,7 @@ class Recorder:
         if pending:
             self._pending = []
             if self.progress is not None:  # the loop lives, though the optimizer did not step
-                self.progress = (self.progress[0], boottime_s())
+                self.progress = (self.progress[0], boottime_s(), self.data_wait_s)
             self._step_loss(pending, self.steps)
             self.announce()
 
@@ -312,9 +312,9 @@ class Recorder:
             is_new = False
         if is_new and not self._iterations:
             self._reported_steps += 1
-            self.progress = (self._reported_steps, boottime_s())
+            self.progress = (self._reported_steps, boottime_s(), self.data_wait_s)
             if self.first_progress is None:
-                self.first_progress = (*self.progress, self.data_wait_s)
+                self.first_progress = self.progress
         self.announce()
 
     def metric(self, name, value):

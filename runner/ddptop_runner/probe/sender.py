@@ -245,9 +245,9 @@ class Sender:
     def _update_means(self, progress):
         """Mean step time and its parts since the last message that had new steps."""
         start = self._means_from or self.record.first_progress
-        waited_s = self.record.data_wait_s
         if progress is None or start is None or progress[0] <= start[0]:
             return
+        waited_s = progress[2]  # then: by now it may have waited for the batch of the next step
         steps = progress[0] - start[0]
         self._step_time_s = (progress[1] - start[1]) / steps
         if waited_s is not None:
@@ -255,7 +255,7 @@ class Sender:
         self._sync_s, self._compute_s = time_parts.split(
             self._step_time_s, self._data_wait_s, self._wait_for_ranks_s(steps, progress)
         )
-        self._means_from = (progress[0], progress[1], waited_s)
+        self._means_from = progress
 
     def _wait_for_ranks_s(self, steps, progress):
         try:

@@ -23,12 +23,15 @@ MEASURED = 3
 FIRST_CALLS = 12
 """So many of its forward passes are looked at, so that none of those measured first is missed."""
 MAX_MODULES = 16
+MESSAGES = 40
+"""How often a module waits in a step is the mean over so many messages: within one a forward pass
+may belong to the step before or after."""
 
 
 class _Module:
     """What one DDP module has measured."""
 
-    __slots__ = ("calls", "calls_then", "iteration", "waits_s")
+    __slots__ = ("calls", "calls_then", "iteration", "used", "waits_s")
 
     def __init__(self):
         self.calls = 0
@@ -38,6 +41,14 @@ class _Module:
         self.iteration = 0
         """The one measured last."""
         self.waits_s: Any = deque(maxlen=MEASURED)
+        self.used: Any = deque(maxlen=MESSAGES)
+        """By message: how often it waited, and the steps."""
+
+    def often(self, waits, steps):
+        """How often it waits in a step, of late; at most once."""
+        self.used.append((waits, steps))
+        waited = sum(waits for waits, _ in self.used)
+        return min(1.0, waited / sum(steps for _, steps in self.used))
 
     def measured(self, figures):
         """Take DDP's own figures, in ns, if they are of an iteration not seen yet."""
@@ -138,13 +149,13 @@ class TimeParts:
         for module in list(self._modules.values()):
             calls = module.calls - module.calls_then
             module.calls_then = module.calls
-            if calls and not module.waits_s:
+            # several forward passes before one backward pass wait once
+            often = module.often(min(calls, max(1, backwards - before[1])), steps)
+            if often and not module.waits_s:
                 return None
-            if calls:
-                # several forward passes before one backward pass wait once
-                often = min(calls, max(1, backwards - before[1])) / steps
+            if often:
                 waits_s = sorted(module.waits_s)
-                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * min(1.0, often)
+                wait_s = (wait_s or 0.0) + waits_s[len(waits_s) // 2] * often
         if wait_s is None and identity.world_size() == 1:
             return 0.0
         return wait_s

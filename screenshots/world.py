@@ -107,15 +107,20 @@ class Work:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Work:
-        with self._driver.together():
-            for index in range(8):
-                self._driver.gpu(index).mem_used = 0
+        self._free()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        self._free()
+
+    def _free(self) -> None:
+        with self._driver.together():
+            for index in range(8):
+                gpu = self._driver.gpu(index)
+                gpu.mem_used, gpu.util, gpu.power_mw, gpu.processes = 0, 0, 70_000, []
 
     def _run(self) -> None:
         chance = random.Random(7)

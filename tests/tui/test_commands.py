@@ -184,7 +184,7 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
         await settle(pilot)
         table = table_of(app)
         assert " ".join(text_of(table)[2].split()) == (
-            "accelerate ● running whole tree CPU 96 % RSS 240 MiB pid 4700"
+            "accelerate ● running pid 4700 whole tree 96 % 240 MiB"
         )
         assert text_of(table)[-1].startswith(" waiting for ranks")
         ranks = app.screen.ranks
@@ -280,4 +280,4 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
         assert all(line.startswith("[1,1]<stdout>:") for line in tail)
-        assert " mpirun   ✗ exit 1   whole tree CPU n/a  RSS n/a   pid n/a" in shown(app)
+        assert " mpirun   ✗ exit 1   whole tree CPU 208 %  RSS 2.0 GiB   pid n/a" in shown(app)

@@ -120,7 +120,8 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
             parts.append(f"{words} {_percent(ratio)} {side} the median")
     if not parts:
         return ""
-    return f"{name} {'; '.join(parts)}{_waits(rank)}"
+    colon = ":" if parts[0].startswith("its ") else ""
+    return f"{name}{colon} {'; '.join(parts)}{_waits(rank)}"
 
 
 def _since(known: Known, alert: str) -> str:

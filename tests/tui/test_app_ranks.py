@@ -1,0 +1,166 @@
+"""Ranks on a job's screen: cards, table and map, keys and mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.compare import CompareScreen
+from ddptop.tui.screens.devices import DevicesScreen
+from ddptop.tui.screens.logs import LogsScreen
+from ddptop.tui.screens.rank import RankScreen
+from ddptop.tui.screens.replay import ReplayScreen
+from ddptop.tui.screens.story import StoryScreen
+from ddptop.tui.widgets.heat_map import HeatMap
+from ddptop.tui.widgets.loss_chart import LossChart
+from ddptop.tui.widgets.rank_cards import RankCards
+from ddptop.tui.widgets.rank_panel import usual_shape
+from tests.tui import fake_foreign, fake_gpus, fake_home, fake_ranks
+from tests.tui.driving import said, settle, shown, until
+
+MakeApp = Callable[..., DdptopApp]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shape"), [(0, "table"), (1, "cards"), (8, "cards"), (9, "table"), (64, "table"),
+                         (65, "heat"), (1024, "heat")],
+)  # fmt: skip
+def test_what_suits_a_number_of_ranks(ranks: int, shape: str) -> None:
+    assert usual_shape(ranks) == shape
+
+
+async def test_cards_are_walked_in_two_directions(frozen: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        ranks, cards = app.screen.ranks, app.screen.query_one(RankCards)
+        assert ranks.shape == "cards" and ranks.rank == 0
+        assert "5 ▲ slow +47 %" in shown(app)
+        assert (
+            not app.screen.query_one("#devices").display
+            or not app.screen.query_one("#devices").size.height
+        )
+        for key, rank in (
+            ("right", 1),
+            ("down", 5),
+            ("down", 5),
+            ("left", 4),
+            ("h", 3),
+            ("j", 7),
+            ("k", 3),
+            ("g", 0),
+            ("G", 7),
+            ("left_square_bracket", 6),
+        ):
+            await pilot.press(key)
+            assert ranks.rank == rank, key
+        await pilot.click(RankCards, offset=(35, 2))
+        assert ranks.rank == 1
+        assert cards.at(35, 10) == 5
+        await pilot.click(RankCards, offset=(35, 2))
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        assert app.screen.rank == 1
+
+
+async def test_a_person_may_have_another_shape(frozen: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        ranks = app.screen.ranks
+        await pilot.press("]", "]", "T")
+        assert ranks.shape == "table" and ranks.rank == 2, "the rank stays chosen"
+        assert app.screen.query_one("#devices").display
+        await pilot.press("S")
+        assert "worst first" in shown(app)
+        table = ranks.table
+        assert [key for key, _ in table._rows][:2] == ["5", "0"]
+        await pilot.press("T")
+        assert ranks.shape == "heat" and ranks.rank == 2
+        await pilot.press("m")
+        assert "8 ranks by loss vs median" in shown(app)
+        await pilot.press("T")
+        assert ranks.shape == "cards"
+        await pilot.press("m", "S")
+        assert "this is for the map" in said(app) and "this is for the table" in said(app)
+        assert app.screen.explain()[0][0] == "rank 2: ● running"
+
+
+async def test_cards_that_do_not_fit_are_a_table(frozen: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(60, 18)) as pilot:
+        await settle(pilot)
+        assert app.screen.ranks.shape == "table"
+        await pilot.press("T", "T")
+        assert "cards for so many ranks do not fit here" in said(app)
+
+
+async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> None:
+    fake_ranks.many(frozen, 1024)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        ranks, heat = app.screen.ranks, app.screen.query_one(HeatMap)
+        text = shown(app)
+        assert ranks.shape == "heat"
+        assert "1,024 ranks by step time vs median" in text
+        assert "rank   517  +4" in text and "node-064" in text
+        assert app.screen.query_one(LossChart).size.height >= 6
+        await pilot.press("down", "right", "right")
+        assert ranks.rank == heat.per_row + 2
+        assert f" rank {heat.per_row + 2} ● running" in shown(app)
+        await pilot.press("pagedown", "G")
+        assert ranks.rank == 1023
+        await pilot.press("m", "m", "m", "m", "m")
+        assert "1,024 ranks by data wait of a step" in shown(app)
+        await pilot.press("m")
+        assert "1,024 ranks by state" in shown(app)
+        assert "‖ 1 hung" in shown(app)
+        await pilot.click(HeatMap, offset=(heat._grid.label + 5, 3))
+        assert ranks.rank == heat.per_row + 5
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        assert app.screen.rank == heat.per_row + 5
+
+
+async def test_keys_open_pages(frozen: Path, make_app: MakeApp) -> None:
+    fake_gpus.eight_gpu_ranks(frozen)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        for key, kind in (
+            ("l", LogsScreen),
+            ("e", StoryScreen),
+            ("v", DevicesScreen),
+            ("p", ReplayScreen),
+            ("C", CompareScreen),
+        ):
+            await pilot.press(key)
+            await until(pilot, lambda kind=kind: isinstance(app.screen, kind), key)
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is screen, f"esc after {key}")
+
+
+async def test_of_a_foreign_job_there_is_no_history(held_gpus: Path, make_app: MakeApp) -> None:
+    view = fake_foreign.healthy()
+    app = make_app(watched=view.foreign)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = app.screen
+        for key, word in (("e", "story"), ("p", "history"), ("C", "history")):
+            await pilot.press(key)
+            assert app.screen is screen
+            assert f"ddptop did not start train.py:4711: no {word} is kept of it" in said(app)
+
+
+async def test_where_the_loss_goes_is_said(frozen: Path, make_app: MakeApp) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    app = make_app("mlp-cpu")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "loss 2.1304   → flat for 1m" in shown(app)

@@ -1,0 +1,164 @@
+"""Cards of ranks: how they lie, what they say, and who is the odd one."""
+
+from __future__ import annotations
+
+import pytest
+from ddptop.tui.render import cards, odd, spark
+from ddptop.tui.render.series import Points
+from ddptop.tui.render.text import plain, width
+from tests.tui.fake_home import GIB, NOW, ago, gpu
+from tests.tui.own_views import rank
+
+from ddptop_runner.balance.imbalance import RankDeviation, deviations
+from ddptop_runner.model import Alert, RankSample
+
+
+def of_eight(**more: object) -> list[RankSample]:
+    """Ranks on devices; rank 5 is slow, and its loss is far from the others'."""
+    values = {
+        "state": "running",
+        "step": 12_340,
+        "data_wait_s": 0.012,
+        "gpu_util_percent": 98.0,
+        "gpu_mem_used_bytes": 61 * GIB,
+        "last_progress_at": ago(2),
+    }
+    return [
+        rank(
+            number,
+            gpu=number,
+            loss=3.7 if number == 5 else 2.1,
+            step_time_s=0.446 if number == 5 else 0.301,
+            **{**values, **more},
+        )
+        for number in range(8)
+    ]
+
+
+def drawn(number: int, cells: int, rows: int, *, chosen: bool = False, **more: object) -> list[str]:
+    ranks = of_eight(**more)
+    gpus = [gpu(index) for index in range(8)]
+    apart = deviations(ranks, gpus)
+    others = cards.around(ranks, gpus, NOW, True, {}, {}, 300.0)
+    lines = cards.card_lines(ranks[number], apart[number], others, cells, rows, chosen)
+    assert all(width(line) == cells for line in lines)
+    assert len(lines) == rows
+    return [plain(line) for line in lines]
+
+
+class TestGrid:
+    @pytest.mark.parametrize(
+        ("number", "cells", "most", "columns", "rows"),
+        [
+            (8, 80, 10, 4, 2),
+            (8, 120, 18, 4, 2),
+            (8, 200, 25, 4, 2),
+            (2, 120, 18, 2, 1),
+            (4, 60, 9, 2, 2),
+            (1, 120, 18, 1, 1),
+            (3, 80, 10, 3, 1),
+        ],
+    )
+    def test_cards_lie_without_holes(
+        self, number: int, cells: int, most: int, columns: int, rows: int
+    ) -> None:
+        found = cards.grid(number, cells, most, 8)
+        assert found is not None
+        assert (found.columns, found.rows) == (columns, rows)
+        assert found.rows * found.height <= most
+        assert found.columns * (found.width + cards.GAP) - cards.GAP <= cells
+
+    def test_where_they_do_not_fit_there_are_none(self) -> None:
+        assert cards.grid(8, 60, 8, 8) is None
+        assert cards.grid(16, 80, 12, 8) is None
+
+
+class TestCard:
+    def test_all_that_is_known(self) -> None:
+        text = drawn(1, 40, 8)
+        assert text[0] == "╭─ 1 ● running ──────────────── GPU 1 ─╮"
+        assert text[1].startswith("│ step   12,340 2s ago")
+        assert text[2].startswith("│ loss   2.1000    0 %")
+        assert text[3].startswith("│ time   301 ms    0 %")
+        assert text[4].startswith("│ wait    12 ms    4 %")
+        assert text[5].startswith("│ util     98 %    0 %  ━━━━")
+        assert text[6].startswith("│ mem  61.0 GiB    0 %  ━━━━━━━")
+        assert text[7] == "╰" + "─" * 38 + "╯"
+
+    def test_the_odd_one_is_marked_in_words_and_signs(self) -> None:
+        text = drawn(5, 40, 8)
+        assert "5 ▲ slow +48 %" in text[0]
+        assert "3.7000 ▲+76 %" in text[2]
+        assert "446 ms ▲+48 %" in text[3]
+
+    def test_the_chosen_one_has_a_heavy_edge_and_a_mark(self) -> None:
+        text = drawn(1, 40, 8, chosen=True)
+        assert text[0].startswith("┏━ ▸1 ● running ━")
+        assert text[3].startswith("┃") and text[3].endswith("┃")
+
+    def test_a_narrow_one_keeps_what_tells_most(self) -> None:
+        assert drawn(5, 19, 5) == [
+            "▌ 5 ▲ slow +48 %   ",
+            "▌ loss 3.7000▲+76 %",
+            "▌ time 446 ms▲+48 %",
+            "▌ util   98 % ━━━━━",
+            "▌ mem   61.0G ━━━━─",
+        ]
+        assert drawn(1, 19, 4)[-1] == "▏ util   98 % 61.0G"
+
+    def test_unknown_is_said(self) -> None:
+        text = drawn(1, 40, 8, gpu_util_percent=None, step=None)
+        assert not any("step" in line or "util" in line for line in text), "known of no rank"
+        ranks = of_eight()
+        ranks[1] = rank(1, gpu=1, state="running")
+        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0)
+        lines = cards.card_lines(ranks[1], RankDeviation(), others, 40, 8, False)
+        text = [plain(line) for line in lines]
+        assert text[2].startswith("│ loss      n/a")
+        assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0 %"
+
+    def test_small_curves_share_one_scale(self) -> None:
+        points = {
+            number: Points(t=[0, 100, 200], low=[], mean=[value] * 3, high=[])
+            for number, value in ((0, 1.0), (1, 4.0))
+        }
+        assert spark.limits(points, from_zero=True) == (0.0, 4.0)
+        low, high = (
+            spark.spark(spark.bridged(spark.cells_of(points[n], 0, 200, 4), 4), 0.0, 4.0)
+            for n in (0, 1)
+        )
+        assert (low, high) == ("⠤⠤", "⠉⠉")
+
+    def test_a_gap_in_a_curve_stays_one(self) -> None:
+        assert spark.spark([0.0, 0.0, None, None, 1.0, 1.0], 0.0, 1.0) == "⣀ ⠉"
+
+
+class TestOdd:
+    def test_who_holds_up_the_others_is_slow_though_its_steps_take_equally_long(self) -> None:
+        ranks = [
+            rank(n, state="running", step_time_s=0.4, sync_s=0.02 if n == 3 else 0.12, loss=2.0)
+            for n in range(4)
+        ]
+        apart = deviations(ranks, [])
+        alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
+        late = odd.behind(ranks, [alert])
+        assert odd.oddity(ranks[3], apart[3]) is None
+        assert odd.oddity(ranks[3], apart[3], late) == ("▲ slow +36 %", "warn")
+        assert odd.severity(ranks[3], apart[3], True, late) == 1
+        assert odd.oddity(ranks[2], apart[2], late) is None
+
+    def test_a_rank_that_only_waits_for_the_others_is_not_odd(self) -> None:
+        quick = RankDeviation(step_time=-0.3, outliers=frozenset({"step_time"}))
+        assert odd.oddity(rank(0), quick) is None
+
+    def test_a_state_that_needs_somebody_stands_before_any_figure(self) -> None:
+        slow = RankDeviation(step_time=0.5, outliers=frozenset({"step_time"}))
+        assert odd.verdict(rank(0, state="hung"), slow, NOW, True) == ("‖ hung", "bad")
+        assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50 %", "warn")
+        assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
+
+    def test_worst_first(self) -> None:
+        ranks = of_eight()
+        ranks[6] = rank(6, gpu=6, state="hung")
+        order = odd.worst_first(ranks, deviations(ranks, []), True)
+        assert [one.rank for one in order[:2]] == [6, 5]

@@ -1,0 +1,148 @@
+"""The sentence that says what a rank is doing, and since when it is odd."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from ddptop.tui.render.learning import LossTrend, trend
+from ddptop.tui.render.rank_state import Known, sentence, slower_since
+from tests.tui.fake_home import NOW, ago
+from tests.tui.own_views import rank
+
+from ddptop_runner.balance.imbalance import RankDeviation
+from ddptop_runner.model import Alert, RankSample
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+SLOW = RankDeviation(step_time=0.38, outliers=frozenset({"step_time"}))
+WELL = Known(RankDeviation(step_time=0.01), (), 8, NOW, True)
+
+
+def running(**more: object) -> RankSample:
+    values = {"state": "running", "step": 1203, "step_time_s": 0.3, "loss": 2.0}
+    return rank(3, **{**values, **more})
+
+
+def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
+    known = replace(WELL, apart=SLOW, slower_since=ago(300))
+    text, style = sentence(running(data_wait_s=0.123), known)
+    assert text == (
+        "rank 3 is 38 % slower than the median since 11:55:00; waits 41 % of its time for data"
+    )
+    assert style == "warn"
+
+
+def test_the_alert_knows_better_since_when() -> None:
+    alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=ago(600))
+    known = replace(WELL, alerts=(alert,), behind=0.4, slower_since=ago(300))
+    assert sentence(running(), known)[0] == (
+        "rank 3 is busy 40 % longer than the median since 11:50:00"
+    )
+    unknown = replace(known, behind=None)
+    assert sentence(running(), unknown)[0] == "rank 3 holds up the others since 11:50:00"
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (running(), "rank 3 is like the other 7: close to their median"),
+        (
+            running(sync_s=0.15),
+            "rank 3 is like the other 7: close to their median; waits 50 % of its time for other "
+            "ranks",
+        ),
+        (
+            running(loss=None, loss_state="nan", loss_bad_since=1200, loss_last_good=2.31),
+            "rank 3: its loss is NaN since step 1,200; the last finite one was 2.3100",
+        ),
+        (
+            running(state="quiet", quiet_since=ago(90), stands_at="train.py:81 in step"),
+            "rank 3 has taken no step since 11:58:30 (quiet); it stands at train.py:81 in step",
+        ),
+        (
+            running(state="paused", pid=71),
+            "rank 3 is stopped by a signal (SIGSTOP); kill -CONT 71 lets it go on",
+        ),
+        (running(state="starting", step=None), "rank 3 has taken no step yet"),
+        (
+            running(phase="evaluation", phase_since=ago(60)),
+            "rank 3 evaluates since 11:59:00; that is no step, and well",
+        ),
+        (running(state="failed", signal="SIGKILL"), "rank 3 was ended by SIGKILL at step 1,203"),
+        (running(state="failed", exit_code=1), "rank 3 ended with exit status 1 at step 1,203"),
+        (running(state="exited", exit_code=0), "rank 3 ended well at step 1,203"),
+        (running(state="stopped"), "rank 3 was stopped with the others at step 1,203"),
+        (rank(3, state="running"), "rank 3 runs; its steps and losses are not known"),
+    ],
+)
+def test_what_it_is_doing(one: RankSample, text: str) -> None:
+    assert sentence(one, WELL)[0] == text
+
+
+def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
+    known = replace(WELL, foreign=True)
+    text = sentence(rank(3, state="running"), known)[0]
+    assert text == "rank 3 runs; its steps and losses are not known: ddptop did not start it"
+    gone = sentence(rank(3, state="unknown"), replace(known, live=False))[0]
+    assert gone == "rank 3 is gone; nobody saw how: ddptop did not start it"
+
+
+def test_one_rank_has_nobody_to_be_compared_with() -> None:
+    assert "no other rank" in sentence(running(), replace(WELL, ranks=1))[0]
+
+
+def test_a_memory_outlier_is_said_too() -> None:
+    apart = RankDeviation(memory=0.27, outliers=frozenset({"memory"}))
+    said = sentence(running(), replace(WELL, apart=apart))
+    assert said == ("rank 3: its memory is 27 % above the median", "warn")
+
+
+class TestSince:
+    def test_the_last_stretch_counts(self) -> None:
+        moments = [(float(t), 0.45 if t < 5 or t >= 20 else 0.3, 0.3) for t in range(30)]
+        assert slower_since(moments) == 20.0
+
+    def test_a_moment_in_between_does_not_end_it(self) -> None:
+        moments = [(float(t), 0.3 if t == 15 else 0.45, 0.3) for t in range(30)]
+        assert slower_since(moments) == 0.0
+
+    def test_none_while_it_is_not_slower(self) -> None:
+        assert slower_since([(float(t), 0.45 if t < 20 else 0.3, 0.3) for t in range(30)]) is None
+        assert slower_since([(0.0, None, 0.3), (1.0, 0.4, None)]) is None
+
+
+class TestTrend:
+    def values(self, *losses: float) -> list[tuple[float, float]]:
+        return [(10.0 * place, loss) for place, loss in enumerate(losses)]
+
+    def test_a_loss_that_goes_down_or_up(self) -> None:
+        falling = trend(self.values(*(2.0 - 0.01 * n for n in range(20))))
+        assert falling == LossTrend("falling", 190.0, pytest.approx(-0.0512, abs=1e-3))
+        rising = trend(self.values(*(2.0 + 0.01 * n for n in range(20))))
+        assert rising is not None and rising.way == "rising"
+
+    def test_noise_is_no_trend(self) -> None:
+        noisy = trend(self.values(*(2.0 + (0.3 if n % 3 else -0.3) for n in range(24))))
+        assert noisy is not None and noisy.way == "flat"
+
+    def test_less_than_half_a_percent_is_flat(self) -> None:
+        slowly = trend(self.values(*(2.0 - 0.0005 * n for n in range(16))))
+        assert slowly is not None and slowly.way == "flat"
+
+    def test_too_few_points_say_nothing(self) -> None:
+        assert trend(self.values(3, 2, 1)) is None
+
+    def test_a_loss_around_zero_has_no_percent(self) -> None:
+        about = trend(self.values(*([0.0] * 8), *(-0.1 * n for n in range(1, 9))))
+        assert about == LossTrend("falling", 150.0, None)

@@ -93,6 +93,19 @@ def test_what_one_rank_prints_late_stands_at_the_end() -> None:
     assert shown(merger)[-2:] == [("step 3", [1]), ("step 50", [0])], "said anew, not long ago"
 
 
+def test_times_in_lines_put_them_in_their_order() -> None:
+    merger = Merger()
+    merger.add(0, told(*[f"2026-03-14 12:00:0{n},5 INFO step {n}" for n in range(6)], "end"))
+    merger.add(1, told("[2026-03-14T12:00:02.7] slow", "  more of it", "end"))
+    merger.add(2, told("2026-03-14 12:00:04,6 slow", "end"))
+    assert [row.text[:5] for row in merger.rows if "INFO" not in row.text][:1] == ["[2026"]
+    texts = [row.text for row in merger.rows]
+    assert texts.index("  more of it") == 4 and texts[3].startswith("[2026")
+    assert texts[7].endswith(",6 slow") and texts[-1] == "end"
+    merger.add(3, told("no time", "2026-03-14 12:00:01,0 late"))
+    assert [row.text for row in merger.rows[-2:]] == ["no time", "2026-03-14 12:00:01,0 late"]
+
+
 def test_alignment_takes_unique_lines_as_anchors_and_copes_with_none() -> None:
     old = ["a", "-", "b", "-", "c", "-"]
     new = ["-", "b", "-", "x", "c", "-"]

@@ -20,6 +20,7 @@ _TIMES = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\b\d\d:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{3,4}\b"
 )
+_WHEN = re.compile(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?")
 _RANKS = re.compile(
     r"(?i)\b((?:local[ _]?|global[ _]?)?rank|cuda|gpu|device|pid|worker)([ :=_]*)\d+"
 )
@@ -115,6 +116,12 @@ def _forwards(
     return pairs
 
 
+def when(text: str) -> str:
+    """The time at a line's beginning, so that those of other lines compare; empty: none."""
+    found = _WHEN.match(text) if text[:1].isdigit() or text[:1] == "[" else None
+    return "" if found is None else f"{found[1]} {found[2]}.{found[3] or ''}"
+
+
 @dataclass(slots=True)
 class MergedRow:
     """A line, and the ranks that printed it."""
@@ -127,8 +134,27 @@ class MergedRow:
     """By rank what it printed, as far as that is not `text`."""
     level: Level = ""
     inside: bool = False
+    when: str = ""
+    """The time at its beginning, where it has one, so that times can be compared."""
     shown: tuple[LogRow, ...] | None = None
     """As it is drawn, for whoever draws it to keep; None after each change."""
+
+
+def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]:
+    """Both in their orders: by the times in them where there are any, else `new` behind `old`."""
+    if not old or not new or not new[0].when:
+        return [*old, *new]
+    woven_rows: list[MergedRow] = []
+    at = 0
+    for row in old:
+        while row.when and at < len(new) and new[at].when < row.when:
+            woven_rows.append(new[at])
+            at += 1
+            while at < len(new) and not new[at].when:  # what goes on with the line before
+                woven_rows.append(new[at])
+                at += 1
+        woven_rows.append(row)
+    return [*woven_rows, *new[at:]]
 
 
 class Merger:
@@ -181,7 +207,7 @@ class Merger:
                 tail.append(self._row(keys[j], texts[j], rank, level, inside))
                 continue
             row = rest[i]
-            merged += [*rest[taken:i], *tail, row]
+            merged += [*woven(rest[taken:i], tail), row]
             taken, tail = i + 1, []
             row.shown = None
             row.ranks[rank] = "" if row.text == texts[j] else texts[j]
@@ -190,7 +216,9 @@ class Merger:
             self._last[rank] = row.number
         if tail:
             behind = max(taken, self._floor(closed) - start)
-            merged += [*rest[taken:behind], *tail]
+            if any(row.when for row in tail):
+                behind = len(rest)
+            merged += woven(rest[taken:behind], tail)
             taken = behind
             self._last[rank] = tail[-1].number
         self.rows[start:] = [*merged, *rest[taken:]]
@@ -199,7 +227,7 @@ class Merger:
 
     def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
         self._number += 1
-        return MergedRow(self._number, key, text, {rank: ""}, level, inside)
+        return MergedRow(self._number, key, text, {rank: ""}, level, inside, when(text))
 
     def _after(self, rank: int, old: int) -> int:
         """The index behind the rank's last row, and behind every old one."""

@@ -169,10 +169,16 @@ class TestKeys:
         assert both.figures.view.axis == "time"
         await pilot.press("plus", "plus")
         assert both.loss.view.span == 200
+        assert both.figures.view.span == pytest.approx(200, abs=10), "those steps, as time"
         window_s = both.wish().chart_window_s
         assert window_s == pytest.approx(200, abs=10), "the time that those steps took"
         await pilot.press("left")
         assert "step 9" in title(both.loss)
+        assert both.figures.view.cursor == pytest.approx(both.loss.view.cursor, abs=5)
+        both.figures.focus()
+        await pilot.press("left")
+        assert both.loss.view.axis == "step", "it is not taken from its axis"
+        both.loss.focus()
         await pilot.press("b")
         assert both.loss.view == View()
 

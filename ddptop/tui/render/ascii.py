@@ -53,6 +53,7 @@ _OWN = {
     "☆": "*",
     # punctuation and figures
     "…": "~",
+    "┈": ".",
     "·": ".",
     "•": "*",
     "–": "-",  # noqa: RUF001
@@ -238,6 +239,18 @@ def harmless(text: str) -> str:
         return text
     return "".join(
         character if character.isprintable() or character in _SPACES else "?" for character in text
+    )
+
+
+def drawable(text: str) -> str:
+    """The same for text whose cells are counted already: each keeps the cells it was given."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in _SPACES
+        else "?" * max(0, cell_len(character))
+        for character in text
     )
 
 

@@ -123,8 +123,24 @@ def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]
     """
     if view.span is None:
         return None, None
+    known, bucket_s = _known(data)
+    first, last = known[0][0], known[-1][0]
+    since, until = visible(view, first, last)
+    room_s = 2 * bucket_s + _ROOM_S
+    start, end = _moment(known, since) - room_s, _moment(known, until) + room_s
+    if view.right is None:
+        return data.extent[1] - start, None
+    return end - start, end
+
+
+def step_moment(data: ChartData, place: float) -> float:
+    """The moment at which so many steps were taken, as near as what is at hand tells it."""
+    return _moment(_known(data)[0], place)
+
+
+def _known(data: ChartData) -> tuple[list[tuple[float, float]], float]:
+    """Places among the steps with their moments, in order; and how long a sample stands for."""
     stepped = by_step(data)
-    since, until = visible(view, *stepped.extent)
     known = [(float(one.before), one.at) for one in data.attempts]
     known.append((stepped.extent[1], data.extent[1]))
     bucket_s = 0.0
@@ -132,12 +148,7 @@ def step_times(data: ChartData, view: View) -> tuple[float | None, float | None]
         bucket_s = points.bucket_s
         places = steps_of(points, data.attempts)
         known += [(p, t) for p, t in zip(places, points.t, strict=False) if p is not None]
-    known.sort()
-    room_s = 2 * bucket_s + _ROOM_S
-    start, end = _moment(known, since) - room_s, _moment(known, until) + room_s
-    if view.right is None:
-        return data.extent[1] - start, None
-    return end - start, end
+    return sorted(known), bucket_s
 
 
 def _moment(known: Sequence[tuple[float, float]], place: float) -> float:

@@ -60,7 +60,8 @@ class ChartKeys(MonitorScreen):
         message.stop()
         for chart in self.charts():
             if chart is not message.chart:
-                chart.follow(message.chart.view)
+                view = message.chart.view
+                chart.follow(view if chart.has_steps else message.chart.time_view())
         if message.moved:
             self.post_message(WishChanged())
 

@@ -66,6 +66,10 @@ class ChartWidget(LinesView, can_focus=True):
         """
         return self.view.span, self.view.right
 
+    def time_view(self) -> View:
+        """The same part of the axis, and the cursor, as time: for charts that know no steps."""
+        return self.view
+
     def set_view(self, view: View) -> None:
         """Show another part of the axis, or move the cursor."""
         if view == self.view:
@@ -76,8 +80,8 @@ class ChartWidget(LinesView, can_focus=True):
         self.post_message(self.Viewed(self, moved))
 
     def follow(self, view: View) -> None:
-        """Take over the view of another chart of the same screen."""
-        if view.axis == "step" and not self.has_steps:
+        """Take over the view of another chart of the same screen, where the axis is the same."""
+        if view.axis != self.view.axis and (view.axis == "time" or not self.has_steps):
             return
         if view != self.view:
             self.view = view

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ddptop.tui.render.chart import MODES, Chart, ChartOptions, draw_chart
 from ddptop.tui.render.chart_help import explain_loss
 from ddptop.tui.render.chart_smooth import next_weight
-from ddptop.tui.render.chart_steps import by_step, no_steps, step_times
+from ddptop.tui.render.chart_steps import by_step, no_steps, step_moment, step_times
 from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.scale import window_label
 from ddptop.tui.render.series import ChartData
@@ -77,6 +77,14 @@ class LossChart(ChartWidget):
         if self._asked is None or self._asked[0] != self._part:
             self._asked = self._part, step_times(self._data, self.view)
         return self._asked[1]
+
+    def time_view(self) -> View:
+        """The view; by step the moments of its steps, as near as they are known."""
+        if self.view.axis == "time":
+            return self.view
+        span, right = self.time_span()
+        at = self.view.cursor
+        return View("time", span, right, None if at is None else step_moment(self._data, at))
 
     @property
     def _part(self) -> View:

@@ -13,6 +13,7 @@ from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from tests.tui import fake_home, fake_story
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
+from tests.tui.terminal import Terminal
 from textual.pilot import Pilot
 
 MakeApp = Callable[..., DdptopApp]
@@ -200,3 +201,15 @@ async def test_a_live_job_is_read_again(
         assert before.compared is not None
         # nothing new: the very same curves, which are not drawn again
         assert app.latest.compared.by_time is before.compared.by_time
+
+
+def test_on_a_terminal_it_opens_the_screen_and_leaving_that_leaves_it(
+    ddptop_home: Path, terminal: Callable[..., Terminal], wait_until: Callable[..., object]
+) -> None:
+    fake_story.learner(ddptop_home, "gpt-a", "3e-4", steps=40)
+    fake_story.learner(ddptop_home, "gpt-b", "1e-3", steps=40, ago_s=7000)
+    one = terminal("compare", "gpt-a", "gpt-b")
+    wait_until(lambda: one.draws(b"loss at step 40"), timeout_s=30, what="the comparison")
+    one.type("q")
+    wait_until(one.ended, timeout_s=10, what="its end")
+    assert one.process.returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
+import msgspec
 import pytest
 from ddptop.tui.attempts import Attempt
 from ddptop.tui.render.story import (
@@ -147,6 +148,17 @@ def test_attempts_that_did_not_fail_read_well(ending: str, events: list[str], to
     )
     state = "running" if ending == "lives" else ending
     assert told in text(replace(LIVES, ending=ending, events=happened), state)
+
+
+def test_with_little_room_what_the_exception_said_comes_first() -> None:
+    summary = (
+        "Rank 2 (pid 4022) was the first to end: exit status 1, at step 457. ValueError: no x."
+    )
+    long = replace(FAILED, cause=msgspec.structs.replace(RAISED, summary=summary))
+    assert "Rank 2 (pid 4022) was the first to end" in text(long, rows=5)
+    told = text(long, rows=4)
+    assert "▌ ValueError: no x." in told
+    assert "the first to end" not in told
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 9, 30])

@@ -207,8 +207,12 @@ def why_lines(
     style = "bad" if failed or attempt.ending == "lost" else "ok"
     lines: list[Line] = [opening(attempt, state, now)]
     below = _labelled(attempt, state, room, is_last=is_last, roomy=rows > ROOMY)
-    most = max(1, rows - 1 - len(below))
-    lines += [line(text) for text in wrap(sentence(attempt), room, min(most, 6)) if text]
+    most = min(6, max(1, rows - 1 - len(below)))
+    told = sentence(attempt)
+    if len(wrap(told, room, most + 1)) > most and attempt.cause and attempt.cause.exception:
+        # the line above says who it was; what it said is the news
+        told = told.partition(". ")[2] or told
+    lines += [line(text) for text in wrap(told, room, most) if text]
     lines += below
     left = rows - len(lines)
     if tail is not None and tail.attempt == attempt.number and left >= 2:

@@ -118,7 +118,7 @@ class Ring:
         return number
 
     def points(self, since: float, until: float) -> Points:
-        """What is known between two moments; each stands at the middle of its bucket."""
+        """What is known between two moments; each at the middle of its bucket, but not later."""
         first = max(int(since // self.step_s), self.newest - self.size + 1, 0)
         buckets = [
             bucket
@@ -127,7 +127,7 @@ class Ring:
         ]
         places = [bucket % self.size for bucket in buckets]
         return Points(
-            t=[(bucket + 0.5) * self.step_s for bucket in buckets],
+            t=[min(until, (bucket + 0.5) * self.step_s) for bucket in buckets],
             low=[self._low[place] for place in places],
             mean=[self._mean[place] for place in places],
             high=[self._high[place] for place in places],

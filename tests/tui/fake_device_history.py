@@ -10,11 +10,13 @@ from ddptop_runner.history import HistoryWriter
 from ddptop_runner.paths import RunFolder
 
 
-def write_gpu_history(folder: RunFolder, seconds: int, gpus: int = 8) -> None:
+def write_gpu_history(
+    folder: RunFolder, seconds: int, gpus: int = 8, every_s: int = 5
+) -> None:
     """Loads that go up and down, device 5 slowed down for the last five minutes."""
     writer = HistoryWriter(folder.history_db, batch_s=1e9)
     start = NOW.timestamp() - seconds
-    for second in range(0, seconds + 1):
+    for second in range(0, seconds + 1, every_s):
         left = seconds - second
         samples = []
         for index in range(gpus):

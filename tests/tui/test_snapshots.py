@@ -16,7 +16,6 @@ from tests.tui.driving import look, settle, until
 from textual.pilot import Pilot
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-PAGE_KEYS = ("l", "v", "e")
 MakeApp = Callable[..., DdptopApp]
 Compare = Callable[..., bool]
 
@@ -42,54 +41,6 @@ def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
     return prepare
 
 
-def test_all_jobs(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    for make in (
-        fake_home.two_cpu_ranks,
-        fake_gpus.eight_gpu_ranks,
-        fake_home.failed_job,
-        fake_home.finished_job,
-    ):
-        make(eight_gpus)
-    assert snap_compare(make_app(), terminal_size=size, run_before=after())
-
-
-def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    assert snap_compare(make_app(), terminal_size=size, run_before=after())
-
-
-def test_two_cpu_ranks(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    fake_home.two_cpu_ranks(frozen)
-    assert snap_compare(make_app("mlp-cpu"), terminal_size=size, run_before=after())
-
-
-def test_eight_gpus_with_a_straggler(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    fake_gpus.eight_gpu_ranks(frozen)
-    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after())
-
-
-def test_its_devices_alone(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    fake_gpus.eight_gpu_ranks(frozen)
-    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("v"))
-
-
-def test_its_log_alone(
-    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    fake_gpus.eight_gpu_ranks(frozen)
-    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("l"))
-
-
-def test_a_failed_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    fake_home.failed_job(frozen)
-    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after())
-
-
 def test_the_launch_form(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
@@ -112,17 +63,6 @@ def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: o
 def test_stacks(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
     assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("t"))
-
-
-def test_jobs_that_ddptop_did_not_start(
-    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    for make in (fake_home.two_cpu_ranks, fake_home.failed_job):
-        make(held_gpus)
-    fake_foreign.healthy()
-    fake_foreign.with_findings()
-    fake_foreign.unreadable()
-    assert snap_compare(make_app(), terminal_size=size, run_before=after())
 
 
 @pytest.mark.parametrize("kind", ["healthy", "with_findings"])
@@ -153,9 +93,3 @@ def test_the_findings_of_a_foreign_job(
     view = fake_foreign.with_findings()
     app = make_app(watched=view.foreign)
     assert snap_compare(app, terminal_size=size, run_before=after("f"))
-
-
-def test_devices_with_trouble(
-    ill_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
-) -> None:
-    assert snap_compare(make_app(), terminal_size=size, run_before=after("v"))

@@ -12,7 +12,10 @@ NOTHING = Points([], [], [], [])
 
 
 def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
-    """How busy and how full it was, in percent; its power against its limit; its temperature."""
+    """How busy and how full it was, its power against its limit, its temperature.
+
+    What the driver does not tell has no curve.
+    """
     known = history.figures
     memory = _share(known.get("memory", NOTHING), gpu.mem_total_bytes)
     curves = (
@@ -21,9 +24,10 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
         Curve("power", known.get("power", NOTHING), "W", 0.0, gpu.power_limit_w, band=True),
         Curve("temperature", known.get("temperature", NOTHING), "°C"),
     )
+    told = tuple(curve for curve in curves if curve.points.t)
     first = history.until if history.first is None else history.first
     return FiguresData(
-        curves,
+        told,
         history.since,
         history.until,
         history.until - history.since,

@@ -38,7 +38,7 @@ _MEMORY_BAR = Column("memory_bar", "", BAR_CELLS, drop=7)
 
 def device_columns(cells: int, names_differ: bool) -> tuple[Column, ...]:
     """The columns of a table of that width."""
-    curve = 60 if cells >= 190 else 20 if cells >= 120 else 12
+    curve = 30 if cells >= 150 else 20 if cells >= 120 else 15
     columns = [_GPU, _BAR, _UTIL, Column("recent", "last 10m", curve, drop=4)]
     columns += [_MEMORY_BAR, _MEMORY, _POWER, _TEMP]
     if cells >= 120:

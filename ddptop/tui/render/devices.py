@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.panels import FULL_SHARE, HOT_C, short_name
+from ddptop.tui.render.spark import spark
 from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.foreign.view import ForeignView
@@ -25,8 +26,7 @@ _HOLDER_CELLS = 72
 RECENT_BUCKETS = 60
 """Of ten seconds each, in a small curve of ten minutes."""
 _BAR_MOST = 60
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_CURVES = ((180, 60), (140, 20), (100, 12))
+_CURVES = ((140, 30), (100, 15))
 """Cells of a small curve, by the least width that has room for them."""
 _CALM_REASONS = frozenset({"power cap", "application clocks", "display clocks"})
 """Reasons that are no trouble: the usual power limit, and clocks that a person set."""
@@ -108,16 +108,15 @@ def _recent(values: Sequence[float | None], cells: int) -> Line:
 
 
 def small_curve(values: Sequence[float | None], cells: int) -> str:
-    """Percents as blocks, each the mean of as many of the RECENT_BUCKETS as fall into its cell."""
+    """Percents as a thin line, each dot the mean of the RECENT_BUCKETS that fall to it."""
+    dots = min(RECENT_BUCKETS, 2 * cells)
     padded = [None] * (RECENT_BUCKETS - len(values)) + list(values)[-RECENT_BUCKETS:]
     shares: list[float | None] = []
-    for cell in range(cells):
-        first, last = cell * RECENT_BUCKETS // cells, (cell + 1) * RECENT_BUCKETS // cells
-        known_ones = [value for value in padded[first : max(last, first + 1)] if value is not None]
+    for dot in range(dots):
+        first, last = dot * RECENT_BUCKETS // dots, (dot + 1) * RECENT_BUCKETS // dots
+        known_ones = [value for value in padded[first:last] if value is not None]
         shares.append(sum(known_ones) / len(known_ones) if known_ones else None)
-    return "".join(
-        " " if share is None else _BLOCKS[min(7, max(0, int(share * 8 / 100)))] for share in shares
-    )
+    return spark(shares, 0.0, 100.0)
 
 
 def label(gpu: GpuSample) -> str:

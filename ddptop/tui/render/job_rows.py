@@ -188,7 +188,8 @@ def job_row(
     view, needs = one.view, one.attention
     snapshot, foreign = view.snapshot, isinstance(view, ForeignView)
     by, name = by_text(view, me), line((view.job, "strong"))
-    who = f"{by[0]}: " if says_who and foreign else ""
+    calm = needs.need >= Need.RUNNING
+    who = f"{by[0]}: " if says_who and foreign and calm else ""
     row: dict[str, Span | Line] = {
         "state": words.state_of(view),
         "job": line(("◆ ", "chosen"), *name) if marked else name,

@@ -174,7 +174,10 @@ class DevicePanel(LinesView, can_focus=True):
 
     def rows_wanted(self) -> int:
         """Rows that show everything."""
-        return len(self.build(max(40, self.size.width or 80), 1000))
+        cells = max(40, self.size.width or 80)
+        if self._gpus:
+            return HEAD_LINES + len(self._gpus) + len(self._reason_lines(cells))
+        return len(self.build(cells, 1000))
 
     def build(self, width: int, height: int) -> list[Line]:
         """Title and rows."""

@@ -71,7 +71,7 @@ class FilterBar(Horizontal):
     FilterBar { height: 1; display: none; background: $panel; }
     FilterBar > _Typed {
         width: 1fr; height: 1; border: none; padding: 0; background: $panel;
-        &:focus { border: none; }
+        &:focus { border: none; background-tint: $foreground 0%; }
     }
     FilterBar > _Says { background: $panel; }
     """

@@ -33,4 +33,4 @@ class Said(LinesView):
         lines = [line(("▌ ", style), (text, "" if style == "dim" else style)) for text in texts]
         if step and len(lines) < height:
             lines.append(line(("▌ ", style), (step, "dim")))
-        return [fit((("  ", ""), *one)[1:], width) for one in lines]
+        return [fit(one, width) for one in lines]

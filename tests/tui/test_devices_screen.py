@@ -1,0 +1,178 @@
+"""The screen with the devices, as a person uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui import messages
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.devices import FIRST_SPAN_S, DevicesScreen
+from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.screens.sections import SectionsScreen
+from tests.tui import fake_foreign, fake_gpus
+from tests.tui.driving import look, said, settle, shown, until
+from tests.tui.fake_device_history import write_gpu_history
+from tests.tui.fake_home import uuid
+
+MakeApp = Callable[..., DdptopApp]
+
+
+def screen_of(app: DdptopApp) -> DevicesScreen:
+    assert isinstance(app.screen, DevicesScreen)
+    return app.screen
+
+
+async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
+    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await settle(pilot)
+        screen = screen_of(app)
+        assert screen.devices.cursor_key == uuid(5)
+        text = shown(app)
+        assert "GPU 5, last 15m" in text
+        assert "temperature 88 °C" in text
+        assert "▼ thermal, by hardware" in text
+        assert "it is too hot: it runs far slower" in text
+        assert "52345 llama-ft" in text
+        assert "⠉" in text, "the small curves"
+        assert "GPU 0: memory 21 % above the others of llama-ft" in text
+        await pilot.press("up")
+        await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
+        assert "processes on GPU 4" in shown(app)
+        assert "52344 llama-ft" in shown(app)
+
+
+async def test_enter_explains_a_device_and_opens_a_process_s_job(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    app = make_app(opening=messages.DevicesWanted(uuid(5)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        assert dict(screen.explain())["slowed: thermal, by hardware"].startswith("It is too hot")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+        await pilot.pause()
+        assert "it is too hot" in said(app).lower()
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        screen.processes.focus()
+        await look(pilot)
+        assert ("process 52345", "python") in screen.explain()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        assert app.screen.job == "llama-ft"
+
+
+async def test_a_process_of_a_foreign_job_and_one_of_none(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_foreign.healthy()
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        screen.processes.focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, JobScreen))
+        assert app.screen.foreign
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        screen.devices.focus()
+        await pilot.press("G")
+        await look(pilot)
+        assert "no process: the device is free" in shown(app)
+        screen.processes.focus()
+        await pilot.pause()
+        screen.action_open()
+        await pilot.pause()
+        assert "belongs to no job that is known here" in said(app)
+
+
+async def test_the_chart_zooms_and_begins_with_another_figure(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await settle(pilot)
+        screen = screen_of(app)
+        assert screen.wish().device_history_s == FIRST_SPAN_S
+        assert "temperature" not in shown(app)
+        await pilot.press("m", "m")
+        await until(pilot, lambda: "temperature" in shown(app))
+        await pilot.press("plus")
+        await until(pilot, lambda: "last 10m" in shown(app).split("GPU 0,")[1])
+        await pilot.press("0")
+        assert screen.wish().device_history_s == 86400.0
+        await until(pilot, lambda: "whole run" in shown(app) or "-16m" in shown(app))
+        await pilot.press("left")
+        await pilot.press("escape")
+        assert app.screen is screen, "esc takes the cursor away first"
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+
+async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_app: MakeApp) -> None:
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(160, 50)) as pilot:
+        await settle(pilot)
+        screen = screen_of(app)
+        found = {}
+        for index in range(9):
+            await look(pilot)
+            gpu = screen.devices.chosen
+            assert gpu is not None
+            found[index] = (shown(app), dict(screen.explain()))
+            await pilot.press("down")
+        assert "31000 ada" in found[0][0]
+        assert "no job" in found[0][0]
+        assert "Only a reset or a reboot brings it back." in found[1][1]["lost"]
+        assert "only a reset or a reboot brings it back: look at power" in found[2][0]
+        assert "waits for a reset" in found[3][0]
+        assert "should be replaced" in found[4][0]
+        assert "no permission" in found[5][0]
+        assert "the driver does not tell which processes are on it" in found[5][0]
+        assert "2 MIG instances" in found[6][0]
+        assert "MIG instance" in found[7][1]["GPU 6"]
+
+
+@pytest.mark.parametrize("size", [(60, 18), (80, 24), (200, 60)])
+async def test_without_devices_it_says_why_and_what_to_do(
+    frozen: Path, make_app: MakeApp, size: tuple[int, int]
+) -> None:
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        text = shown(app)
+        assert "37 % of 64 cores" in text
+        assert "libnvidia-ml.so.1 was not found" in text
+        assert "ddptop doctor" in text
+        await pilot.press("enter", "m", "down")
+        await pilot.pause()
+        assert "no device is known here" in said(app)
+
+
+async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 300)
+    app = make_app(opening=messages.DevicesWanted())
+    async with app.run_test(size=(60, 18)) as pilot:
+        await settle(pilot)
+        for size in ((60, 18), (80, 24), (120, 40), (200, 60), (300, 100)):
+            await pilot.resize_terminal(*size)
+            await look(pilot, 3)
+            screen = screen_of(app)
+            assert screen.devices.size.height >= 4, size
+            assert screen._chart.size.height >= 5, size
+            lines = shown(app).splitlines()
+            assert all(len(line) <= size[0] for line in lines), size
+            assert "98 %" in shown(app)

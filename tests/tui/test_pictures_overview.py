@@ -1,0 +1,72 @@
+"""What the screen with all jobs looks like, at three sizes, dark and light.
+
+After a change that is meant: `pytest tests/tui/test_pictures_overview.py --snapshot-update`, then
+look at each changed picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.theme import DARK, LIGHT
+from tests.tui import fake_foreign, fake_gpus, fake_home
+from tests.tui.driving import look, settle
+from tests.tui.fake_device_history import write_gpu_history
+from textual.pilot import Pilot
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+Compare = Callable[..., bool]
+MakeApp = Callable[..., DdptopApp]
+
+by_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+by_theme = pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
+
+
+def after(theme: str, *keys: str) -> Callable[[Pilot[None]], object]:
+    async def prepare(pilot: Pilot[None]) -> None:
+        pilot.app.theme = theme
+        await settle(pilot)
+        await look(pilot, 2)  # histories of devices are read one after the other
+        await pilot.press(*keys)
+        await look(pilot, 2)
+
+    return prepare
+
+
+@by_size
+@by_theme
+def test_all_jobs(
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+) -> None:
+    fake_home.two_cpu_ranks(eight_gpus)
+    write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
+    fake_home.failed_job(eight_gpus)
+    fake_home.finished_job(eight_gpus)
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(theme, "down"))
+
+
+@by_size
+def test_jobs_that_ddptop_did_not_start(
+    held_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    for make in (fake_home.two_cpu_ranks, fake_home.failed_job):
+        make(held_gpus)
+    fake_foreign.healthy()
+    fake_foreign.with_findings()
+    fake_foreign.unreadable()
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(DARK.name))
+
+
+@by_size
+def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(LIGHT.name))
+
+
+def test_a_filter_and_marks(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
+    for make in (fake_home.two_cpu_ranks, fake_home.failed_job, fake_home.finished_job):
+        make(eight_gpus)
+    keys = ("j", "space", "slash", *"done>2 loss<9")
+    assert snap_compare(make_app(), terminal_size=(80, 24), run_before=after(DARK.name, *keys))

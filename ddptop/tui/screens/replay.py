@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from time import monotonic
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.timer import Timer
@@ -22,6 +22,7 @@ from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
+from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.model import Cause
 
@@ -45,6 +46,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self.speed = SPEEDS[1]
         """Seconds of the history in one second."""
         self.timeline = TimeLine()
+        self._title = TitleBar(f"REPLAY of {job}", readonly=readonly)
         self._keys = KeyBar(REPLAY)
         self._timer: Timer | None = None
         self._frame_at_s = 0.0
@@ -56,8 +58,9 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
                 yield self.timeline
             yield widget
 
-    def on_mount(self) -> None:
-        """The time line has the keys."""
+    def on_mount(self, event: events.Mount) -> None:
+        """The time line has the keys, and not the ranks."""
+        event.prevent_default()
         self.add_class("-page-main")
         self.timeline.focus()
 
@@ -101,8 +104,9 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._title.show(f"REPLAY of {self.job}", self.place(snapshot))
         self._keys.show(None, readonly=self.readonly)
         self._show_position()
-        chart = self._chart
-        chart.put_cursor(replay.at if chart.view.axis == "time" else None)
+        view = self._chart.view
+        at = replay.at if view.axis == "time" else None
+        self._chart.follow(replace(view, cursor=at))
 
     def rows_below(self) -> int:
         """The time line's."""
@@ -183,12 +187,12 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_interval(FRAME_S, self._play_on) if playing else None
-        self._frame_at_s = time.monotonic()
+        self._frame_at_s = monotonic()
         self._show_position()
 
     def _play_on(self) -> None:
         replay = self.replay
-        now_s = time.monotonic()
+        now_s = monotonic()
         passed_s, self._frame_at_s = now_s - self._frame_at_s, now_s
         if replay is None or replay.course is None or self.at is None:
             return

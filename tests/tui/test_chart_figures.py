@@ -76,6 +76,13 @@ class TestFigures:
         for said in ("load 27 %", "memory 60.0 GiB", "power 499 W", "gpu 60 °C", "memory 70 °C"):
             assert said in note
 
+    def test_with_little_room_whole_values_are_left_out(self) -> None:
+        drawn = figures()[0]
+        for room in range(5, 120):
+            note = plain(drawn.fitting(room))
+            assert len(note) <= room
+            assert plain(drawn.note).startswith(note)
+
     def test_the_cursor_reads_every_curve(self) -> None:
         drawn, lines = figures(view=View(cursor=50.0))
         assert drawn.reading is not None
@@ -164,8 +171,10 @@ class TestSplit:
     def test_the_legend_tells_the_present(self) -> None:
         note = plain(split(width=120)[0].note)
         assert note == "step 400 ms  ▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
-        brief = plain(split(width=60)[0].note)
-        assert brief == "▒ data wait █ compute ▓ sync"
+        drawn = split()[0]
+        assert plain(drawn.fitting(60)) == "▒ data wait 100 ms  █ compute 200 ms  ▓ sync 100 ms"
+        assert plain(drawn.fitting(45)) == "▒ data 100 ms █ compute 200 ms ▓ sync 100 ms"
+        assert plain(drawn.fitting(40)) == "▒ data wait █ compute ▓ sync"
 
     def test_the_cursor_reads_the_parts(self) -> None:
         drawn, _ = split(view=View(cursor=20.0))

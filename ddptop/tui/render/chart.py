@@ -27,6 +27,7 @@ from ddptop.tui.render.chart_smooth import smoothed
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData, Columns, across, bin_points, outliers
 from ddptop.tui.render.text import Line, line, wrap
+from ddptop.tui.render.text import width as cells_in
 from ddptop.tui.render.units import deviation, loss, ranks
 from ddptop_runner.balance.imbalance import LOSS_APART
 
@@ -175,6 +176,13 @@ class Chart:
     """What the cursor reads."""
     logarithmic: bool = False
     """Whether the values are: without one above zero they cannot be."""
+    shorter: tuple[Line, ...] = ()
+    """The note with less and less in it, for titles with little room."""
+
+    def fitting(self, room: int) -> Line:
+        """As much of the note as has room; the last that there is may have to be cut."""
+        notes = (self.note, *self.shorter)
+        return next((note for note in notes if cells_in(note) <= room), notes[-1])
 
 
 def draw_chart(
@@ -223,6 +231,7 @@ def draw_chart(
         area,
         _read(plot, options, area, words, cursor),
         logarithmic,
+        (_note(plot, options, peak, legend=False),),
     )
 
 
@@ -262,7 +271,8 @@ def _read(
     return found
 
 
-def _note(plot: Plot, options: ChartOptions, peak: float | None) -> Line:
+def _note(plot: Plot, options: ChartOptions, peak: float | None, *, legend: bool = True) -> Line:
+    """What is wrong with ranks, and which curve is which."""
     spans: list[tuple[str, str]] = []
     bad = [rank for rank, found in plot.ranks.items() if found.not_finite]
     if bad:
@@ -272,6 +282,8 @@ def _note(plot: Plot, options: ChartOptions, peak: float | None) -> Line:
             spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]
     if peak is not None:
         spans += [(f"peak {loss(peak)} cut", "warn"), ("  ", "")]
+    if not legend:
+        return (*spans[:-1],)
     if options.mode == "rank":
         spans += [("━ ", "chosen"), (f"rank {options.rank}", "dim")]
         if plot.number > 1:

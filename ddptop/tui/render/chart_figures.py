@@ -28,7 +28,7 @@ from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_smooth import smoothed
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData, Columns, Points, bin_points
-from ddptop.tui.render.text import Line, Span, cells_of, line
+from ddptop.tui.render.text import Line, Span, cells_of, join, line
 from ddptop.tui.render.units import celsius, loss, percent, size, step_time, watts
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
@@ -267,8 +267,14 @@ def draw_figures(
         plane = Plane(Canvas(cells, size_of), axes[unit], breaks)
         lines += _plot(plane, drawn[unit], labels[unit], gutter, names, Behind(marks, cursor))
     found = _read(drawn, options, area, words, cursor)
-    note = _note(drawn, units)
-    return Chart([*lines, axis_line(area, words, view.cursor, names)], note, area, found)
+    note, *shorter = _notes(drawn, units)
+    return Chart(
+        [*lines, axis_line(area, words, view.cursor, names)],
+        note,
+        area,
+        found,
+        shorter=tuple(shorter),
+    )
 
 
 def _plot(
@@ -319,21 +325,18 @@ def _ends(plane: Plane, drawn: Sequence[_Drawn]) -> dict[int, Span]:
     return found
 
 
-def _note(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> Line:
-    """The present value of each curve, and what had no room."""
-    spans: list[Span] = []
+def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
+    """The present value of each curve, and what had no room; then with fewer and fewer of them."""
+    parts: list[Line] = []
     for unit, curves in drawn.items():
         for one in curves:
             known = [value for value in one.raw.mean if value is not None]
             mark = "━" if one.pattern == PATTERNS[0] else "╍"
             value = form_of(unit)(known[-1]) if known else "n/a"
-            spans += [(f"{mark} ", one.style), (f"{one.curve.name} ", "dim"), (f"{value}  ", "")]
-    more = len(units) - len(drawn)
-    if more:
-        spans.append((f"{more} more: a  ", "dim"))
-    if spans:
-        spans[-1] = (spans[-1][0].rstrip(), spans[-1][1])
-    return tuple(spans)
+            parts.append(line((f"{mark} ", one.style), (f"{one.curve.name} ", "dim"), value))
+    hidden = len(units) - len(drawn)
+    more = line((f"{hidden} more: a", "dim")) if hidden else ()
+    return [join([*parts[:number], more], "  ") for number in range(len(parts), -1, -1)]
 
 
 def _read(

@@ -14,8 +14,7 @@ from ddptop.tui.render.chart_plot import Behind, Overlay, mark_cells, tick_rows
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.render.text import Line, Span, fill, join, line
-from ddptop.tui.render.text import width as cells_in
+from ddptop.tui.render.text import Line, Span, join, line
 from ddptop.tui.render.units import NOT_KNOWN, step_time
 
 
@@ -204,7 +203,8 @@ def draw_split(
         at = reading(area, words, options.view.cursor, cursor)
         _say(at, bridged[cursor])
     last = next(one for one in reversed(found) if one is not None)
-    return Chart(lines, _legend(last, width - 24), area, at)
+    legend, *shorter = _legends(last)
+    return Chart(lines, legend, area, at, shorter=tuple(shorter))
 
 
 def _share_label(value: float, step: float) -> str:
@@ -251,17 +251,20 @@ def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _legend(stack: Stack, room: int) -> Line:
-    """The parts with their present values; without room for all just what the fills mean."""
+def _legends(stack: Stack) -> list[Line]:
+    """The parts with their present values, and with less and less; last what the fills mean."""
     total = line(("step ", "dim"), (step_time(stack.total), "strong"))
     values = _values(stack)
-    long = [
+    parts = [
         line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part))
         for name, fill_with, style, part in values
     ]
-    short = [line((f"{fill_with} ", style), (name, "dim")) for name, fill_with, style, _ in values]
-    whole = join([total, *long], "  ")
-    return whole if cells_in(whole) <= room else fill(short, max(room, 40), " ")
+    brief = [
+        line((f"{fill_with} ", style), (f"{name.removesuffix(' wait')} ", "dim"), step_time(part))
+        for name, fill_with, style, part in values
+    ]
+    names = [line((f"{fill_with} ", style), (name, "dim")) for name, fill_with, style, _ in values]
+    return [join([total, *parts], "  "), join(parts, "  "), join(brief, " "), join(names, " ")]
 
 
 def _say(at: Reading, stack: Stack | None) -> None:

@@ -66,4 +66,7 @@ class FigureChart(ChartWidget):
             title += ", log axis"
         if self._options.smoothing:
             title += f", smoothed {self._options.smoothing:g}"
-        return [rule(title, width, chart.note, self.title_style), *chart.lines]
+        return [
+            rule(title, width, chart.fitting(width - len(title) - 10), self.title_style),
+            *chart.lines,
+        ]

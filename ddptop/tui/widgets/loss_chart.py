@@ -125,7 +125,10 @@ class LossChart(ChartWidget):
             room = width - len(title) - 10
             return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]
         title += "".join(f", {word}" for word in self._words(data, chart) if word)
-        return [rule(title, width, chart.note, self.title_style), *chart.lines]
+        return [
+            rule(title, width, chart.fitting(width - len(title) - 10), self.title_style),
+            *chart.lines,
+        ]
 
     def explain(self) -> list[tuple[str, str]]:
         """What is drawn, and what the marks mean."""

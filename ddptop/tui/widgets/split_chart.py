@@ -49,4 +49,7 @@ class SplitChart(ChartWidget):
             note = chart.reading.line(width - len(title) - 10)
             return [rule(title, width, note, self.title_style), *chart.lines]
         title += ", shares" if self._options.shares else ""
-        return [rule(title, width, chart.note, self.title_style), *chart.lines]
+        return [
+            rule(title, width, chart.fitting(width - len(title) - 10), self.title_style),
+            *chart.lines,
+        ]

@@ -83,7 +83,7 @@ def test_every_row_fits_and_the_legend_names_what_is_there():
 
 def test_the_clock_runs_below_the_bar():
     text = plain(clock_line(COURSE, HERE, 63))
-    assert text.startswith(" 12:00") and text.rstrip().endswith("12:10")
+    assert text.startswith(" 12:00:00") and text.rstrip().endswith("12:10:00")
     assert text[1 + column(COURSE, HERE.at, 61)] == "▲" and "12:05" in text
 
 
@@ -97,7 +97,7 @@ def test_a_history_of_days_tells_the_day():
 @pytest.mark.parametrize(
     ("position", "words"),
     [
-        (HERE, ("‖ paused", "12:07:30", "7m 30s in", "attempt 1, 2m 30s old", "next: end in 2m")),
+        (HERE, ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m")),
         (replace(HERE, playing=True, speed=60), ("▶ playing 60×",)),  # noqa: RUF001
         (replace(HERE, width_s=None), ("nothing was recorded then",)),
         (replace(HERE, width_s=10), ("known by 10s",)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop.tui.render import scale
-from ddptop.tui.render.text import Line, Span, fit, line, rule, spread, width
+from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, spread, width
 from ddptop.tui.render.units import duration, plural
 from ddptop_runner.model import Event
 
@@ -221,21 +221,19 @@ def words_line(course: Course, position: Position, cells: int) -> Line:
     parts: list[Line] = [line(state), line((moment_label(course, position.at), "strong"))]
     parts.append(line((f"{duration(position.at - course.first)} in", "")))
     if position.attempt is not None:
-        words = f"attempt {position.attempt}"
-        if position.attempt_started is not None and position.at >= position.attempt_started:
-            words += f", {duration(position.at - position.attempt_started)} old"
-        parts.append(line((words, "dim")))
+        parts.append(line((f"attempt {position.attempt}", "dim")))
     if position.width_s is None:
         parts.append(line(("nothing was recorded then", "warn")))
     elif position.width_s > 1:
         parts.append(line((f"known by {duration(position.width_s)}", "dim")))
-    left: Line = ()
-    for part in parts:
-        joined: Line = (*left, *(((("   ", "")),) if left else ()), *part)
-        if width(joined) > cells - 1:
-            break
-        left = joined
-    return fit(spread(left, next_line(course, position), cells), cells)
+    if position.attempt_started is not None and position.at >= position.attempt_started:
+        old = duration(position.at - position.attempt_started)
+        parts.append(line((f"{old} after that attempt's start", "dim")))
+    following = next_line(course, position)
+    if width(fill(parts[:2], cells)) + width(following) + 2 > cells:
+        following = ()
+    left = fill(parts, cells - width(following) - 2)
+    return fit(spread(left, following, cells), cells)
 
 
 def next_line(course: Course, position: Position) -> Line:
@@ -279,7 +277,7 @@ def _ticks(course: Course, inside: int) -> list[tuple[float, str]]:
     start = -(-(course.first + shift) // step_s) * step_s - shift
     count = int((course.last - start) // step_s) + 1
     ends = [(course.first, _local(course.first)), (course.last, _local(course.last))]
-    exact = style if step_s < 60 else "%H:%M"
+    exact = "%H:%M:%S" if course.span_s < 3600 else "%H:%M"
     return [
         *((at, f"{moment:{exact}}") for at, moment in ends),
         *((start + i * step_s, f"{_local(start + i * step_s):{style}}") for i in range(count)),

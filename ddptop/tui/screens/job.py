@@ -38,7 +38,7 @@ SET_BACK = ("restarting", "starting")
 SETBACK_S = 300.0
 """Why the attempt before failed is shown for so long into the next one; then its event tells."""
 
-TOP_SHARE = {"cards": 0.45, "table": 0.42, "heat": 0.62}
+TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""
 
 LEAST_CHART = 6
@@ -103,7 +103,7 @@ class JobScreen(JobCommands):
     def on_mount(self) -> None:
         """The ranks have the keys."""
         self.add_class("-page-main")
-        self.ranks.focus_ranks()
+        self.focus_main()
 
     @property
     def detail(self) -> JobDetail | None:
@@ -284,7 +284,11 @@ class JobScreen(JobCommands):
         if (target := targets.get(page)) is not None:
             target.focus()
         else:
-            self.ranks.focus_ranks()
+            self.focus_main()
+
+    def focus_main(self) -> None:
+        """Give the keys to what has them while everything is shown."""
+        self.ranks.focus_ranks()
 
     def action_page(self, page: str) -> None:
         """Show a page alone, or all again."""

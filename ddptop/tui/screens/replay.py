@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from time import monotonic
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.timer import Timer
@@ -58,10 +58,8 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
                 yield self.timeline
             yield widget
 
-    def on_mount(self, event: events.Mount) -> None:
+    def focus_main(self) -> None:
         """The time line has the keys, and not the ranks."""
-        event.prevent_default()
-        self.add_class("-page-main")
         self.timeline.focus()
 
     @property
@@ -255,9 +253,3 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.page = "main"
         else:
             self.dismiss()
-
-    def watch_page(self, page: str) -> None:
-        """Show one page; of the whole, the time line has the keys."""
-        super().watch_page(page)
-        if page == "main":
-            self.timeline.focus()

@@ -64,7 +64,7 @@ class KeyBar(LinesView):
             if action.id == HELP.id or not self.offers(action) or not keys.keys(action):
                 continue
             label = line((keys.short(action), "busy"), (f" {action.name}  ", ""))
-            if used + width(label) > cells - 1 - width(self._help()):
+            if used + width(label) > cells - 2 - width(self._help()):
                 break
             used += width(label)
             labels.append((action, label))

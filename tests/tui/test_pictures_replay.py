@@ -1,0 +1,52 @@
+"""What a replay looks like, at three sizes, dark and light.
+
+After a change that is meant: `pytest tests/tui/test_pictures_replay.py --snapshot-update`, then
+look at each changed picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.messages import ReplayWanted
+from ddptop.tui.screens.replay import ReplayScreen
+from ddptop.tui.theme import DARK, LIGHT
+from tests.tui.driving import settle, until
+from tests.tui.replay_home import HANG, JOB, begin, recorded_job
+from textual.pilot import Pilot
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_moment_of_a_hang(
+    frozen: Path,
+    make_app: Callable[..., DdptopApp],
+    snap_compare: Callable[..., bool],
+    size: tuple[int, int],
+    theme: str,
+) -> None:
+    async def prepare(pilot: Pilot[None]) -> None:
+        app = pilot.app
+        app.theme = theme
+
+        def has_read() -> bool:
+            return isinstance(app.screen, ReplayScreen) and app.screen.detail is not None
+
+        await until(pilot, has_read)
+        await settle(pilot)
+        await until(pilot, lambda: log_of(app), "the log of then")
+
+    recorded_job(frozen, every_s=2)
+    app = make_app(opening=ReplayWanted(JOB, begin() + HANG - 1))
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+def log_of(app: object) -> object:
+    """The log's lines on the screen on top."""
+    assert isinstance(app, DdptopApp) and isinstance(app.screen, ReplayScreen)
+    return list(app.screen.log_view.lines.lines)

@@ -167,31 +167,24 @@ def better(losses: Sequence[float | None]) -> tuple[int, float] | None:
     return place, (next_ - least) / abs(next_)
 
 
-def place_steps(
-    rows: Sequence[tuple[int | None, int | None]], offsets: Mapping[int, int], *, counted: bool
-) -> list[int | None]:
-    """Steps since the job's very start, where each attempt's are counted from its own.
+def offsets_of(
+    taken: Sequence[tuple[int, int]], told: Mapping[int, int], *, printed: bool
+) -> dict[int, int]:
+    """By attempt, the steps before it.
 
     Args:
-        rows: attempt and step of each sample, in order of time.
-        offsets: by attempt, the steps that lie before it, where something told them.
-        counted: whether steps are counted per attempt; otherwise they are as printed, and go on.
+        taken: each attempt in order, with the steps that it took.
+        told: by attempt, the steps before it, where its script said so.
+        printed: whether steps are as the output says them: they then go on by themselves.
 
     Returns:
-        For each sample its step, None where it is not known. An attempt of which nothing tells
-        where it went on stands behind the one before it.
+        An attempt of which nothing tells where it went on stands behind the one before it.
     """
-    found: list[int | None] = []
-    attempt: int | None = None
-    offset = end = 0
-    for mine, step in rows:
-        if step is None:
-            found.append(None)
-            continue
-        if mine != attempt:
-            attempt = mine
-            known = None if mine is None else offsets.get(mine)
-            offset = known if known is not None else end if counted else 0
-        end = offset + step
-        found.append(end)
-    return found
+    if printed:
+        return {attempt: 0 for attempt, _ in taken}
+    found: dict[int, int] = {}
+    end = 0
+    for attempt, steps in taken:
+        found[attempt] = told.get(attempt, end)
+        end = found[attempt] + steps
+    return found or dict(told)

@@ -2,24 +2,71 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from ddptop.comparing.curve import LossCurve, Sample, place_steps
+from ddptop.comparing.curve import LossCurve, Sample, offsets_of
 from ddptop.comparing.run import Run
-from ddptop_runner.history import HistoryReader, Series
+from ddptop_runner.history import HistoryReader
+from ddptop_runner.history_bands import Band, BandReader
+from ddptop_runner.history_steps import attempts_taken
 from ddptop_runner.model import NodeSnapshot, RankSample, decode_snapshot
 from ddptop_runner.registry import JobView
 
-MOST_POINTS = 1500
-LEAST_POINTS = 200
-ROWS_READ = 60_000
-"""A job of many ranks is read in coarser steps, so that the look stays quick."""
+MOST_POINTS = 1000
+"""Of a whole run; of a part of it as many."""
 
 
-def points_for(ranks: int) -> int:
-    """How finely a job of so many ranks is read."""
-    return max(LEAST_POINTS, min(MOST_POINTS, ROWS_READ // max(1, ranks)))
+class RunReader:
+    """Reads one job, and of its losses only what is new. Confined to one thread."""
+
+    def __init__(self, history_db: Path) -> None:
+        self._reader = HistoryReader(history_db)
+        self._whole = BandReader(self._reader)
+        self._part = BandReader(self._reader)
+
+    def read(self, view: JobView) -> Run:
+        """The job, with the losses of its whole run.
+
+        Raises:
+            DdptopError: when its history cannot be read.
+        """
+        start = view.created_at if view.snapshot is None else view.snapshot.started_at
+        start_s = start.timestamp()
+        printed = _printed(view.snapshot)
+        taken = attempts_taken(self._reader)
+        run = Run(
+            view,
+            attempts=tuple((one.attempt, one.started - start_s) for one in taken),
+            offsets=offsets_of(
+                [(one.attempt, one.taken or 0) for one in taken],
+                _told_offsets(view),
+                printed=printed,
+            ),
+            start_s=start_s,
+        )
+        span = self._reader.span()
+        if span is None:
+            return run
+        band = self._whole.read("loss", span[0], span[1], MOST_POINTS)
+        return replace(run, curve=curve_of(band, start_s, run.offsets, printed=printed))
+
+    def closer(self, run: Run, since_s: float, until_s: float) -> Run:
+        """The same with finer losses between two moments, in seconds since the job's start.
+
+        Raises:
+            DdptopError: when its history cannot be read.
+        """
+        since, until = run.start_s + since_s, run.start_s + until_s
+        band = self._part.read("loss", since, until, MOST_POINTS)
+        part = curve_of(band, run.start_s, run.offsets, printed=_printed(run.view.snapshot))
+        if len(part.samples) < 2:
+            return run
+        first, last = part.samples[0].at_s, part.samples[-1].at_s
+        before = [one for one in run.curve.samples if one.at_s < first]
+        after = [one for one in run.curve.samples if one.at_s > last]
+        return replace(run, curve=LossCurve((*before, *part.samples, *after)))
 
 
 def read_run(view: JobView) -> Run:
@@ -28,65 +75,39 @@ def read_run(view: JobView) -> Run:
     Raises:
         DdptopError: when its history cannot be read.
     """
-    reader = HistoryReader(view.folder.history_db)
-    snapshot = view.snapshot
-    points = points_for(view.spec.nproc or (len(snapshot.ranks) if snapshot else 1))
-    losses = reader.rank_series("loss", 0, 2**40, points)
-    steps = reader.rank_series("step", 0, 2**40, points)
-    start_s = (view.created_at if snapshot is None else snapshot.started_at).timestamp()
-    curve = curve_of(losses, steps, start_s, _offsets(view), counted=not _printed(snapshot))
-    attempts = reader.attempt_starts()
-    return Run(view, curve, tuple((number, at - start_s) for number, at in attempts))
+    return RunReader(view.folder.history_db).read(view)
 
 
-def curve_of(
-    losses: Mapping[int, Series],
-    steps: Mapping[int, Series],
-    start_s: float,
-    offsets: Mapping[int, int],
-    *,
-    counted: bool,
-) -> LossCurve:
-    """The ranks' losses as one curve.
+def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed: bool) -> LossCurve:
+    """The ranks' losses as one curve of their medians.
 
     Args:
-        losses: by rank.
-        steps: by rank, in buckets of the same width.
+        band: the losses of all ranks.
         start_s: the job's start, unix seconds.
-        offsets: by attempt, the steps before it, where they are known.
-        counted: whether steps are counted from each attempt's start.
+        offsets: by attempt, the steps before it; without one an attempt's steps are not known.
+        printed: whether steps are as the output says them, which need no attempt.
     """
-    values: dict[int, list[float]] = {}
-    attempts: dict[int, int | None] = {}
-    bad: set[int] = set()
-    for one in losses.values():
-        for t, mean, attempt in zip(one.t, one.mean, one.attempt, strict=True):
-            values.setdefault(t, []).append(mean)
-            attempts[t] = attempt
-        bad.update(one.nonfinite_t)
-    slowest: dict[int, int] = {}
-    for one in steps.values():
-        for t, last, attempt in zip(one.t, one.last, one.attempt, strict=True):
-            slowest[t] = min(slowest.get(t, round(last)), round(last))
-            attempts.setdefault(t, attempt)
-    widths = [one.bucket_s for one in losses.values()]
-    half = (widths[0] if widths else 0) / 2
-    moments = sorted({*values, *bad})
-    placed = place_steps(
-        [(attempts.get(t), slowest.get(t)) for t in moments], offsets, counted=counted
-    )
-    return LossCurve(
-        tuple(
-            Sample(
-                at_s=max(0.0, t + half - start_s),
-                step=step,
-                loss=statistics.median(values[t]) if t in values else None,
-                attempt=attempts.get(t),
-                is_bad=t in bad,
-            )
-            for t, step in zip(moments, placed, strict=True)
+    half = band.bucket_s / 2
+    bad = dict(zip(band.nonfinite_t, zip(band.nonfinite_step, band.nonfinite_attempt, strict=True),
+                   strict=True))  # fmt: skip
+
+    def sample(
+        t: int, loss: float | None, step: int | None, attempt: int | None, *, is_bad: bool
+    ) -> Sample:
+        offset = offsets.get(attempt or 0, 0 if printed else None)
+        return Sample(
+            at_s=max(0.0, t + half - start_s),
+            step=None if step is None or offset is None else offset + step,
+            loss=loss,
+            attempt=attempt,
+            is_bad=is_bad,
         )
-    )
+
+    rows = zip(band.t, band.median, band.step, band.attempt, strict=True)
+    samples = [sample(t, loss, step, attempt, is_bad=t in bad) for t, loss, step, attempt in rows]
+    known = set(band.t)
+    samples += [sample(t, None, *where, is_bad=True) for t, where in bad.items() if t not in known]
+    return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
 
 
 def _printed(snapshot: NodeSnapshot | None) -> bool:
@@ -94,7 +115,7 @@ def _printed(snapshot: NodeSnapshot | None) -> bool:
     return snapshot is not None and any(rank.step_source == "log" for rank in snapshot.ranks)
 
 
-def _offsets(view: JobView) -> dict[int, int]:
+def _told_offsets(view: JobView) -> dict[int, int]:
     """By attempt, the steps before it, where its script reported its own count."""
     found: dict[int, int] = {}
     for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):

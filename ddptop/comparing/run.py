@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddptop.comparing.curve import LossCurve
@@ -19,6 +19,10 @@ class Run:
     curve: LossCurve = field(default_factory=LossCurve)
     attempts: tuple[tuple[int, float], ...] = ()
     """Each attempt with its start, in seconds since the job's."""
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    """By attempt, the steps before it."""
+    start_s: float = 0.0
+    """The job's start, unix seconds."""
     trouble: str | None = None
     """Why its losses could not be read."""
 

@@ -6,14 +6,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
+from ddptop.comparing.curve import LossCurve
 from ddptop.comparing.differences import Comparison, compare
-from ddptop.comparing.reading import read_run
+from ddptop.comparing.reading import RunReader
 from ddptop.comparing.run import Run
 from ddptop.tui.render.chart_figures import FiguresData
 from ddptop.tui.render.compare_curves import by_step_data, by_time_data
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.registry import JobView
+
+Part: TypeAlias = tuple[str, float, float]
+"""An axis, "time" or "step", and the part of it that is looked at closely."""
 
 LEAST_PAUSE_S = 2.0
 """A live job's losses are read again no sooner than this."""
@@ -35,14 +40,15 @@ class Compared:
     """Their losses by step; None where not all of them tell their steps."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
     """A job's losses as they were read."""
 
+    reader: RunReader
     run: Run
-    stamp: object
-    at_s: float
-    took_s: float
+    stamp: object = None
+    at_s: float = 0.0
+    took_s: float = 0.0
 
 
 class CompareSource:
@@ -52,49 +58,85 @@ class CompareSource:
         self._known: dict[str, _Known] = {}
         self._last: tuple[tuple[object, ...], Compared] | None = None
 
-    def read(self, views: Sequence[JobView], now_s: float) -> Compared | None:
-        """The jobs' losses; None where there are none."""
+    def read(
+        self, views: Sequence[JobView], now_s: float, part: Part | None = None
+    ) -> Compared | None:
+        """The jobs' losses, finer in a part of the axis; None where there are no jobs."""
         if not views:
             self._last = None
             return None
         runs = [self._run(view) for view in views]
         # the curves are drawn again only where one of them changed
-        key = tuple(run.curve for run in runs)
+        key = (part, *(run.curve for run in runs))
         comparison = compare(runs)
         if self._last is not None and _same(self._last[0], key):
             compared = replace(self._last[1], comparison=comparison)
         else:
+            drawn = runs if part is None else [self._closer(run, part) for run in runs]
             compared = Compared(
-                tuple(run.job for run in runs), comparison, by_time_data(runs), by_step_data(runs)
+                tuple(run.job for run in runs), comparison, by_time_data(drawn), by_step_data(drawn)
             )
         self._last = (key, compared)
         return compared
 
     def _run(self, view: JobView) -> Run:
-        known = self._known.get(view.spec.job_id)
-        stamp = (view.state, _stamp(view.folder.history_db))
-        now_s = time.monotonic()
-        if known is not None:
-            pause_s = max(LEAST_PAUSE_S, known.took_s / COST_SHARE)
-            if stamp == known.stamp or (view.is_live and now_s - known.at_s < pause_s):
-                return replace(known.run, view=view)
-        try:
-            run = read_run(view)
-        except DdptopError as error:
-            run = Run(view, trouble=str(error))
-        self._known.pop(view.spec.job_id, None)
-        self._known[view.spec.job_id] = _Known(run, stamp, now_s, time.monotonic() - now_s)
+        known = self._known.pop(view.spec.job_id, None)
+        if known is None:
+            known = _Known(RunReader(view.folder.history_db), Run(view))
+        self._known[view.spec.job_id] = known
         while len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
-        return run
+        stamp, now_s = (view.state, _stamp(view.folder.history_db)), time.monotonic()
+        pause_s = max(LEAST_PAUSE_S, known.took_s / COST_SHARE)
+        is_young = view.is_live and known.stamp is not None and now_s - known.at_s < pause_s
+        if stamp == known.stamp or is_young:
+            known.run = replace(known.run, view=view)
+            return known.run
+        try:
+            known.run = known.reader.read(view)
+        except DdptopError as error:
+            known.run = Run(view, trouble=str(error))
+        known.stamp, known.at_s, known.took_s = stamp, now_s, time.monotonic() - now_s
+        return known.run
+
+    def _closer(self, run: Run, part: Part) -> Run:
+        """A run with finer losses where a person looks closely."""
+        span = times_of(run.curve, part)
+        if span is None:
+            return run
+        try:
+            return self._known[run.view.spec.job_id].reader.closer(run, *span)
+        except DdptopError:
+            return run
+
+
+def times_of(curve: LossCurve, part: Part) -> tuple[float, float] | None:
+    """The seconds since a job's start in which a part of the axis lies; None where it has none."""
+    axis, since, until = part
+    if not curve.samples:
+        return None
+    if axis == "time":
+        return since, until
+    inside = [
+        one.at_s for one in curve.samples if one.step is not None and since <= one.step <= until
+    ]
+    if not inside:
+        return None
+    # one sample to each side: the coarse ones stand for more time than what is looked at
+    apart = (curve.samples[-1].at_s - curve.samples[0].at_s) / max(1, len(curve.samples) - 1)
+    return max(0.0, min(inside) - apart), max(inside) + apart
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return (
+        len(one) == len(other)
+        and one[0] == other[0]
+        and all(a is b for a, b in zip(one[1:], other[1:], strict=True))
+    )
 
 
 def _stamp(path: Path) -> object:
-    stamps = []
+    stamps: list[int | None] = []
     for file in (path, path.with_name(path.name + "-wal")):
         try:
             stamps.append(file.stat().st_mtime_ns)

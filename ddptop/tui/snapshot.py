@@ -108,6 +108,8 @@ class Wish:
     """The attempt whose last words are wanted; None is the last one."""
     compare: tuple[str, ...] = ()
     """Jobs whose losses are shown on one axis."""
+    compare_part: tuple[str, float, float] | None = None
+    """The axis, "time" or "step", and the part of it that is looked at closely; None: all of it."""
     replay: bool = False
     """Whether `job` is shown as it was at `replay_at`."""
     replay_at: float | None = None

@@ -46,6 +46,9 @@ class Band(msgspec.Struct, frozen=True, kw_only=True):
     attempt: list[int | None] = []
     nonfinite_t: list[int] = []
     """Buckets in which some rank's loss was NaN or infinite."""
+    nonfinite_step: list[int | None] = []
+    """The last step of each of those."""
+    nonfinite_attempt: list[int | None] = []
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,8 @@ class BandReader:
             low, median, high, ranks, step, attempt, bad = self._buckets[t]
             if bad:
                 band.nonfinite_t.append(t)
+                band.nonfinite_step.append(step)
+                band.nonfinite_attempt.append(attempt)
             if low is None or median is None or high is None:
                 continue
             band.t.append(t)

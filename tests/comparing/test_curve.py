@@ -9,7 +9,7 @@ from ddptop.comparing.curve import (
     better,
     common_s,
     common_step,
-    place_steps,
+    offsets_of,
 )
 
 
@@ -104,9 +104,9 @@ def test_who_is_better(losses: list[float | None], expected: tuple[int, float] |
     assert better(losses) == expected
 
 
-def test_steps_of_attempts_are_counted_on_unless_something_tells_where_they_went_on() -> None:
-    rows = [(0, 10), (0, 30), (1, 5), (1, None), (1, 20)]
-    assert place_steps(rows, {}, counted=True) == [10, 30, 35, None, 50]
-    assert place_steps(rows, {1: 20}, counted=True) == [10, 30, 25, None, 40]
-    assert place_steps(rows, {}, counted=False) == [10, 30, 5, None, 20]
-    assert place_steps([(None, 3), (0, 4)], {}, counted=True) == [3, 7]
+def test_attempts_are_counted_on_unless_something_tells_where_they_went_on() -> None:
+    taken = [(0, 100), (1, 30), (2, 50)]
+    assert offsets_of(taken, {}, printed=False) == {0: 0, 1: 100, 2: 130}
+    assert offsets_of(taken, {1: 80}, printed=False) == {0: 0, 1: 80, 2: 110}
+    assert offsets_of(taken, {}, printed=True) == {0: 0, 1: 0, 2: 0}
+    assert offsets_of([], {0: 5}, printed=False) == {0: 5}

@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
-import pytest
-from ddptop.comparing.reading import curve_of, points_for, read_run
+import msgspec
+from ddptop.comparing.reading import MOST_POINTS, RunReader, curve_of, read_run
 from tests.tui import fake_home, fake_story
 
-from ddptop_runner.history import Series
+from ddptop_runner.history_bands import Band
 from ddptop_runner.model import RankSample, encode
 from ddptop_runner.registry import read_job
 
 
-def series(values: list[float], attempts: list[int | None] | None = None) -> Series:
-    t = list(range(100, 100 + len(values)))
-    return Series(
+def band(median: list[float], step: list[int | None], attempt: list[int | None]) -> Band:
+    t = list(range(100, 100 + len(median)))
+    return Band(
         bucket_s=1,
         t=t,
-        min=values,
-        mean=values,
-        max=values,
-        last=values,
-        attempt=attempts or [0] * len(values),
+        low=median,
+        median=median,
+        high=median,
+        ranks=[2] * len(t),
+        step=step,
+        attempt=attempt,
     )
 
 
-def test_the_ranks_are_one_curve_of_medians_at_the_slowest_ones_steps() -> None:
-    losses = {0: series([4.0, 2.0]), 1: series([6.0, 3.0]), 2: series([90.0, 4.0])}
-    steps = {0: series([10, 20]), 1: series([9, 19]), 2: series([10, 20])}
-    found = curve_of(losses, steps, 95.0, {}, counted=True)
-    assert [one.loss for one in found.samples] == [6.0, 3.0]
-    assert [one.step for one in found.samples] == [9, 19]
-    assert [one.at_s for one in found.samples] == [5.5, 6.5]
+def test_a_band_is_one_curve_with_each_attempts_steps_where_they_belong() -> None:
+    found = curve_of(
+        band([6.0, 3.0, 2.0], [9, 19, 5], [0, 0, 1]), 95.0, {0: 0, 1: 20}, printed=False
+    )
+    assert [one.loss for one in found.samples] == [6.0, 3.0, 2.0]
+    assert [one.step for one in found.samples] == [9, 19, 25]
+    assert [one.at_s for one in found.samples] == [5.5, 6.5, 7.5]
+    # of an attempt that nobody told of, steps are not known
+    assert curve_of(band([6.0], [9], [3]), 95.0, {0: 0}, printed=False).samples[0].step is None
+    assert curve_of(band([6.0], [9], [3]), 95.0, {}, printed=True).samples[0].step == 9
 
 
 def test_a_bucket_without_a_finite_loss_is_kept() -> None:
-    one = series([4.0])
-    bad = Series(bucket_s=1, t=one.t, min=[4.0], mean=[4.0], max=[4.0], last=[4.0], attempt=[0],
-                 nonfinite_t=[100, 101])  # fmt: skip
-    found = curve_of({0: bad}, {0: series([1, 2])}, 100.0, {}, counted=True)
+    one = msgspec.structs.replace(
+        band([4.0], [1], [0]),
+        nonfinite_t=[100, 101],
+        nonfinite_step=[1, 2],
+        nonfinite_attempt=[0, 0],
+    )
+    found = curve_of(one, 100.0, {0: 0}, printed=False)
     assert [(s.loss, s.is_bad, s.step) for s in found.samples] == [(4.0, True, 1), (None, True, 2)]
+
+
+def test_a_part_is_read_more_finely_and_the_rest_stays(ddptop_home: Path) -> None:
+    folder = fake_story.learner(ddptop_home, "long", "1", steps=4000)
+    reader = RunReader(folder.history_db)
+    whole = reader.read(read_job(folder))
+    assert len(whole.curve.samples) <= MOST_POINTS + 1
+    apart = [b.at_s - a.at_s for a, b in itertools.pairwise(whole.curve.samples)]
+    assert min(apart) == 5.0
+    part = reader.closer(whole, 500, 800)
+    inside = [one.at_s for one in part.curve.samples if 500 <= one.at_s <= 800]
+    assert len(inside) >= 299
+    assert part.curve.samples[0] == whole.curve.samples[0]
+    assert part.curve.samples[-1] == whole.curve.samples[-1]
+    places = [one.step for one in part.curve.samples]
+    assert places == sorted(places)
+    assert reader.closer(whole, 9000, 9001) is whole
 
 
 def test_a_restart_is_counted_on_and_where_it_said_where_it_went_on_from_there(
@@ -85,8 +110,3 @@ def test_a_job_without_a_history_has_no_curve(ddptop_home: Path) -> None:
     found = read_run(read_job(folder))
     assert found.curve.samples == ()
     assert found.steps == 20  # the snapshot's
-
-
-@pytest.mark.parametrize(("ranks", "points"), [(1, 1500), (8, 1500), (64, 937), (1024, 200)])
-def test_many_ranks_are_read_more_coarsely(ranks: int, points: int) -> None:
-    assert points_for(ranks) == points

@@ -119,6 +119,25 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
         assert "loss since each one's start" in text
 
 
+async def test_looking_closely_reads_more_finely(frozen: Path, make_app: MakeApp) -> None:
+    fake_story.learner(frozen, "long-a", "1", steps=4000, ago_s=9000)
+    fake_story.learner(frozen, "long-b", "2", steps=4000, ago_s=8000)
+    app = opened(make_app, "long-a", "long-b")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert app.latest is not None
+        assert app.latest.compared is not None
+        assert app.latest.compared.by_step is not None
+        before = len(app.latest.compared.by_step.curves[0].points.t)
+        await press(pilot, "plus", "plus", "plus")
+        assert app.latest.wish.compare_part == ("step", 3500.0, 4000.0)
+        assert app.latest.compared is not None
+        assert app.latest.compared.by_step is not None
+        assert len(app.latest.compared.by_step.curves[0].points.t) > before + 100
+        await press(pilot, "0")
+        assert app.latest.wish.compare_part is None
+
+
 async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: MakeApp) -> None:
     three(frozen)
     folder = fake_story.learner(frozen, "printed", "2e-4")

@@ -84,7 +84,10 @@ class CompareScreen(ChartKeys):
 
     def wish(self) -> Wish:
         """The losses of the jobs on the chart."""
-        return Wish(compare=self.jobs, devices=False, foreign=False)
+        part = None
+        if (area := self._chart.area) is not None and self._chart.view.span is not None:
+            part = (self._chart.view.axis, area.since, area.until)
+        return Wish(compare=self.jobs, compare_part=part, devices=False, foreign=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring it up to date."""

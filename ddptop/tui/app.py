@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from textual import work
+from textual import events, work
 from textual.message import Message
 
 from ddptop.tui import messages
@@ -260,6 +260,13 @@ class DdptopApp(ReachApp):
     def _launched(self, job: str | None) -> None:
         if job is not None:
             self.on_job_picked(messages.JobPicked(job))
+
+    def on_key(self, event: events.Key) -> None:
+        """What was typed before a field could take the keys, yet behind its key, belongs to it."""
+        field, typed = self.focused, event.character
+        if field is not None and typed and field.check_consume_key(event.key, typed):
+            event.prevent_default()
+            field.post_message(events.Key(event.key, typed))
 
     def action_help(self) -> None:
         """What is under the cursor, keys and words."""

@@ -33,9 +33,8 @@ from ddptop_runner.log_tags import are_tagged
 from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
 
-POLL_S = 0.25
-TAILS_POLL_S = 0.5
-"""Where the logs of all ranks are looked at."""
+POLL_S = 0.5
+"""Each look that finds a line sends the whole view to the terminal."""
 SLOW_POLL_S = 2.0
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
@@ -156,8 +155,6 @@ class LogReader:
     def _pause_s(self) -> float:
         if self._search is not None or self._loading is not None:
             return 0.001
-        if self._tails is not None and self.is_live:
-            return TAILS_POLL_S
         return POLL_S if self.is_live else SLOW_POLL_S
 
     def _close(self) -> None:

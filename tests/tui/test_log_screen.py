@@ -22,7 +22,7 @@ MakeApp = Callable[..., DdptopApp]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at often, so that tests need not wait."""
-    for name in ("POLL_S", "TAILS_POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
+    for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
         monkeypatch.setattr(log_source, name, 0.02)
 
 

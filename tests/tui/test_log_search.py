@@ -14,6 +14,7 @@ from ddptop.tui.widgets.log_pager import LogPager
 from tests.tui import fake_foreign, fake_home, fake_logs
 from tests.tui.driving import look, settle, shown, until
 from tests.tui.driving_logs import cursor, opened, press, search, title, view
+from textual import events
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -21,7 +22,7 @@ MakeApp = Callable[..., DdptopApp]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at often, so that tests need not wait."""
-    for name in ("POLL_S", "TAILS_POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
+    for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
         monkeypatch.setattr(log_source, name, 0.02)
 
 
@@ -230,3 +231,16 @@ async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) 
         assert thread.is_alive()
         await pilot.press("q")
         await until(pilot, lambda: not thread.is_alive())
+
+
+async def test_what_is_typed_in_one_go_reaches_the_field(frozen: Path, make_app: MakeApp) -> None:
+    fake_logs.eight_ranks(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot, 0)
+        for key in ("slash", *"epoch", "[", "0", "3", "]", "enter"):
+            name = {"[": "left_square_bracket", "]": "right_square_bracket"}.get(key, key)
+            app.post_message(events.Key(name, key if len(key) == 1 else None))
+        await until(pilot, lambda: screen._search and not screen._is_searching)
+        assert screen.pattern is not None and screen.pattern.text == "epoch[03]"
+        assert "no match" in shown(app)

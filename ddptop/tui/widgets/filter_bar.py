@@ -55,6 +55,10 @@ class _Typed(Input):
         if isinstance(self.parent, FilterBar):
             self.parent.drop()
 
+    async def action_submit(self) -> None:
+        """Keep what is typed, once the keys that came before this one have been taken."""
+        self.call_later(super().action_submit)
+
     def action_keep(self) -> None:
         """Back to what is filtered."""
         if isinstance(self.parent, FilterBar):
@@ -112,7 +116,7 @@ class FilterBar(Horizontal):
     @property
     def is_typing(self) -> bool:
         """Whether it has the keys."""
-        return self._typed.has_focus
+        return self.screen.focused is self._typed
 
     def open(self) -> None:
         """Show it, and type in it."""
@@ -120,7 +124,7 @@ class FilterBar(Horizontal):
             self._focused_before = self.screen.focused
         self.display = True
         self._before.show(line((f" {self._sign} ", "busy")))
-        self._typed.focus()
+        self.screen.set_focus(self._typed)  # at once: what is typed next may already be there
 
     def say(self, text: str, *, trouble: bool = False) -> None:
         """Say at its right end how much is found, or what is wrong."""
@@ -152,7 +156,7 @@ class FilterBar(Horizontal):
 
     def _give_back(self) -> None:
         if self._focused_before is not None and self._focused_before.is_attached:
-            self._focused_before.focus()
+            self.screen.set_focus(self._focused_before)
         self.post_message(self.Closed(self, self.text))
 
     @on(Input.Changed)

@@ -36,6 +36,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     """A job as it was at any moment of its history."""
 
     BINDINGS = [*Screen.BINDINGS, *bindings(REPLAY)]
+    AUTO_FOCUS = "#timeline"
 
     def __init__(self, job: str, at: float | None = None, *, readonly: bool = False) -> None:
         """Replay `job`, from the moment `at` in unix seconds; None is where it went wrong last."""

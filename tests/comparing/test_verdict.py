@@ -1,0 +1,88 @@
+"""A comparison in words. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from ddptop.comparing.curve import LossCurve, Sample
+from ddptop.comparing.differences import compare
+from ddptop.comparing.run import Run
+from ddptop.tui.render.compare import companion_row, how_much_lower, rows, verdict
+from ddptop.tui.render.compare_curves import by_step_data, by_time_data, without_steps
+from tests.comparing.test_differences import NOW, view
+
+
+def run(job: str, *losses: float | None, step_s: float = 1.0, steps: bool = True) -> Run:
+    samples = tuple(
+        Sample(i * step_s, i if steps else None, loss, 0, is_bad=loss is None)
+        for i, loss in enumerate(losses)
+    )
+    return Run(view(job), LossCurve(samples), attempts=((0, 0.0), (1, 2.0)))
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([1.0, 0.88], "12 % lower"),
+        ([1.0, 0.992], "0.8 % lower"),
+        ([1.0, 0.999], ""),
+        ([3.1, 1.0], "3.1 times lower"),
+        ([42.0, 1.0], "42 times lower"),
+        ([1.0, 1e-9], "over 1,000 times lower"),
+        ([1.0, -0.5], "150 % lower"),
+    ],
+)
+def test_how_much_lower_a_loss_is(losses: list[float], said: str) -> None:
+    by = (losses[0] - losses[1]) / abs(losses[0])
+    assert how_much_lower(losses, 1, by) == said
+    assert how_much_lower(losses, None, None) == ""
+
+
+def test_who_learns_better_and_who_is_faster() -> None:
+    slow, fast = run("a", 3, 2, 1), run("b", 3, 2.5, 2, step_s=0.5)
+    said = verdict(compare([slow, fast]))
+    assert said == "A is 2.0 times lower at step 2; B takes steps 2.0 times as fast"
+    assert verdict(compare([slow, run("b", 3, 2, 1)])) == "the losses are the same at step 2"
+    assert verdict(compare([slow])) == "choose a job to compare it with"
+    assert verdict(compare([slow, run("b", 3, None)])) == "the loss of B is not finite any more"
+    assert verdict(compare([slow, run("b")])) == "no loss of A and B to compare"
+    untold = verdict(compare([slow, run("b", 3, 1, 0.5, steps=False)]))
+    assert untold == "B is 2.0 times lower after 2s"
+
+
+def test_figures_that_are_not_known_are_na() -> None:
+    told = {row.key: [text for text, _ in row.values] for row in rows(compare([run("a")]), NOW)}
+    for key in ("common", "best", "last", "pace", "step_time", "steps", "restarts"):
+        assert told[key] == ["n/a"], key
+
+
+def test_rows_mark_what_was_given_and_not_what_was_measured() -> None:
+    found = rows(compare([run("a", 3, 2), run("b", 3, 1)]), NOW)
+    assert not any(row.differs for row in found if row.key in ("common", "best", "last"))
+    other = Run(view("c", "--lr", "2"), run("c", 3, 1).curve)
+    (given,) = (row for row in rows(compare([run("a", 3, 2), other]), NOW) if row.differs)
+    assert (given.label, given.values[0], given.values[1][0]) == ("--lr", ("not given", "dim"), "2")
+
+
+def test_curves_by_time_and_by_step() -> None:
+    runs = [run("a", 3, None, 2), run("b", 3, 2, 1)]
+    time, step = by_time_data(runs), by_step_data(runs)
+    assert step is not None
+    assert [curve.name for curve in step.curves] == ["A a", "B b"]
+    assert list(step.curves[0].points.t) == [0.0, 2.0]
+    assert list(step.curves[0].points.not_finite) == [1.0]
+    assert time.marks == ((2.0, "A↻1"), (2.0, "B↻1"))
+    assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
+    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("the steps of B c")
+
+
+def test_a_companion_is_told_by_what_was_given_otherwise() -> None:
+    mine = view("a", "--lr", "1", "--amp")
+    later = NOW + dt.timedelta(minutes=1)
+    other = view("b", "--lr", "2", "--amp")
+    assert companion_row(other, "B", mine)["what"] == ("--lr 2", "")
+    assert companion_row(view("b", "--lr", "1"), "", mine)["what"][0] == "no --amp"
+    assert companion_row(view("b", "--lr", "1", "--amp"), "", mine)["what"][0] == "the same"
+    foreign = view("b", "--x", target="fit.py", created_at=later)
+    assert companion_row(foreign, "", mine)["what"] == ("fit.py --x", "dim")

@@ -216,6 +216,28 @@ class TestMouse:
         assert both.loss.area is not None
         assert both.loss.area.cell(at) == 30
 
+    async def test_one_that_is_only_glanced_at_takes_nothing(self) -> None:
+        chart = LossChart(glance=True)
+
+        class One(App[None]):
+            def compose(self) -> ComposeResult:
+                yield chart
+
+        async with One().run_test(size=(90, 12)) as pilot:
+            chart.show(losses())
+            await pilot.click(LossChart, offset=(40, 5))
+            assert chart.area is not None
+            assert chart.view == View()
+            assert not chart.has_focus
+
+    async def test_another_job_begins_with_its_whole_run(self, pilot: Pilot[None]) -> None:
+        chart = both_of(pilot).loss
+        chart.show(losses(), job="a")
+        await pilot.press("plus", "left")
+        assert chart.view.span is not None
+        chart.show(losses(), job="b")
+        assert chart.view == View()
+
 
 class TestDrawing:
     async def test_the_same_data_are_not_drawn_again(self, pilot: Pilot[None]) -> None:

@@ -63,7 +63,7 @@ class OverviewScreen(MonitorScreen):
         self._heights: dict[Widget, int | str] = {}
         self._keys = KeyBar(OVERVIEW)
         self._said = Said()
-        self._chart = LossChart()
+        self._chart = LossChart(glance=True)
         self._filter = FilterBar(EXAMPLES)
         self._seen: set[tuple[str, dt.datetime | None]] = set()
         self.jobs = JobsTable(my_name(), readonly=readonly)

@@ -46,6 +46,8 @@ class ChartWidget(LinesView, can_focus=True):
         super().__init__(id=id, classes=classes)
         self.view = View()
         """What is shown of the axis."""
+        self.takes_mouse = True
+        """Whether clicks and the wheel do something."""
         self.area: Area | None = None
         """Where it was drawn last; None while there is no curve."""
 
@@ -146,7 +148,7 @@ class ChartWidget(LinesView, can_focus=True):
     def _cell(self, x: int) -> int | None:
         """The plot's cell at a place of the widget."""
         area = self.area
-        if area is None or not area.left <= x < area.left + area.cells:
+        if area is None or not self.takes_mouse or not area.left <= x < area.left + area.cells:
             return None
         return x - area.left
 

@@ -18,8 +18,10 @@ from ddptop.tui.widgets.chart_widget import ChartWidget
 class LossChart(ChartWidget):
     """Median, band and outliers; draws only when its data, options or size changed."""
 
-    def __init__(self, *, id: str | None = "chart") -> None:
+    def __init__(self, *, id: str | None = "chart", glance: bool = False) -> None:
+        """With `glance` it is only looked at: no keys, no mouse."""
         super().__init__(id=id)
+        self.can_focus = self.takes_mouse = not glance
         self._data = ChartData()
         self._stepped: ChartData | None = None
         self._options = ChartOptions()

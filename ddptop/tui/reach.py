@@ -11,6 +11,8 @@ from typing import ClassVar
 
 import msgspec
 from rich.segment import Segment
+from textual._styles_cache import StylesCache
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.filter import ANSIToTruecolor, LineFilter, Monochrome, NoColor
@@ -20,7 +22,7 @@ from ddptop.tui.actions import EVERYWHERE, bindings
 from ddptop.tui.actions.common import HELP, PALETTE
 from ddptop.tui.keymap import KeyedApp, KeyMap, check_keys
 from ddptop.tui.memory import Memory
-from ddptop.tui.render.ascii import Translator
+from ddptop.tui.render.ascii import Translator, drawable
 from ddptop.tui.settings import Interface, Settings
 from ddptop.tui.theme import DARK, OWN, STRONG, chosen_theme, own_themes
 
@@ -87,6 +89,16 @@ def reach_of(
     )
 
 
+class _Tame(LineFilter):
+    """No character on its way to the terminal steers it, whichever widget drew it."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """The segments; mostly as they are."""
+        if all(text.isprintable() for text, _, _ in segments):
+            return segments
+        return [Segment(drawable(text), style, control) for text, style, control in segments]
+
+
 class _Glyphs(LineFilter):
     """Every glyph on its way to the terminal as ASCII, whichever widget drew it."""
 
@@ -120,6 +132,7 @@ class ReachApp(KeyedApp):
         self.keys = self.reach.keys
         self._glyphs = _Glyphs(self.reach.letters) if self.reach.letters is not None else None
         self._no_colour = NoColor()
+        self._tame = _Tame()
         self.animation_level = "none"
         for theme in (*OWN, *self.reach.themes):
             self.register_theme(theme)
@@ -129,12 +142,21 @@ class ReachApp(KeyedApp):
             self.set_keymap(chosen)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's; where NO_COLOR is set, no colours rather than shades of grey; and glyphs."""
-        filters = list(super().get_line_filters())
+        """Textual's; where NO_COLOR is set, no colours rather than shades of grey; then glyphs."""
+        filters = [self._tame, *super().get_line_filters()]
         if self.no_color:
             kept = (one for one in filters if not isinstance(one, (Monochrome, ANSIToTruecolor)))
             filters = [*kept, self._no_colour]
         return filters if self._glyphs is None else [*filters, self._glyphs]
+
+    def pop_screen(self) -> AwaitComplete:
+        """Forget what the screen's widgets drew: a cache of Textual's keeps all of a thousand."""
+        self._forget_drawn()
+        self.set_timer(1.0, self._forget_drawn)  # once the screen is gone
+        return super().pop_screen()
+
+    def _forget_drawn(self) -> None:
+        StylesCache.get_inner_outer.cache_clear()
 
     def greet(self) -> None:
         """Say what is wrong in the settings, and at the very first start where help is."""

@@ -103,7 +103,6 @@ async def take_all() -> None:
     """All pictures, one after the other."""
     await take("foreign", "ddptop --readonly")
     await take("watch", "ddptop watch --readonly", "enter")
-    await take("devices", "ddptop --readonly", "v", "j", "j", "j", "j")
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ async def take_eight_ranks() -> None:
     slow = ["right"] * SLOW_RANK
     await take("rank", app("pretrain"), "ddptop attach pretrain", *slow, "enter", wait_s=5.0)
     await take("logs", app("pretrain"), "ddptop attach pretrain", "l")
-    await take("gpus", app(), "ddptop", "v", *["down"] * SLOW_RANK, wait_s=40.0)
+    await take("devices", app(), "ddptop", "v", *["down"] * SLOW_RANK, wait_s=40.0)
 
 
 async def record(name: str) -> None:

@@ -408,6 +408,21 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 
 
 @cli.command()
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="default: 8425; 0: any")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="one of this machine's own")
+@click.option("--actions", is_flag=True, help="let it launch, stop and restart jobs, too")
+def serve(port: int | None, host: str, actions: bool) -> int:
+    """Show the same screens in a browser on this machine, read-only (extra ddptop[serve]).
+
+    Prints an address that nobody can guess, and which lets in whoever knows it. From another
+    machine: ssh -L.
+    """
+    from ddptop.commands import serve as command
+
+    return command.run(host, command.DEFAULT_PORT if port is None else port, actions)
+
+
+@cli.command()
 @click.argument("target", metavar="PID|JOB")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)

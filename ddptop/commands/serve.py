@@ -1,0 +1,72 @@
+"""`ddptop serve`: the same screens in a browser on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import importlib.util
+import signal
+import sys
+
+from ddptop.output import put
+from ddptop.serve.doors import is_loopback, new_token
+from ddptop_runner import procs
+from ddptop_runner.errors import UsageError
+
+DEFAULT_PORT = 8425
+NEEDED = ("textual_serve", "aiohttp")
+
+
+def run(host: str, port: int, actions: bool) -> int:
+    """Serve until ctrl+c or SIGTERM.
+
+    Args:
+        host: a loopback address.
+        port: where; 0 takes any that is free.
+        actions: whether jobs can be launched, stopped and restarted from there.
+
+    Raises:
+        UsageError: the extra is not installed, the address is not this machine's own, or the port
+            cannot be had.
+    """
+    if not is_loopback(host):
+        raise UsageError(
+            f"--host {host}: serve listens on this machine alone, since whoever reaches it could"
+            " read every log",
+            f"leave it out, and on the other machine: {_tunnel(port or DEFAULT_PORT)}",
+        )
+    if any(importlib.util.find_spec(name) is None for name in NEEDED):
+        raise UsageError("serve needs textual-serve", "pip install 'ddptop[serve]'")
+    from ddptop.serve.server import serve
+
+    token = new_token()
+
+    def ready(taken: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        put(f"http://{shown}:{taken}/{token}/")
+        put(f"from another machine: {_tunnel(taken)}, then the same address there")
+        what = "jobs can be launched and stopped" if actions else "read-only; --actions lets it act"
+        put(f"{what}; ctrl+c ends it and its viewers, and no job")
+        sys.stdout.flush()
+
+    async def until_ended() -> None:
+        task = asyncio.ensure_future(serve(host, port, token, actions=actions, ready=ready))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    try:
+        asyncio.run(until_ended())
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        why = "is in use" if error.errno == errno.EADDRINUSE else "may not be used by you"
+        raise UsageError(f"port {port} {why}", "give another: --port N, or 0 for any") from None
+    return 0
+
+
+def _tunnel(port: int) -> str:
+    return f"ssh -L {port}:127.0.0.1:{port} {procs.host_name()}"

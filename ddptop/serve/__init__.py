@@ -1,0 +1,1 @@
+"""The same screens in a browser, for this machine alone; needs the extra `ddptop[serve]`."""

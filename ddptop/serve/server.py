@@ -1,0 +1,220 @@
+"""The web server: one page, its static files, and one viewer process per websocket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import textual_serve
+from aiohttp import WSMsgType, web
+from textual_serve.app_service import AppService
+from textual_serve.download_manager import DownloadManager
+
+from ddptop.serve.doors import REFUSED, may_enter
+
+if TYPE_CHECKING:
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HERE = Path(__file__).parent
+STATIC = Path(textual_serve.__file__).parent / "static"
+MOST_TABS = 16
+"""Viewers at the same time: each is a process of 50 MB."""
+END_S = 3.0
+"""How long a viewer may take to end by itself."""
+LEAST_CELLS, MOST_CELLS = 10, 1000
+FONT_SIZE = "15"
+
+HEADERS = {
+    # a page that cannot be framed, loads nothing from elsewhere, and tells nobody its address
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self' ws:; "
+    "style-src 'self' 'unsafe-inline'; font-src 'self' data:; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+
+
+class Viewer(AppService):
+    """The process behind a tab."""
+
+    def __init__(self, websocket: web.WebSocketResponse, *, actions: bool) -> None:
+        super().__init__(
+            "",
+            write_bytes=websocket.send_bytes,
+            write_str=websocket.send_str,
+            close=self._close_tab,
+            download_manager=DownloadManager(),
+        )
+        self._websocket = websocket
+        self._actions = actions
+
+    async def _close_tab(self) -> None:
+        await self._websocket.close()
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
+        """Start it without a shell, in a session of its own: ctrl+c is the server's affair."""
+        safe = ["-P"] if sys.version_info >= (3, 11) else []
+        self._process = await asyncio.create_subprocess_exec(
+            *[sys.executable, *safe, "-m", "ddptop.serve.viewer"],
+            *["--columns", str(width), "--rows", str(height)],
+            *(["--actions"] if self._actions else []),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,
+        )
+        self._stdin = self._process.stdin
+        return self._process
+
+    async def end(self) -> None:
+        """Ask it to end, and see to it that it has."""
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(asyncio.TimeoutError, ConnectionError):
+            await asyncio.wait_for(self.stop(), END_S)
+        if process.returncode is None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), END_S)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class Server:
+    """Answers whoever knows the token."""
+
+    def __init__(self, token: str, *, actions: bool) -> None:
+        self._token = token
+        self._actions = actions
+        self._tabs: set[web.WebSocketResponse] = set()
+
+    def make_app(self) -> web.Application:
+        """The routes, all of them behind the token."""
+        app = web.Application(middlewares=[self._door], client_max_size=1 << 16)
+        prefix = f"/{self._token}"
+        app.add_routes(
+            [
+                web.get(f"{prefix}/", self._page),
+                web.get(f"{prefix}/page.css", self._style),
+                web.get(f"{prefix}/ws", self._tab),
+                web.static(f"{prefix}/static", STATIC),
+            ]
+        )
+        app.on_shutdown.append(self._close_tabs)
+        return app
+
+    @web.middleware
+    async def _door(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        entered = may_enter(
+            request.path,
+            self._token,
+            request.headers.get("Host"),
+            request.headers.get("Origin"),
+            socket="Upgrade" in request.headers or request.path.endswith("/ws"),
+        )
+        if not entered:
+            return web.Response(status=403, text=REFUSED, headers=HEADERS)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            error.headers.update(HEADERS)
+            raise
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    async def _page(self, request: web.Request) -> web.Response:
+        page = (HERE / "page.html").read_text(encoding="utf-8")
+        size = request.query.get("fontsize", FONT_SIZE)
+        page = page.replace("@SOCKET@", f"ws://{request.host}/{self._token}/ws")
+        page = page.replace("@FONT_SIZE@", size if size.isdecimal() else FONT_SIZE)
+        return web.Response(text=page, content_type="text/html")
+
+    async def _style(self, _: web.Request) -> web.Response:
+        return web.Response(
+            text=(HERE / "page.css").read_text(encoding="utf-8"), content_type="text/css"
+        )
+
+    async def _tab(self, request: web.Request) -> web.StreamResponse:
+        if len(self._tabs) >= MOST_TABS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_TABS} tabs are open: close one\n")
+        websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=1 << 20)
+        await websocket.prepare(request)
+        viewer = Viewer(websocket, actions=self._actions)
+        self._tabs.add(websocket)
+        try:
+            await viewer.start(_cells(request, "width", 80), _cells(request, "height", 24))
+            await _pass_on(websocket, viewer)
+        finally:
+            self._tabs.discard(websocket)
+            await asyncio.shield(viewer.end())
+            await websocket.close()
+        return websocket
+
+    async def _close_tabs(self, _: web.Application) -> None:
+        await asyncio.gather(*(tab.close() for tab in list(self._tabs)))
+
+
+def _cells(request: web.Request, name: str, otherwise: int) -> int:
+    asked = request.query.get(name, "")
+    return _within(int(asked)) if asked.isdecimal() and len(asked) < 8 else otherwise
+
+
+def _within(cells: int) -> int:
+    return min(MOST_CELLS, max(LEAST_CELLS, cells))
+
+
+async def _pass_on(websocket: web.WebSocketResponse, viewer: Viewer) -> None:
+    """Hand on what is typed in the tab, until it is closed or makes no sense."""
+    async for message in websocket:
+        if message.type != WSMsgType.TEXT:
+            continue
+        try:
+            match json.loads(message.data):
+                case ["stdin", str(text)]:
+                    await viewer.send_bytes(text.encode("utf-8", "replace"))
+                case ["resize", {"width": int(width), "height": int(height)}]:
+                    await viewer.set_terminal_size(_within(width), _within(height))
+                case ["ping", str(stamp)]:
+                    await websocket.send_json(["pong", stamp])
+                case ["blur"]:
+                    await viewer.blur()
+                case ["focus"]:
+                    await viewer.focus()
+        except ValueError:
+            return
+
+
+async def serve(
+    host: str, port: int, token: str, *, actions: bool, ready: Callable[[int], None]
+) -> None:
+    """Serve until cancelled.
+
+    Args:
+        host: a loopback address.
+        port: 0 takes any that is free.
+        token: what addresses begin with.
+        actions: whether viewers may do something to jobs.
+        ready: called with the port, once it is listened on.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    runner = web.AppRunner(Server(token, actions=actions).make_app(), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, shutdown_timeout=END_S)
+        await site.start()
+        ready(runner.addresses[0][1])
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()

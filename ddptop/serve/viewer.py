@@ -1,0 +1,59 @@
+"""The process behind one browser tab: the interface, spoken to through stdin and stdout.
+
+Started by the server with the size of the tab's terminal as arguments; ends with its tab.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Show all jobs, or one, until the tab is closed; the process's exit status."""
+    parser = argparse.ArgumentParser(prog="ddptop serve")
+    parser.add_argument("--columns", type=int, required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--actions", action="store_true")
+    options = parser.parse_args(arguments)
+    os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, as Textual is imported
+    from textual import messages
+    from textual.drivers.web_driver import WebDriver
+
+    del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
+    from ddptop.tui.app import DdptopApp
+    from ddptop.tui.memory import recall, remember
+    from ddptop.tui.reach import reach_of
+    from ddptop.tui.settings import read_settings
+
+    class TabDriver(WebDriver):
+        """Has the tab's size, and ends the app when nobody is left to talk to."""
+
+        def __init__(self, app: Any, **more: Any) -> None:
+            super().__init__(app, **{**more, "size": (options.columns, options.rows)})
+            self._loop = asyncio.get_running_loop()
+
+        def run_input_thread(self) -> None:
+            super().run_input_thread()
+            if not self.exit_event.is_set():
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    asyncio.run_coroutine_threadsafe(
+                        self._app._post_message(messages.ExitApp()), self._loop
+                    )
+
+    settings = read_settings()
+    app = DdptopApp(
+        readonly=not options.actions,
+        tick_s=settings.interface.refresh_s,
+        reach=reach_of(settings, memory=recall(), remember=remember),
+    )
+    app.driver_class = TabDriver
+    app.run(mouse=settings.interface.mouse)
+    return app.return_code or 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

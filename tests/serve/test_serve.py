@@ -17,7 +17,6 @@ import pytest
 from ddptop.commands import serve as command
 from ddptop.serve import doors
 from tests.runner.builders import put_job
-from tests.serve.browser import chromium, find_chromium
 
 from ddptop_runner import procs
 from ddptop_runner.errors import UsageError
@@ -25,6 +24,8 @@ from ddptop_runner.model import RankSample
 
 aiohttp = pytest.importorskip("aiohttp", reason="textual-serve is not installed")
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")
+
+from tests.serve.browser import chromium, find_chromium  # noqa: E402 - needs aiohttp
 
 WaitUntil = Callable[..., Any]
 

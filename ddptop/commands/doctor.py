@@ -8,9 +8,11 @@ import textwrap
 from pathlib import Path
 
 from ddptop.output import put, put_json
+from ddptop_runner.config import read_config
 from ddptop_runner.doctor import Check, Report, Status, examine
 from ddptop_runner.doctor_facts import Place
 from ddptop_runner.errors import UsageError
+from ddptop_runner.paths import config_file
 
 MARKS: dict[Status, str] = {
     "ok": "ok",
@@ -31,12 +33,36 @@ def run(as_json: bool, python: str | None) -> int:
             "the folder that you are in was deleted", "go to another, and try again"
         ) from None
     checks = examine(Place(env=dict(os.environ), cwd=folder, python=python))
+    if (settings := settings_check()) is not None:
+        checks = [*checks, settings]
     if as_json:
         put_json(Report(checks=checks))
     else:
         put(render(checks, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     sys.stdout.flush()
     return 1 if any(check.status == "error" for check in checks) else 0
+
+
+def settings_check() -> Check | None:
+    """Whether config.toml can be used as it stands; None where there is none."""
+    file = config_file()
+    if not file.exists():
+        return None
+    from ddptop.tui.reach import reach_of
+    from ddptop.tui.settings import read_settings
+
+    problems = list(reach_of(read_settings()).problems)
+    try:
+        read_config()
+    except UsageError as error:
+        problems.append(error.message)
+    return Check(
+        id="settings",
+        title="settings",
+        status="warning" if problems else "ok",
+        detail="; ".join(problems) or f"{file} can be used",
+        remedy=f"mend {file}; ddptop keys lists every action" if problems else None,
+    )
 
 
 def render(checks: list[Check], colours: bool) -> str:

@@ -117,6 +117,7 @@ class TestSearch:
             assert not screen.pager.following, "one can move while it runs"
             await pilot.press("escape")
             await until(pilot, lambda: "search cancelled" in shown(app))
+            await until(pilot, lambda: screen._reader._search is None)
             monkeypatch.setattr(screen._reader, "_search_on", ordinary)
             await pilot.press("N")
             await until(pilot, lambda: cursor(screen) == "needle")

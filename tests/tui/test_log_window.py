@@ -179,10 +179,13 @@ def test_an_unfinished_line_stands_apart_until_it_has_ended(tmp_path: Path, open
 
 
 def test_a_filter_keeps_tracebacks_whole_wherever_a_page_begins(
-    tmp_path: Path, opened: Open
+    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(log_window, "PIECE_BYTES", 512)
+    monkeypatch.setattr(log_window, "CHUNK_BYTES", 2048)
+    monkeypatch.setattr(log_window, "CONTEXT_BYTES", 4096)
     block = (
-        b"step 1\n" * 2000
+        b"step 1\n" * 300
         + b"Traceback (most recent call last):\n"
         + b'  File "x.py", line 1, in f\n    g()\n' * 60
         + b"ValueError: no\n"

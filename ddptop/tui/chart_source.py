@@ -12,7 +12,7 @@ from ddptop.tui.series_points import band_points, points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
 from ddptop_runner.history import HistoryReader
-from ddptop_runner.history_bands import BandReader, width_of
+from ddptop_runner.history_bands import BandReader, points_for, rows_read, width_of
 from ddptop_runner.history_steps import AttemptTaken, attempts_taken
 from ddptop_runner.registry import JobView
 
@@ -21,6 +21,9 @@ BAND_RANKS = 64
 
 ODD_SHOWN = 6
 """At most so many odd ranks are drawn beside the band of very many."""
+
+SOON_ROWS = 100_000
+"""Rows that are added up in 0.3 s: with more the first look at a part is a rough one."""
 
 REJUDGE_S = 30.0
 """A rank more leaves the band no sooner than this after the last one."""
@@ -79,6 +82,9 @@ class ChartSource:
         self._chart = ChartData()
         self._bands: tuple[Path, BandReader] | None = None
         self._many = False
+        self._ranks = 0
+        self._rough_for: object = None
+        """What was read with few points, and is to be read with all of them next time."""
         self._without: tuple[int, ...] = ()
         """Ranks that are no part of the band, as of `_without_at`."""
         self._without_at = -REJUDGE_S
@@ -87,8 +93,8 @@ class ChartSource:
     def read(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
         """The losses over the window that is wished for; the same object while nothing changed."""
         reader = HistoryReader(view.folder.history_db)
-        ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
-        self._many = ranks > BAND_RANKS
+        self._ranks = view.spec.nproc if view.snapshot is None else len(view.snapshot.ranks)
+        self._many = self._ranks > BAND_RANKS
         asked = (wish.chart_window_s, wish.chart_until, wish.chart_columns)
         key = (view.folder.path, *asked, wish.log_rank if self._many else None, view.state)
         pause_s = redraw_pause_s(self._chart, wish)
@@ -122,6 +128,16 @@ class ChartSource:
         self._chart = self._filled(frame, reader, wish, span[1], now_s)
         return self._chart
 
+    def _most_points(self, path: Path, since: int, until: int, wish: Wish) -> int:
+        """How many points of very many ranks are read: at first few, so that they are seen soon."""
+        most = wish.chart_columns
+        part = (path, wish.chart_window_s, wish.chart_until, most)
+        rows = rows_read(since, until, width_of(since, until, most), self._ranks)
+        if part == self._rough_for or rows <= SOON_ROWS:
+            return most
+        self._rough_for, self._key = part, None
+        return min(most, max(2, points_for(since, until, self._ranks, SOON_ROWS)))
+
     def _taken(
         self, reader: HistoryReader, span: tuple[int, int], *, printed: bool
     ) -> list[AttemptTaken]:
@@ -136,6 +152,8 @@ class ChartSource:
     ) -> ChartData:
         """The frame with curves: of each rank, or of very many as one band."""
         since, until, most = frame.since, frame.until, wish.chart_columns
+        if self._many:
+            most = self._most_points(reader.path, int(since), int(until), wish)
         if not self._many:
             series = reader.rank_series("loss", since, until, most)
             return replace(frame, series={rank: points_of(one) for rank, one in series.items()})

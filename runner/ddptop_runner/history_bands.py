@@ -73,6 +73,18 @@ def width_of(since: int, until: int, max_points: int) -> int:
     )
 
 
+def rows_read(since: int, until: int, width_s: int, ranks: int) -> int:
+    """About how many rows have to be added up for a band that is read for the first time."""
+    tier_s = max(tier.width_s for tier in TIERS if width_s % tier.width_s == 0)
+    return ranks * -(-(until - since) // tier_s)
+
+
+def points_for(since: int, until: int, ranks: int, rows: int) -> int:
+    """As many points as can be read from at most so many rows."""
+    widths = (one for one in WIDTHS_S if rows_read(since, until, one, ranks) <= rows)
+    return (until - since) // next(widths, WIDTHS_S[-1]) + 2
+
+
 class BandReader:
     """Reads bands of one history, and remembers the buckets that are over. For one thread."""
 

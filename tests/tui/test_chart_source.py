@@ -107,6 +107,19 @@ class TestVeryMany:
         assert stepped.extent == (0.0, 300.0)
         assert list(stepped.middle.t) == sorted(stepped.middle.t)
 
+    def test_a_first_look_at_very_much_is_rough_and_the_next_exact(
+        self, view: JobView, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(chart_source, "SOON_ROWS", 500)
+        source = ChartSource()
+        charts = [source.read(view, wish(), NOW_S) for _ in range(3)]
+        points = [len(chart.middle.t) for chart in charts if chart.middle is not None]
+        assert points == [30, 150, 150]
+        assert charts[2] is charts[1]
+        other = source.read(view, wish(log_rank=3), NOW_S)
+        assert other.middle is not None
+        assert len(other.middle.t) == 150, "another rank is no other part"
+
     def test_the_same_chart_while_nothing_can_look_different(self, view: JobView) -> None:
         source = ChartSource()
         first = source.read(view, wish(), NOW_S)

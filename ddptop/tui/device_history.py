@@ -137,12 +137,13 @@ class Ring:
 class _Device:
     """What is remembered of one device."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: float) -> None:
+        """`first` is the earliest moment of which something is known."""
         self.rings = {name: [Ring(*tier) for tier in TIERS] for name in FIGURES}
         self.marks: deque[tuple[float, str]] = deque(maxlen=MOST_MARKS)
         self.slowed = False
         self.errors = 0
-        self.first: float | None = None
+        self.first = first
 
 
 class DeviceHistorySource:
@@ -161,8 +162,8 @@ class DeviceHistorySource:
         for gpu in gpus:
             if gpu.uuid is None:
                 continue
-            device = self._devices.setdefault(gpu.uuid, _Device())
-            device.first = now_s if device.first is None else device.first
+            if (device := self._devices.get(gpu.uuid)) is None:
+                device = self._devices[gpu.uuid] = _Device(now_s)
             for name, attribute in FIGURES.items():
                 value = None if gpu.lost else getattr(gpu, attribute)
                 for ring in device.rings[name]:
@@ -250,7 +251,7 @@ class DeviceHistorySource:
                     continue
                 ring = device.rings[name][tier]
                 for t, low, mean, high in zip(one.t, one.min, one.mean, one.max, strict=True):
-                    device.first = min(t, now_s if device.first is None else device.first)
+                    device.first = min(t, device.first)
                     for start in _buckets(t, one.bucket_s, step_s):
                         ring.fill(start, low, mean, high)
 

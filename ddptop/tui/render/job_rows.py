@@ -219,10 +219,16 @@ def job_row(
         else (units.duration(eta_s), _unknown(eta_s)),
         "loss": loss_cell(snapshot, trend if live else None),
         "uneven": worst_figure(snapshot) if live else ("", ""),
-        "elapsed": (units.duration(elapsed_s(view, now)), "" if live else "dim"),
+        "elapsed": (calm_duration(elapsed_s(view, now)), "" if live else "dim"),
         "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),
     }
     return row
+
+
+def calm_duration(seconds: float | None) -> str:
+    """A span of time that does not change at every look: `45s`, `12m`, `3h 22m`, `2d 04h`."""
+    brief = seconds is not None and seconds < 3600
+    return units.brief_duration(seconds) if brief else units.duration(seconds)
 
 
 def sentence_cell(needs: Attention, who: str = "") -> Line:

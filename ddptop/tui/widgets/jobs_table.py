@@ -57,6 +57,7 @@ class JobsTable(Table):
         self._seen: Seen = ()
         self._users: dict[str, str] = {}
         self._by_others = False
+        self._drawn: object = None
         self.marked: list[str] = []
         """Names of the marked jobs, the earlier one first."""
         self.order = "need"
@@ -119,7 +120,11 @@ class JobsTable(Table):
             for one in self._listed
         ]
         self._columns = job_rows.without_empty(self._columns, [row for _, row in rows])
-        self.set_rows(rows, self._count())
+        note = self._count()
+        drawn = (rows, note, self._columns, self.sorted_by, self.empty, self._unreadable, self.size)
+        if drawn != self._drawn:  # most seconds change nothing here
+            self._drawn = drawn
+            self.set_rows(rows, note)
 
     def on_resize(self, event: events.Resize) -> None:
         """Another width has other columns."""

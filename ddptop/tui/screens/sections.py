@@ -11,6 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from ddptop.tui.actions import moving
 from ddptop.tui.snapshot import Snapshot
 
 
@@ -31,8 +32,18 @@ class SectionsScreen(ModalScreen[None]):
 
     BINDINGS = [
         Binding("q,escape,t,f,u,i", "dismiss", "Close", id="sections.close"),
-        Binding("j", "scroll(1)", show=False),
-        Binding("k", "scroll(-1)", show=False),
+        *moving(
+            {
+                "move.up": "scroll(-3)",
+                "move.down": "scroll(3)",
+                "move.half_up": "half(-1)",
+                "move.half_down": "half(1)",
+                "move.page_up": "half(-2)",
+                "move.page_down": "half(2)",
+                "move.first": "scroll(-1000000)",
+                "move.last": "scroll(1000000)",
+            }
+        ),
     ]
 
     def __init__(
@@ -52,7 +63,7 @@ class SectionsScreen(ModalScreen[None]):
         with Vertical():
             yield Static(self._title, classes="title", markup=False)
             yield Static(self._hint, classes="hint", markup=False)
-            yield VerticalScroll()
+            yield VerticalScroll(can_focus=False)
 
     def on_mount(self) -> None:
         """Show what is there."""
@@ -83,8 +94,12 @@ class SectionsScreen(ModalScreen[None]):
         for heading, text in sections:
             scroll.mount(Static(heading, classes="head", markup=False))
             scroll.mount(Static(text, classes="text", markup=False))
-        scroll.focus()
 
     def action_scroll(self, lines: int) -> None:
         """Scroll with the keys of a pager."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines * 3, animate=False)
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+    def action_half(self, pages: int) -> None:
+        """Scroll by half of what is visible."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)

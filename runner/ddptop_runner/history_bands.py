@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop_runner.history_reader import HistoryReader, Series
-from ddptop_runner.history_schema import RANK, TIERS
+from ddptop_runner.history_schema import RANK, TIERS, columns_of
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 21600, 86400, 604800)
 """Widths of a point: few, so that a growing run seldom asks for all of its points anew."""
@@ -248,6 +248,8 @@ def _source(
     Of some ranks each moment is looked up by itself: the key begins with the moment.
     """
     low, column, high = (RANK.metric(metric).column(a) for a in ("min", "mean", "max"))
+    if column not in columns_of(db, RANK.table(TIERS[0])):  # the history is too old to have it
+        low = column = high = "NULL"
     parts = []
     begin = start
     for tier in reversed(TIERS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ddptop.tui.render.braille import Canvas
 from ddptop.tui.render.chart import ChartOptions, draw_chart, value_range
+from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.series import ChartData, Points, across, bin_points, outliers
 from ddptop.tui.render.text import plain
 
@@ -191,6 +192,34 @@ class TestChart:
         assert [label for label in labels if label] == ["100", "10", "1", "0.1"]
         negative = ChartData({0: points([-1.0] * 100)}, 0, 100)
         assert len(chart(negative, logarithmic=True)) == 7
+
+
+class TestSmoothed:
+    DATA = ChartData(
+        {
+            rank: points([2.0 + (rank == 3) * 2 + (t % 7) / 10 for t in range(200)])
+            for rank in range(4)
+        },
+        0,
+        200,
+    )
+
+    @pytest.mark.parametrize("mode", ["median", "ranks", "rank"])
+    def test_what_was_measured_stays_as_a_shade(self, mode: str) -> None:
+        drawn = draw_chart(self.DATA, ChartOptions(mode, 3, smoothing=0.97), 80, 12)
+        shades = {style for line in drawn.lines for text, style in line if text.strip()}
+        assert "band" in shades
+        main = "bad" if mode != "rank" else "chosen"
+        rows = [y for y, line in enumerate(drawn.lines) for _, style in line if style == main]
+        raw = draw_chart(self.DATA, ChartOptions(mode, 3), 80, 12)
+        before = [y for y, line in enumerate(raw.lines) for _, style in line if style == main]
+        assert len(set(rows)) < len(set(before)), "the smoothed line goes up and down less"
+
+    def test_the_cursor_reads_both(self) -> None:
+        options = ChartOptions(smoothing=0.9, view=View(cursor=100.0))
+        reading = draw_chart(self.DATA, options, 80, 12).reading
+        assert reading is not None
+        assert "(raw " in plain(reading.line(99))
 
 
 class TestFewSamples:

@@ -130,6 +130,8 @@ def _draw(plane: Plane, plot: Plot, options: ChartOptions) -> list[tuple[str, Co
             layer = _CHOSEN if rank == options.rank else _OTHER
             layer = _OUTLIER if rank in plot.apart else layer
             drawn = _smooth(columns, plot, options)
+            if drawn is not columns and layer != _OTHER:
+                plane.curve(columns, _RAW)
             plane.curve(drawn, layer)
             if layer != _OTHER:
                 named.append((f"rank {rank}", drawn, _STYLES[layer]))
@@ -139,7 +141,10 @@ def _draw(plane: Plane, plot: Plot, options: ChartOptions) -> list[tuple[str, Co
     plane.curve(middle, _MEDIAN)
     for rank in plot.apart:
         if rank in plot.ranks:
-            drawn = _apart_only(_smooth(plot.ranks[rank], plot, options), middle)
+            columns = plot.ranks[rank]
+            drawn = _apart_only(_smooth(columns, plot, options), middle)
+            if options.smoothing > 0:
+                plane.curve(_apart_only(columns, plot.middle), _RAW)
             plane.curve(drawn, _OUTLIER)
             named.append((f"rank {rank}", drawn, "bad"))
     return named
@@ -157,8 +162,8 @@ def _name_ends(
         x, value = ends[-1]
         row = canvas.rows - 1 - plane.axis.dot(value) // 4
         start = min(x // DOTS_X + 1, canvas.columns) - len(name)
-        for y in (row - 1, row + 1, row - 2, row + 2):
-            if y not in keep and overlay.is_free(start, y, len(name), canvas):
+        for y in (row + away for away in (-1, 1, -2, 2, -3, 3)):
+            if y not in keep and overlay.is_free(start, y, len(name), canvas, _RAW):
                 overlay.write(start, y, name, style)
                 break
 

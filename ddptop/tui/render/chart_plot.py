@@ -152,14 +152,14 @@ class Overlay:
         for offset, character in enumerate(text):
             self.cells[x + offset, y] = (character, style)
 
-    def is_free(self, x: int, y: int, cells: int, canvas: Canvas) -> bool:
-        """Whether neither a curve nor a text is in these cells."""
+    def is_free(self, x: int, y: int, cells: int, canvas: Canvas, shade: int = 0) -> bool:
+        """Whether neither a curve nor a text is in these cells; layers up to `shade` are none."""
         return (
             x >= 0
             and x + cells <= canvas.columns
             and 0 <= y < canvas.rows
             and all(
-                canvas.owner(place, y) < 1 and (place, y) not in self.cells
+                canvas.owner(place, y) <= shade and (place, y) not in self.cells
                 for place in range(x, x + cells)
             )
         )

@@ -158,6 +158,24 @@ async def test_of_a_foreign_job_there_is_no_history(held_gpus: Path, make_app: M
             assert f"ddptop did not start train.py:4711: no {word} is kept of it" in said(app)
 
 
+async def test_what_a_foreign_rank_s_state_means_stands_below_the_cards(
+    held_gpus: Path, make_app: MakeApp
+) -> None:
+    view = fake_foreign.with_findings()
+    app = make_app(watched=view.foreign)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("right", "right")
+        await pilot.pause()
+        panel = app.screen.ranks
+        assert " rank 2  100 % utilization at" in shown(app)
+        last = panel._foot.region
+        assert last.bottom == panel.region.bottom, "it is not pushed out of its panel"
+        await pilot.press("T")
+        await pilot.pause()
+        assert panel.table.size.width == panel.size.width
+
+
 async def test_where_the_loss_goes_is_said(frozen: Path, make_app: MakeApp) -> None:
     fake_home.two_cpu_ranks(frozen)
     app = make_app("mlp-cpu")

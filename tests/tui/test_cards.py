@@ -57,6 +57,7 @@ class TestGrid:
             (4, 60, 9, 2, 2),
             (1, 120, 18, 1, 1),
             (3, 80, 10, 3, 1),
+            (4, 80, 9, 4, 1),
         ],
     )
     def test_cards_lie_without_holes(
@@ -116,6 +117,12 @@ class TestCard:
         text = [plain(line) for line in lines]
         assert text[2].startswith("│ loss      n/a")
         assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0 %"
+
+    def test_cpu_is_told_where_nothing_of_the_training_is_known(self) -> None:
+        seen = rank(0, gpu=0, gpu_util_percent=97.0, cpu_percent=101.0, rss_bytes=9 * GIB)
+        assert cards.known_rows([seen]) == {"util", "cpu"}
+        assert cards.known_rows([*of_eight(), seen]) >= {"loss", "time", "util"}
+        assert "cpu" not in cards.known_rows([*of_eight(), seen])
 
     def test_small_curves_share_one_scale(self) -> None:
         points = {

@@ -30,8 +30,7 @@ def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
         if opening:
             before = pilot.app.screen
             await pilot.press(opening)
-            if opening not in PAGE_KEYS:
-                await until(pilot, lambda: pilot.app.screen is not before)
+            await until(pilot, lambda: pilot.app.screen is not before)
             await look(pilot, 2)
             await pilot.press(*keys)
             await pilot.pause()

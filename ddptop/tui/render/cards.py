@@ -67,18 +67,19 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
         number: of cards.
         cells: of the terminal.
         most_rows: that all cards together may take.
-        wanted: rows of a card that tells everything.
+        wanted: rows of a card that tells everything, with an edge all around.
     """
-    best: tuple[tuple[int, int, int], Grid] | None = None
+    best: tuple[tuple[bool, int, int, int], Grid] | None = None
     for columns in range(1, number + 1):
         card = (cells + GAP) // columns - GAP
         rows = -(-number // columns)
-        height = min(wanted, most_rows // rows)
-        least = min(LEAST_HEIGHT, wanted)
+        all_of_it = wanted if card >= LEAST_BOX else wanted - 1
+        height = min(all_of_it, most_rows // rows)
+        least = min(LEAST_HEIGHT, all_of_it)
         if card < LEAST_WIDTH or height < least or (rows - 1) * columns >= number:
             continue
         holes = rows * columns - number
-        key = (-height, holes, abs(card - BEST_WIDTH))
+        key = (height - all_of_it != 0, -height, holes, abs(card - BEST_WIDTH))
         if best is None or key < best[0]:
             best = key, Grid(columns, rows, card, height)
     return None if best is None else best[1]
@@ -150,6 +151,8 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
             "cpu": rank.cpu_percent if on_device else None,
         }
         known |= {name for name, value in values.items() if value is not None}
+    if known & {"loss", "time"}:
+        known.discard("cpu")  # its place is better used by the chart of losses
     return frozenset(known)
 
 

@@ -12,7 +12,7 @@ from ddptop.tui.render.devices import device_trouble, heat
 from ddptop.tui.render.odd import device_text, state_of
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.series import Points
-from ddptop.tui.render.text import Line, field, join, line
+from ddptop.tui.render.text import Line, field, line
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, NodeSnapshot, RankSample
 
@@ -42,18 +42,14 @@ def device_uuid(snapshot: NodeSnapshot | None, rank: int | None) -> str | None:
 
 def fact_lines(
     rank: RankSample, apart: RankDeviation, snapshot: NodeSnapshot, now: dt.datetime, live: bool
-) -> list[Line]:
-    """Three rows of parts: what it does, its device, its process."""
-    return [
-        join_parts("doing", _doing(rank, apart, now, live)),
-        join_parts("device", _device(rank, apart, device_of(snapshot, rank.rank))),
-        join_parts("process", _process(rank, snapshot)),
-    ]
-
-
-def join_parts(name: str, parts: list[Line]) -> Line:
-    """A row with its name in front."""
-    return (*line((f" {name:<8} ", "title")), *join(parts))
+) -> list[list[Line]]:
+    """Three rows of parts: what it does, its device, its process; the first part is the name."""
+    rows = {
+        "doing": _doing(rank, apart, now, live),
+        "device": _device(rank, apart, device_of(snapshot, rank.rank)),
+        "process": _process(rank, snapshot),
+    }
+    return [[line((f" {name:<8}", "title")), *parts] for name, parts in rows.items()]
 
 
 def _far(apart: RankDeviation, figure: Figure) -> Line:

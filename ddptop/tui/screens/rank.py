@@ -150,7 +150,7 @@ class RankScreen(JobCommands):
         rank = find_rank(state, self.rank)
         alerts = self._alerts_of(detail)
         height = self.size.height
-        self._alerts.show(alerts, now, 3 if height >= 24 else 1)
+        self._alerts.show(alerts, now, 4 if height >= 32 else 3 if height >= 24 else 1)
         if rank is None or state is None:
             self._head.show(self._missing(detail), [], [])
         else:
@@ -158,7 +158,9 @@ class RankScreen(JobCommands):
             facts = fact_lines(rank, apart, state, now, view.is_live)
             about = explain_rank(rank, apart, now, view.is_live)
             said = self._sentence(detail, rank, alerts, snapshot)
-            self._head.show(said, facts if height >= 20 else facts[:1], about)
+            self._head.show(
+                said, facts if height >= 32 else facts[: 2 if height >= 20 else 1], about
+            )
         self._show_charts(detail, snapshot)
         attempt = state.attempt if state is not None else None
         output = view.output or "n/a" if isinstance(view, ForeignView) else None

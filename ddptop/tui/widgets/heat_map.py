@@ -44,7 +44,6 @@ class HeatMap(RankGrid):
 
     DEFAULT_CSS = """
     HeatMap {
-        height: 100%; width: 1fr;
         .line--picked { color: $background; background: $accent; text-style: bold; }
     }
     """

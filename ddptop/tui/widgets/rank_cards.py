@@ -28,10 +28,6 @@ _NOTHING = RankDeviation()
 class RankCards(RankGrid):
     """Cards in a grid that fits; the chosen one has a heavy edge."""
 
-    DEFAULT_CSS = """
-    RankCards { height: 100%; width: 1fr; }
-    """
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._apart: Mapping[int, RankDeviation] = {}

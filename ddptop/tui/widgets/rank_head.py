@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render.text import Line, Span, fit, line, wrap
+from ddptop.tui.render.text import Line, Span, fill, fit, line, wrap
 from ddptop.tui.widgets.lines import LinesView
 
 SENTENCE_ROWS = 2
@@ -18,11 +18,11 @@ class RankHead(LinesView):
     def __init__(self) -> None:
         super().__init__()
         self._said: Span = ("", "")
-        self._facts: list[Line] = []
+        self._facts: list[list[Line]] = []
         self._about: list[tuple[str, str]] = []
 
-    def show(self, said: Span, facts: list[Line], about: list[tuple[str, str]]) -> None:
-        """Show a sentence and rows; `about` explains them."""
+    def show(self, said: Span, facts: list[list[Line]], about: list[tuple[str, str]]) -> None:
+        """Show a sentence and rows of parts, as many as fit; `about` explains them."""
         self._said, self._facts, self._about = said, facts, about
         rows = len(self._rows(max(20, self.screen.size.width)))
         if self.styles.height is None or self.styles.height.value != rows:
@@ -36,7 +36,9 @@ class RankHead(LinesView):
         strong = style if style in ("bad", "warn") else "strong"
         head = line(" ", (f"{symbol} ", style), (first, strong))
         lines = [head, *(line("   ", (one, strong)) for one in more)]
-        return [fit(one, width) for one in (*lines, *self._facts)]
+        gap = "   " if width >= 100 else "  "
+        rows = [(*parts[0], *fill(parts[1:], width - 11, gap)) for parts in self._facts]
+        return [fit(one, width) for one in (*lines, *rows)]
 
     def build(self, width: int, height: int) -> list[Line]:
         """The rows."""

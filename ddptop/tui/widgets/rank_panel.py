@@ -64,6 +64,10 @@ class _Rows(LinesView):
 class RankPanel(Vertical):
     """Exactly one of the three is shown; the chosen rank is the same in all of them."""
 
+    DEFAULT_CSS = """
+    RankPanel > RankCards, RankPanel > RankTable, RankPanel > HeatMap { width: 100%; height: 1fr; }
+    """
+
     @dataclass
     class Moved(Message):
         """Another rank was chosen; None is the launcher of a command."""

@@ -93,7 +93,7 @@ class RankTable(Table):
     """One row a rank; the cursor is the chosen rank."""
 
     def __init__(self) -> None:
-        super().__init__("ranks", COLUMNS, empty="no rank has started", id="ranks")
+        super().__init__("ranks", COLUMNS, empty="no rank has started", id="rank-table")
         self._launcher: LauncherSample | None = None
         self._by_rank: dict[int, RankSample] = {}
         self._has_details = False

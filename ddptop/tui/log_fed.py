@@ -1,10 +1,13 @@
-"""Lines of an output that someone else reads, with their levels."""
+"""Lines in memory: of an output that someone else reads, and searched."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 
+from ddptop.tui.log_window import Searched
 from ddptop.tui.messages import LogRead
+from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_levels import LevelReader
 from ddptop.tui.render.log_row import Level, LogRow
 
@@ -41,3 +44,24 @@ class FedLines:
     def rows(self, least: Level) -> tuple[tuple[LogRow, ...], LogRow | None]:
         """All that the filter shows, and the line that has not ended yet."""
         return tuple(row for row in self._kept if row.passes(least)), self._open_row()
+
+
+def search_rows(
+    rows: Sequence[LogRow], pattern: LogPattern, position: int | None, step: int
+) -> Iterator[Searched]:
+    """Look through lines from the one at `position`, which is not looked at; None: through all.
+
+    Yields:
+        After each thousand how many were looked at, and in the end what was found.
+    """
+    if position is not None:
+        places = [index for index, row in enumerate(rows) if row.at == position]
+        if places:
+            rows = rows[places[-1] + 1 :] if step > 0 else rows[: places[0]]
+    for index, row in enumerate(rows[::step]):
+        if pattern.finds(row.text):
+            yield Searched(index, row, True)
+            return
+        if index % 1000 == 999:
+            yield Searched(index)
+    yield Searched(len(rows), None, True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from textual.message import Message
 
-from ddptop.tui.log_fed import FedLines
+from ddptop.tui.log_fed import FedLines, search_rows
 from ddptop.tui.log_messages import (
     LogGrew,
     LogMissing,
@@ -26,6 +26,7 @@ from ddptop.tui.log_messages import (
 from ddptop.tui.log_tails import RankTails
 from ddptop.tui.log_window import FileLog, Page
 from ddptop.tui.messages import CollectorFailed, LogRead
+from ddptop.tui.render import units
 from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner import logs
@@ -43,6 +44,8 @@ MORE_ROWS = 2000
 SLICE_S = 0.02
 """A search lets others have the thread, and the interpreter, this often."""
 REPORT_S = 0.1
+SLOW_S = 0.7
+"""Where reading the ends of many logs takes longer, it is said."""
 JOIN_S = 2.0
 
 
@@ -91,6 +94,9 @@ class LogReader:
         self._places_at = 0.0
         self._missing = False
         self._told_missing = (0, "")
+        self._opened_at = 0.0
+        self._is_slow = False
+        """Whether it was said that it takes long."""
         self._opened = -1
         """The attempt whose logs are open."""
 
@@ -166,6 +172,10 @@ class LogReader:
         """A part of what takes long, or else a look for more lines."""
         until = time.monotonic() + SLICE_S
         if self._loading is not None:
+            if not self._is_slow and time.monotonic() - self._opened_at > SLOW_S:
+                self._is_slow = True
+                words = f"reading the last lines of {units.plural(len(self._places.ranks), 'rank')}"
+                self._deliver(LogMissing(self._generation, words, "they appear here by themselves"))
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:
                     self._loading = None
@@ -258,6 +268,7 @@ class LogReader:
             paths = [LAUNCHER] if places.has_launcher else list(places.ranks)
             self._tails = RankTails({r: folder.log_file(places.attempt, r) for r in paths})
             self._loading = self._tails.load()
+            self._opened_at, self._is_slow = time.monotonic(), False
             return
         speaker = None
         if whose is None or places.has_launcher:
@@ -384,15 +395,6 @@ class LogReader:
     def _in_rows(
         self, number: int, pattern: LogPattern, position: int | None, step: int
     ) -> Iterator[SearchMoved]:
-        rows = self._rows
-        if position is not None:
-            places = [index for index, row in enumerate(rows) if row.at == position]
-            if places:
-                rows = rows[places[-1] + 1 :] if step > 0 else rows[: places[0]]
-        for index, row in enumerate(rows[::step]):
-            if pattern.finds(row.text):
-                yield SearchMoved(self._generation, number, 1.0, True, row)
-                return
-            if index % 1000 == 999:
-                yield SearchMoved(self._generation, number, index / len(rows))
-        yield SearchMoved(self._generation, number, 1.0, True)
+        for one in search_rows(self._rows, pattern, position, step):
+            share = one.at / max(1, len(self._rows))
+            yield SearchMoved(self._generation, number, share, one.is_over, one.found)

@@ -57,6 +57,8 @@ def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
         if a == a_end or b == b_end:
             continue
         anchors = _anchors(old, new, a, a_end, b, b_end)
+        if anchors is None:
+            continue
         if anchors:
             pairs += anchors
             edges = [(a - 1, b - 1), *anchors, (a_end, b_end)]
@@ -74,12 +76,25 @@ def align(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
 
 def _anchors(
     old: Sequence[str], new: Sequence[str], a: int, a_end: int, b: int, b_end: int
-) -> list[tuple[int, int]]:
-    """Lines that stand once in both parts, in the longest run that rises in both."""
-    old_counts, new_counts = Counter(old[a:a_end]), Counter(new[b:b_end])
-    where = {old[i]: i for i in range(a, a_end) if old_counts[old[i]] == 1}
+) -> list[tuple[int, int]] | None:
+    """Lines that stand once in both parts, in the longest run that rises in both.
+
+    None where the parts have no line in common.
+    """
+    new_counts = Counter(new[b:b_end])
+    where: dict[str, int] = {}
+    twice: set[str] = set()
+    for i in range(a, a_end):
+        if (key := old[i]) in new_counts:
+            if key in where:
+                twice.add(key)
+            where[key] = i
+    if not where:
+        return None
     found = [
-        (where[new[j]], j) for j in range(b, b_end) if new_counts[new[j]] == 1 and new[j] in where
+        (where[key], j)
+        for j in range(b, b_end)
+        if (key := new[j]) in where and new_counts[key] == 1 and key not in twice
     ]
     tails: list[int] = []
     ends: list[int] = []

@@ -73,6 +73,10 @@ def test_curves_by_time_and_by_step() -> None:
     assert list(step.curves[0].points.t) == [0.0, 2.0]
     assert list(step.curves[0].points.not_finite) == [1.0]
     assert time.marks == ((2.0, "A↻1"), (2.0, "B↻1"))
+    # the other's restart does not interrupt it
+    assert [curve.cuts for curve in time.curves] == [[2.0], [2.0]]
+    alone = Run(runs[1].view, runs[1].curve)
+    assert [curve.cuts for curve in by_time_data([runs[0], alone]).curves] == [[2.0], []]
     assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
     assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("the steps of B c")
 
@@ -84,5 +88,6 @@ def test_a_companion_is_told_by_what_was_given_otherwise() -> None:
     assert companion_row(other, "B", mine)["what"] == ("--lr 2", "")
     assert companion_row(view("b", "--lr", "1"), "", mine)["what"][0] == "no --amp"
     assert companion_row(view("b", "--lr", "1", "--amp"), "", mine)["what"][0] == "the same"
+    assert companion_row(view("b", "2"), "", view("a", "1"))["what"][0] == "2"
     foreign = view("b", "--x", target="fit.py", created_at=later)
     assert companion_row(foreign, "", mine)["what"] == ("fit.py --x", "dim")

@@ -60,6 +60,8 @@ class Curve:
     """A style's name; empty chooses by order."""
     band: bool = False
     """Whether least and greatest within each sample are shown as a band."""
+    cuts: Sequence[float] | None = None
+    """Places on the axis that it does not cross, such as its own restarts; None: all marks."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ class _Drawn:
     columns: Columns
     style: str
     pattern: tuple[int, int]
+    breaks: frozenset[int] = frozenset()
+    """Dot columns that it does not cross."""
 
 
 def _in_columns(
@@ -163,15 +167,16 @@ def _in_columns(
     until: float,
     dots: int,
     weight: float,
-    breaks: frozenset[int],
-    cuts: Sequence[float],
+    marks: Sequence[tuple[float, str]],
 ) -> list[_Drawn]:
     found = []
     for place, curve in enumerate(curves):
+        cuts = [at for at, _ in marks] if curve.cuts is None else curve.cuts
+        breaks = break_columns([(at, "") for at in cuts], since, until, dots)
         raw = bin_points(curve.points, since, until, dots, cuts)
         drawn = raw if weight <= 0 else replace(raw, mean=smoothed(raw.mean, weight, breaks))
         style = curve.style or CURVE_STYLES[(first + place) % len(CURVE_STYLES)]
-        found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)]))
+        found.append(_Drawn(curve, raw, drawn, style, PATTERNS[place % len(PATTERNS)], breaks))
     return found
 
 
@@ -227,7 +232,6 @@ def draw_figures(
     since, until = data.since, data.until
     if view.span is not None:
         since, until = visible(view, *frame.extent)
-    breaks = break_columns(data.marks, since, until, cells * DOTS_X)
     units = units_of(data)
     plots = _plots(units, options.first, rows)
     drawn: dict[str, list[_Drawn]] = {}
@@ -242,8 +246,7 @@ def draw_figures(
             until,
             cells * DOTS_X,
             options.smoothing,
-            breaks,
-            [at for at, _ in data.marks],
+            data.marks,
         )
         axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
         form = _tick_form(unit, axes[unit].low, axes[unit].high)
@@ -264,7 +267,7 @@ def draw_figures(
             if not lines
             else dict.fromkeys(mark_cells(data.marks, since, until, cells), "")
         )
-        plane = Plane(Canvas(cells, size_of), axes[unit], breaks)
+        plane = Plane(Canvas(cells, size_of), axes[unit])
         lines += _plot(plane, drawn[unit], labels[unit], gutter, names, Behind(marks, cursor))
     found = _read(drawn, options, area, words, cursor)
     note, *shorter = _notes(drawn, units)
@@ -291,9 +294,10 @@ def _plot(
     for one in drawn:
         styles += ["band", one.style]
     for place, one in enumerate(drawn):
+        mine = replace(plane, breaks=one.breaks)
         if one.curve.band:
-            plane.band(one.raw, 2 * place)
-        plane.curve(one.columns, 2 * place + 1, one.pattern)
+            mine.band(one.raw, 2 * place)
+        mine.curve(one.columns, 2 * place + 1, one.pattern)
         for x in one.raw.not_finite:
             overlay.write(x // DOTS_X, canvas.rows - 1, "✕", "bad")
     behind.name_marks(overlay, canvas)

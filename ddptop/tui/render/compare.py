@@ -238,7 +238,11 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
     what = view.command
     if same and mine is not None:
         given, theirs = options_of(mine.spec), options_of(view.spec)
-        other = [f"{name} {value}" for name, value in theirs.items() if given.get(name) != value]
+        other = [
+            value if name.startswith("argument ") else f"{name} {value}"
+            for name, value in theirs.items()
+            if given.get(name) != value
+        ]
         other += [f"no {name}" for name in given if name not in theirs]
         what = " ".join(other) or "the same"
     step = None if snapshot is None else snapshot.step

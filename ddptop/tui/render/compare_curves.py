@@ -40,9 +40,18 @@ def _empty(runs: Sequence[Run]) -> str:
     return f"no loss of {names} has been seen: ddptop reads it from the probe, a report or the log"
 
 
-def _curves(runs: Sequence[Run], points: Sequence[Points]) -> tuple[Curve, ...]:
+def _curves(
+    runs: Sequence[Run], points: Sequence[Points], marks: Sequence[tuple[float, str]]
+) -> tuple[Curve, ...]:
+    """A curve for each job, which only its own restarts interrupt."""
     return tuple(
-        Curve(name=name_of(place, run), points=points[place], unit="loss", style=STYLES[place])
+        Curve(
+            name=name_of(place, run),
+            points=points[place],
+            unit="loss",
+            style=STYLES[place],
+            cuts=[at for at, label in marks if label[0] == LETTERS[place]],
+        )
         for place, run in enumerate(runs)
     )
 
@@ -51,16 +60,17 @@ def by_time_data(runs: Sequence[Run]) -> FiguresData:
     """The losses over the seconds since each job's own start."""
     points = [_points(run.curve.samples, [one.at_s for one in run.curve.samples]) for run in runs]
     ends = [run.curve.samples[-1].at_s for run in runs if run.curve.samples]
+    marks = tuple(
+        (at, _mark(place, attempt))
+        for place, run in enumerate(runs)
+        for attempt, at in run.attempts
+        if attempt
+    )
     return FiguresData(
-        curves=_curves(runs, points),
+        curves=_curves(runs, points, marks),
         since=0.0,
         until=max([1.0, *ends]),
-        marks=tuple(
-            (at, _mark(place, attempt))
-            for place, run in enumerate(runs)
-            for attempt, at in run.attempts
-            if attempt
-        ),
+        marks=marks,
         ended=True,
         empty=_empty(runs),
     )
@@ -72,16 +82,17 @@ def by_step_data(runs: Sequence[Run]) -> FiguresData | None:
     if not all(samples):
         return None
     points = [_points(mine, [float(one.step or 0) for one in mine]) for mine in samples]
+    marks = tuple(
+        (float(one.step or 0), _mark(place, one.attempt))
+        for place, mine in enumerate(samples)
+        for before, one in itertools.pairwise(mine)
+        if one.attempt and one.attempt != before.attempt
+    )
     return FiguresData(
-        curves=_curves(runs, points),
+        curves=_curves(runs, points, marks),
         since=0.0,
         until=max(1.0, *(float(mine[-1].step or 0) for mine in samples)),
-        marks=tuple(
-            (float(one.step or 0), _mark(place, one.attempt))
-            for place, mine in enumerate(samples)
-            for before, one in itertools.pairwise(mine)
-            if one.attempt and one.attempt != before.attempt
-        ),
+        marks=marks,
         ended=True,
         by_step=True,
         empty=_empty(runs),

@@ -146,6 +146,7 @@ def test_collectives_count_that_hold_the_thread_of_training(parts):
     assert waited(parts, 1, holds_thread=False) is None
     parts._record.step_thread = -1
     Work().wait(0.01)
+    parts._record.progress = (4, 0.0)
     assert waited(parts, 1, holds_thread=True) == 0.0, "it waited in another thread"
 
 

@@ -70,7 +70,7 @@ async def test_everything_is_shown_as_it_was(frozen: Path, make_app: MakeApp) ->
         assert "running" in text and "attempt 0" in text
         assert "restarting all ranks" not in text, "that came later"
         assert "/ck/a.pt" in text and "/ck/b.pt" not in text
-        assert "step   405" not in log_text(screen) and "paused" in text
+        assert "step   410" not in log_text(screen) and "paused" in text
         detail = screen.detail
         assert detail is not None and detail.view.snapshot is not None
         rank = detail.view.snapshot.ranks[5]

@@ -17,12 +17,14 @@ from ddptop.tui.render.text import STYLES, Line, cells_of, fit
 
 def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
     """The first cell that differs, and the one behind the last: what has to be sent again."""
-    start = sum(cells_of(text) for text, _ in common_spans(old, new))
-    if sum(cells_of(text) for text, _ in old) != sum(cells_of(text) for text, _ in new):
+    before = common_spans(old, new)
+    start = sum(cells_of(text) for text, _ in before)
+    was, now = old[len(before) :], new[len(before) :]
+    behind = len(common_spans(was[::-1], now[::-1]))
+    size = sum(cells_of(text) for text, _ in now[: len(now) - behind])
+    if size != sum(cells_of(text) for text, _ in was[: len(was) - behind]):
         return min(start, width - 1), width
-    end = sum(cells_of(text) for text, _ in common_spans(old[::-1], new[::-1]))
-    start, end = min(start, width - 1), width - end
-    return (start, end) if start < end else (0, width)
+    return (start, min(width, start + size)) if size and start < width else (0, width)
 
 
 def common_spans(old: Line, new: Line) -> Line:

@@ -88,7 +88,8 @@ class ChartSource:
         self._without: tuple[int, ...] = ()
         """Ranks that are no part of the band, as of `_without_at`."""
         self._without_at = -REJUDGE_S
-        self._attempts: tuple[object, list[AttemptTaken]] = (None, [])
+        self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
+        """Of which history, up to when, and what was read."""
 
     def read(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
         """The losses over the window that is wished for; the same object while nothing changed."""
@@ -142,10 +143,14 @@ class ChartSource:
         self, reader: HistoryReader, span: tuple[int, int], *, printed: bool
     ) -> list[AttemptTaken]:
         """Each attempt's steps; asked again with each read, for the last one goes on."""
-        key = (reader.path, span)
-        if self._attempts[0] != key:
-            self._attempts = key, attempts_taken(reader, printed=printed)
-        return self._attempts[1]
+        of, seen, known = self._attempts
+        if of != (reader.path, printed):
+            known = []
+        elif seen == span:
+            return known
+        taken = attempts_taken(reader, printed=printed, known=known)
+        self._attempts = (reader.path, printed), span, taken
+        return taken
 
     def _filled(
         self, frame: ChartData, reader: HistoryReader, wish: Wish, newest: int, now_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.history_reader import HistoryReader
@@ -24,13 +25,16 @@ class AttemptTaken:
     """The step that it counts its own from: 0, or the first that its output told."""
 
 
-def attempts_taken(reader: HistoryReader, *, printed: bool = False) -> list[AttemptTaken]:
+def attempts_taken(
+    reader: HistoryReader, *, printed: bool = False, known: Sequence[AttemptTaken] = ()
+) -> list[AttemptTaken]:
     """Every attempt in order.
 
     Args:
         reader: of the job's history.
         printed: whether steps are those of the job's output, which may go on where a checkpoint
             was; otherwise they count from the start of each attempt.
+        known: what was read before: of attempts that had ended by then it is still so.
 
     Raises:
         DamagedFileError: when the file is no history.
@@ -43,6 +47,10 @@ def attempts_taken(reader: HistoryReader, *, printed: bool = False) -> list[Atte
         if db is None:
             return found
         for place, (attempt, started) in enumerate(starts):
+            if place + 1 < len(known) and known[place].started == started:
+                found.append(known[place])
+                before += known[place].taken or 0
+                continue
             end = int(starts[place + 1][1]) + 1 if place + 1 < len(starts) else None
             last = _last_step(db, attempt, end)
             first = (_first_step(db, attempt, started) or 0) if printed else 0

@@ -196,6 +196,26 @@ class TestSteps:
             (2, 40, None),
         ]
 
+    def test_attempts_that_had_ended_are_not_asked_again(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ddptop_runner import history_steps
+
+        reader = self.write(path, [(0, 0, range(1, 31)), (40, 0, range(1, 11)), (60, 0, range(5))])
+        known = attempts_taken(reader)
+        asked: list[int] = []
+        real = history_steps._last_step
+
+        def counted(db, attempt, end):
+            asked.append(attempt)
+            return real(db, attempt, end)
+
+        monkeypatch.setattr(history_steps, "_last_step", counted)
+        assert attempts_taken(reader, known=known) == known
+        assert asked == [2]
+        assert attempts_taken(reader, known=known[:2]) == known
+        assert asked == [2, 1, 2], "it may have gone on since"
+
     def test_a_long_pause_between_attempts(self, path: Path) -> None:
         reader = self.write(path, [(0, 0, range(1, 31)), (9000, 0, range(1, 11))])
         assert [one.taken for one in attempts_taken(reader)] == [30, 10]

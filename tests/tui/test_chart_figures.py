@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
+from ddptop.tui.render.chart import MODES, ChartOptions, draw_chart
 from ddptop.tui.render.chart_figures import Curve, FigureOptions, FiguresData, draw_figures
 from ddptop.tui.render.chart_split import (
     PARTS,
@@ -14,8 +16,9 @@ from ddptop.tui.render.chart_split import (
     stack_of,
     stacks,
 )
+from ddptop.tui.render.chart_steps import by_step
 from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import Points
+from ddptop.tui.render.series import AttemptSteps, ChartData, Points
 from ddptop.tui.render.text import plain
 
 
@@ -207,3 +210,42 @@ class TestSplit:
     def test_nothing_yet_and_too_small(self) -> None:
         assert "no step timed yet" in "".join(split(SplitData())[1])
         assert split(width=12, height=2)[1][0] == "too small for a chart"
+
+
+def hostile(chance: random.Random, number: int) -> Points:
+    """Samples at any moment, of which many are no numbers."""
+    t = sorted(chance.random() * 100 for _ in range(number))
+    odd = (None, math.nan, math.inf, -math.inf, 0.0, -1.0, 1e-12, 1e30)
+    values = [chance.choice((*odd, chance.gauss(2, 1), 2.5)) for _ in t]
+    steps = [None if chance.random() < 0.1 else chance.randrange(1000) for _ in t]
+    attempts = [chance.choice((None, 0, 1)) for _ in t]
+    return Points(t, values, values, values, t[:2], steps, attempts, 1.0)
+
+
+def test_any_samples_are_drawn_at_any_size() -> None:
+    chance = random.Random(4)
+    for _ in range(60):
+        width, height = chance.randrange(8, 160), chance.randrange(2, 30)
+        number = chance.choice((0, 1, 2, 40))
+        data = ChartData(
+            {rank: hostile(chance, number) for rank in range(chance.choice((1, 4)))},
+            0.0,
+            chance.choice((0.0, 1e-6, 100.0)),
+            marks=((50.0, "attempt 1"),),
+            attempts=chance.choice(((), (AttemptSteps(0, 0.0, 0), AttemptSteps(1, 50.0, 30)))),
+        )
+        for losses in (data, by_step(data)):
+            view = View(span=chance.choice((None, 20.0)), cursor=chance.choice((None, 30.0)))
+            options = ChartOptions(
+                chance.choice(MODES), 1, chance.random() < 0.5, chance.choice((0.0, 0.9)), view
+            )
+            drawn = draw_chart(losses, options, width, height)
+            assert len(drawn.lines) == height
+            assert drawn.area is None or all(len(plain(x)) <= width for x in drawn.lines)
+        curves = tuple(
+            Curve(str(rank), one, chance.choice(("%", "bytes", "s")))
+            for rank, one in data.series.items()
+        )
+        figures(FiguresData(curves, 0, 100), width, height, logarithmic=chance.random() < 0.5)
+        times = [hostile(chance, number).mean for _ in range(4)]
+        split(SplitData(sorted(range(number)), *times, since=0, until=100), width, height)

@@ -108,7 +108,7 @@ def stacks(data: SplitData, since: float, until: float, cells: int) -> list[Stac
         cell = sums[min(cells - 1, int((t - since) * factor))]
         for column, one in zip(columns, cell, strict=True):
             value = column[place] if place < len(column) else None
-            if value is not None and value == value:
+            if value is not None and value >= 0 and value - value == 0:
                 one[0] += value
                 one[1] += 1
     return [stack_of(*[total / n if n else None for total, n in cell]) for cell in sums]

@@ -12,9 +12,8 @@ MAX_BLOCK_LINES = 400
 MAX_SPEAKERS = 4096
 
 _WORDS: Final = (
-    *("error", "warn", "exception", "fatal", "critical", "traceback", "of memory", "ofmemory"),
-    *("abort", "killed", "segmentation", "terminate", "panic", "watchdog", "interrupt", "oom"),
-    *("severe", "systemexit", "bus err", "core dumped"),
+    *("error", "warn", "exception", "fatal", "critical", "traceback", "of memory", "abort"),
+    *("killed", "segmentation", "terminate", "watchdog", "interrupt", "oom"),
 )
 """A line without any of these, in small letters, has no level unless its head says so."""
 _WORD_BYTES = tuple(word.encode() for word in _WORDS)
@@ -30,13 +29,13 @@ WHOSE = re.compile(
 
 _GRAVE = re.compile(
     r"cuda error|cublas.{0,20}error|cudnn.{0,20}error|out of memory|outofmemory"
-    r"|segmentation fault|core dumped|terminate called|fatal python error|\bbus error"
+    r"|segmentation fault|terminate called|fatal python error|\bbus error"
     r"|device-side assert|watchdog caught|nccl error|nccl\w*error\b|\boom[- ]kill"
     r"|^(?:\S+: )?(?:killed|aborted)\b(?!\w)",
     re.IGNORECASE,
 )
 _LOGGER = re.compile(
-    r"(?<![\w=./:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|SEVERE|CRITICAL|FATAL)(?![\w=/])"
+    r"(?<![\w=./:-])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?![\w=/])"
 )
 _NAMED = re.compile(
     r"(?:\"(?:level|levelname|severity)\": ?\"|\b(?:level|severity|lvl)=\"?|[\[<(])"
@@ -49,10 +48,10 @@ _GLOG = re.compile(
 )
 _GLOG_BYTES = re.compile(rb"[WEF]\d{3,4} \d\d:|: [WEF] ")
 _RAISED = re.compile(
-    r"^\s*(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|KeyboardInterrupt|SystemExit|ExceptionGroup)"
+    r"^\s*(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|KeyboardInterrupt|ExceptionGroup)"
     r"(?::(?! ?[-+]?[\d.]+$)|$| \(\d+ sub-exc)"
 )
-_TOLD = re.compile(r"(?:^|[:\]>] ?)(?:fatal )?error\b[:!\[](?!\s*[-+]?\d)|^panic: ", re.IGNORECASE)
+_TOLD = re.compile(r"(?:^|[:\]>] ?)(?:fatal )?error\b[:!\[](?!\s*[-+]?\d)", re.IGNORECASE)
 _WARNED = re.compile(
     r"(?:^|[:\]>(] ?)\w*warning\b:|^warn(?:ing)?\b[:\s!]|: \w*Warning:", re.IGNORECASE
 )
@@ -64,7 +63,7 @@ _RAISED_LINE = re.compile(r"^[A-Za-z_][\w.]*(?:$|:| \()")
 
 _BY_NAME: dict[str, Level] = {
     **{"debug": "", "info": "", "notice": "", "i": "", "warning": "warn", "warn": "warn"},
-    **{"error": "error", "severe": "error", "critical": "error", "fatal": "error"},
+    **{"error": "error", "critical": "error", "fatal": "error"},
     **{"w": "warn", "e": "error", "f": "error"},
 }
 

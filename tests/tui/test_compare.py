@@ -52,6 +52,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
         assert "3e-4" in text
         assert "--epochs" not in text  # both had 3
         assert "compare with" not in text  # nothing is to be chosen
+        assert "Keep" not in keys_shown(app)
         assert "time per step" in text
         assert "500 ms" in text
         # what is under the cursor is explained, with its values in full

@@ -29,6 +29,8 @@ from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.registry import JobView
 
 MOST_JOBS = len(LETTERS)
+OF_THE_LIST = ("compare.keep", "view.filter")
+"""Actions that say nothing where no companion is to be chosen."""
 TABLE_SHARE = 0.4
 LIST_SHARE = 0.25
 """Where the list stands above the chart, it takes this much of the height."""
@@ -50,7 +52,8 @@ class CompareScreen(ChartKeys):
         self._chart = CompareChart()
         self._table = CompareTable()
         self._filter = FilterBar("words, state:running, loss<2, !word")
-        self._keys = KeyBar(COMPARE)
+        shown = [one for one in COMPARE if self.chooses or one.id not in OF_THE_LIST]
+        self._keys = KeyBar(shown)
 
     @property
     def chooses(self) -> bool:

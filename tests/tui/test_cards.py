@@ -164,6 +164,12 @@ class TestOdd:
         assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50 %", "warn")
         assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
 
+    def test_on_a_small_card_it_then_tells_what_each_waits_for(self) -> None:
+        ranks = of_eight()
+        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, {5: 0.4})
+        lines = cards.card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
+        assert [plain(line)[2:6] for line in lines[1:]] == ["loss", "time", "wait"]
+
     def test_worst_first(self) -> None:
         ranks = of_eight()
         ranks[6] = rank(6, gpu=6, state="hung")

@@ -38,6 +38,10 @@ ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
 _TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync", "power", "cpu")
 """The same, the most telling first: where there is no room the last ones go."""
 
+_TELLING_LATE = ("loss", "wait", "time", "util", "mem", "sync", "step", "power", "cpu")
+"""Where a rank holds up the others: they all take equally long for a step, so what it waits for
+tells more."""
+
 LEAST_BOX = 21
 """Narrower cards have an edge at the left only."""
 
@@ -70,7 +74,7 @@ def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
         wanted: rows of a card that tells everything, with an edge all around.
     """
     best: tuple[tuple[bool, int, int, int], Grid] | None = None
-    for columns in range(1, number + 1):
+    for columns in range(1, min(number, cells // LEAST_WIDTH + 1) + 1):
         card = (cells + GAP) // columns - GAP
         rows = -(-number // columns)
         all_of_it = wanted if card >= LEAST_BOX else wanted - 1
@@ -234,7 +238,8 @@ def _body(
         "power": _power(rank, apart, others, cells),
         "cpu": _processes(rank, cells),
     }
-    keep = [name for name in _TELLING if name in others.rows]
+    telling = _TELLING_LATE if others.late else _TELLING
+    keep = [name for name in telling if name in others.rows]
     if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
         made["util"] = _both(rank, cells, on_device)
         keep.remove("mem")

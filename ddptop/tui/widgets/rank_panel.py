@@ -186,6 +186,8 @@ class RankPanel(Vertical):
             return line((f" {waiting}", "busy"))
         if isinstance(detail.view, ForeignView) and not detail.view.is_live:
             return line((" figures as last seen", "dim"))
+        if self.usual(detail) != "cards":
+            return ()
         reasons = {rank.rank: rank.state_reason for rank in self._ranks if rank.state_reason}
         if self.rank in reasons:
             text = clip(f"{reasons[self.rank]}", max(10, cells - 12))
@@ -193,7 +195,7 @@ class RankPanel(Vertical):
         details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
         if self.rank is None and self._launcher_of(detail) is not None:
             return line((" l: what all ranks wrote", "dim"))
-        if not (reasons or any(details.values())) or self.shape == "heat":
+        if not (reasons or any(details.values())):
             return ()
         return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)
 

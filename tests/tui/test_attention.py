@@ -15,7 +15,7 @@ from ddptop.tui.render.attention import (
 )
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.job_help import explain_job
-from ddptop.tui.render.job_rows import Listed, columns_for, job_row, listed
+from ddptop.tui.render.job_rows import Listed, calm_duration, columns_for, job_row, listed
 from ddptop.tui.render.learning import LossTrend
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
@@ -231,6 +231,14 @@ def test_a_row_has_the_sentence_the_trend_and_a_mark() -> None:
     assert row["why"][0][1] == "bad"
     looked_at = attention(ended, NOW, {seen_key(ended)})
     assert job_row(Listed(ended, looked_at), NOW)["why"][0][1] == "dim"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "n/a"), (3, "<1m"), (59.9, "<1m"), (60, "1m"), (3599, "59m"), (3600, "1h 00m")],
+)
+def test_how_long_it_lasts_changes_once_a_minute(seconds: float | None, text: str) -> None:
+    assert calm_duration(seconds) == text
 
 
 @pytest.mark.parametrize("cells", [58, 79, 119, 199])

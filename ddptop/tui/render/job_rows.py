@@ -226,9 +226,10 @@ def job_row(
 
 
 def calm_duration(seconds: float | None) -> str:
-    """A span of time that does not change at every look: `45s`, `12m`, `3h 22m`, `2d 04h`."""
-    brief = seconds is not None and seconds < 3600
-    return units.brief_duration(seconds) if brief else units.duration(seconds)
+    """A span of time that does not change at every look: `<1m`, `12m`, `3h 22m`, `2d 04h`."""
+    if seconds is None or seconds >= 3600:
+        return units.duration(seconds)
+    return "<1m" if seconds < 60 else units.brief_duration(seconds)
 
 
 def sentence_cell(needs: Attention, who: str = "") -> Line:

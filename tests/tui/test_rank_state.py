@@ -133,8 +133,9 @@ class TestTrend:
         assert rising is not None and rising.way == "rising"
 
     def test_noise_is_no_trend(self) -> None:
-        noisy = trend(self.values(*(2.0 + (0.3 if n % 3 else -0.3) for n in range(24))))
+        noisy = trend(self.values(*[2.3, 1.7] * 11, 2.3, 2.3))
         assert noisy is not None and noisy.way == "flat"
+        assert noisy.ratio == pytest.approx(0.025), "its halves differ, by chance"
 
     def test_less_than_half_a_percent_is_flat(self) -> None:
         slowly = trend(self.values(*(2.0 - 0.0005 * n for n in range(16))))

@@ -45,9 +45,13 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> TimeParts:
     monkeypatch.setattr(identity, "world_size", lambda: 4)
     for kind, name in ((Logger, "set_runtime_stats_and_log"), (Work, "wait")):
         monkeypatch.setattr(kind, name, getattr(kind, name))
-    found = TimeParts(SimpleNamespace(), Recorder())
-    Logger.set_runtime_stats_and_log = found._measured(Logger.set_runtime_stats_and_log)  # type: ignore[method-assign]
-    Work.wait = found._timed(Work.wait)  # type: ignore[method-assign]
+    nothing = SimpleNamespace(_sync_buffers=lambda: None)
+    torch = SimpleNamespace(
+        _C=SimpleNamespace(_distributed_c10d=SimpleNamespace(Logger=Logger, Work=Work)),
+        nn=SimpleNamespace(parallel=SimpleNamespace(DistributedDataParallel=nothing)),
+    )
+    found = TimeParts(torch, Recorder())
+    found.arm(lambda owner, name, make: setattr(owner, name, make(getattr(owner, name))))
     return found
 
 
@@ -143,11 +147,20 @@ def test_collectives_count_that_hold_the_thread_of_training(parts):
     parts._record.progress = (3, 0.0)
     assert waited(parts, 2, holds_thread=True) >= 0.01
     assert waited(parts, 1, holds_thread=True) == 0.0
-    assert waited(parts, 1, holds_thread=False) is None
     parts._record.step_thread = -1
     Work().wait(0.01)
     parts._record.progress = (4, 0.0)
     assert waited(parts, 1, holds_thread=True) == 0.0, "it waited in another thread"
+    assert waited(parts, 1, holds_thread=False) is None
+
+
+def test_waits_are_not_timed_where_they_hold_no_thread(parts):
+    parts._record.progress = (1, 0.0)
+    Work().wait(0.0)
+    assert parts.waited_s is not None
+    waited(parts, 1, holds_thread=False)
+    before = parts.waited_s
+    assert Work().wait(0.001) == "done" and parts.waited_s == before
 
 
 def test_what_nothing_measured_is_unknown_and_nobody_is_waited_for_alone(parts, monkeypatch):

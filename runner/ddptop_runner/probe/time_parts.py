@@ -72,6 +72,8 @@ class TimeParts:
         self._torch = torch
         self._record = record
         self._training_thread = get_ident()
+        self._work: Any = None
+        """The class of collectives, and its `wait` before and while it is timed."""
         self.begin()
 
     def begin(self):
@@ -89,7 +91,9 @@ class TimeParts:
         """Patch torch. `patch` is called with an owner, a name, and what makes the wrapper."""
         c10d = self._torch._C._distributed_c10d
         patch(c10d.Logger, "set_runtime_stats_and_log", self._measured)
+        original = c10d.Work.wait
         patch(c10d.Work, "wait", self._timed)
+        self._work = (c10d.Work, original, vars(c10d.Work)["wait"])
         patch(self._torch.nn.parallel.DistributedDataParallel, "_sync_buffers", self._timed)
 
     def _measured(self, original):
@@ -129,6 +133,13 @@ class TimeParts:
 
         return wait
 
+    def _stop_timing(self):
+        """Of a job whose collectives hold no thread each wait would be timed in vain."""
+        if self._work is not None:
+            kind, original, timed = self._work
+            if vars(kind).get("wait") is timed:
+                kind.wait = original
+
     def wait_per_step_s(self, steps, progress, holds_thread):
         """Mean wait for other ranks over the `steps` since the last call, None if not known.
 
@@ -144,7 +155,9 @@ class TimeParts:
         self._from = (waited_s or 0.0, backwards)
         self._is_wanted = True
         wait_s = None
-        if holds_thread and waited_s is not None:
+        if not holds_thread:
+            self._stop_timing()
+        elif waited_s is not None:
             wait_s = (waited_s - before[0]) / steps
         for module in list(self._modules.values()):
             calls = module.calls - module.calls_then

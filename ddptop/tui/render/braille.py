@@ -65,6 +65,10 @@ class Canvas:
         if steps == 0:
             self.dot(x0, y0, layer)
             return
+        if steps == 1 and not pattern[1]:
+            self.dot(x0, y0, layer)
+            self.dot(x1, y1, layer)
+            return
         across, up = (x1 - x0) / steps, (y1 - y0) / steps
         on, off = pattern
         for step in range(steps + 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -88,18 +87,19 @@ class Plane:
             layer: of the canvas.
             pattern: dot columns that are drawn and left out in turn.
         """
-        canvas, dot = self.canvas, self.axis.dot
+        canvas, breaks, reach = self.canvas, self.breaks, columns.reach
+        values = columns.mean
+        if self.axis.logarithmic:
+            values = [value if value is not None and value > 0 else None for value in values]
         last: tuple[int, int] | None = None
         alone = False
-        least = 0.0 if self.axis.logarithmic else -math.inf
-        for x, value in enumerate(columns.mean):
-            if x in self.breaks:
+        for x, y in enumerate(self.axis.dots_of(values)):
+            if x in breaks:
                 self._end(last, layer, alone=alone)
                 last = None
-            if value is None or value <= least:
+            if y is None:
                 continue
-            y = dot(value)
-            if last is not None and x - last[0] <= columns.reach:
+            if last is not None and x - last[0] <= reach:
                 alone = False
                 canvas.segment(*last, x, y, layer, pattern)
             else:
@@ -120,14 +120,16 @@ class Plane:
 
     def band(self, columns: Columns, layer: int) -> None:
         """Fill from least to greatest, also between samples that are no gap apart."""
-        canvas, dot = self.canvas, self.axis.dot
+        canvas, highs = self.canvas, columns.high
+        if self.axis.logarithmic:
+            highs = [value if value is not None and value > 0 else None for value in highs]
+        bottoms, tops = self.axis.dots_of(columns.low), self.axis.dots_of(highs)
         last: tuple[int, int, int] | None = None
-        for x, (low, high) in enumerate(zip(columns.low, columns.high, strict=False)):
+        for x, (bottom, top) in enumerate(zip(bottoms, tops, strict=False)):
             if x in self.breaks:
                 last = None
-            if low is None or high is None or (self.axis.logarithmic and high <= 0):
+            if bottom is None or top is None:
                 continue
-            bottom, top = dot(low), dot(high)
             canvas.column(x, bottom, top, layer)
             if last is not None and 1 < x - last[0] <= columns.reach:
                 for between in range(last[0] + 1, x):

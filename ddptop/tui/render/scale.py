@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop.tui.render.units import duration
@@ -109,6 +110,16 @@ class Scale:
             return (self.dots - 1) / 2
         share = (value - low) / (high - low)
         return min(1.0, max(0.0, share)) * (self.dots - 1)
+
+    def dots_of(self, values: Sequence[float | None]) -> list[int | None]:
+        """The dots nearest to many values; None stays None."""
+        low, span, top = self.low, self.high - self.low, self.dots - 1
+        if self.logarithmic or span <= 0:
+            return [None if value is None else self.dot(value) for value in values]
+        return [
+            None if value is None else round(min(1.0, max(0.0, (value - low) / span)) * top)
+            for value in values
+        ]
 
     def dot(self, value: float) -> int:
         """The dot nearest to a value."""

@@ -73,6 +73,7 @@ class TestGlyphs:
     def test_columns_of_a_small_history_grow(self) -> None:
         heights = Translator()("▁▂▃▄▅▆▇█")
         assert len(set(heights)) >= 6 and heights[-1] == "#"
+        assert len(set(Translator()("↗→↘↑↓"))) == 5
 
     @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "koi8-r"])
     def test_no_cell_moves(self, encoding: str) -> None:

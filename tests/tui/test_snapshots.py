@@ -48,12 +48,6 @@ def test_the_launch_form(
     assert snap_compare(app, terminal_size=size, run_before=after(*keys))
 
 
-def test_help(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    fake_home.two_cpu_ranks(frozen)
-    app = make_app("mlp-cpu")
-    assert snap_compare(app, terminal_size=size, run_before=after("question_mark"))
-
-
 def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("K"))

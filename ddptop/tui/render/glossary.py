@@ -156,7 +156,7 @@ REST: Words = (
     ("#", "its number, in order"),
     ("after", "since the attempt began"),
     ("why", "the reason, as far as it is known"),
-    ("arguments", "what the command line of the two runs says differently"),
+    ("given otherwise", "what the command lines of the compared jobs say differently"),
     ("own cost", "CPU of this viewer and its sampler, and the sampler's questions to the driver"),
     ("read-only", "this viewer refuses to stop, kill, restart, launch or remove anything"),
     ("figures are old", "nothing new came from the job for some seconds; what is shown was true"),

@@ -22,7 +22,9 @@ MOUSE = (
     ("rest", "the pointer over a key below: what it does"),
 )
 
-KEY_CELLS, WORD_CELLS = 12, 15
+KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
+ROOMY_CELLS = 60
+"""From here on names of actions have a column of their own."""
 
 
 def help_lines(
@@ -59,7 +61,23 @@ def help_lines(
     def table(title: str, actions: Sequence[Action]) -> None:
         section(title)
         for action in actions:
-            entry(keys.text(action) or "no key", action.help, "busy", KEY_CELLS)
+            key = keys.text(action) or "no key"
+            if len(key) > KEY_CELLS or cells < ROOMY_CELLS:
+                entry(key, f"{action.name}: {action.help}", "busy", KEY_CELLS)
+                continue
+            room = cells - KEY_CELLS - NAME_CELLS - 3
+            for index, part in enumerate(wrap(action.help, room, 99)):
+                names = (key, action.name) if index == 0 else ("", "")
+                lines.append(
+                    line(
+                        " ",
+                        (pad(names[0], KEY_CELLS), "busy"),
+                        " ",
+                        (pad(names[1], NAME_CELLS), "strong"),
+                        " ",
+                        part,
+                    )
+                )
 
     told = list(explained)
     if told:
@@ -110,7 +128,8 @@ class HelpScreen(ModalScreen[None]):
     HelpScreen { align: center middle; background: $background 60%; }
     HelpScreen > VerticalScroll {
         width: 84; max-width: 96%; height: 90%; background: $surface;
-        border: round $panel; border-title-color: $secondary; padding: 0 2; scrollbar-size: 1 1;
+        border: round $panel; border-title-color: $secondary; border-subtitle-color: $secondary;
+        padding: 0 2; scrollbar-size: 1 1;
     }
     """
 

@@ -1,0 +1,74 @@
+"""What the help looks like, and a screen without colours, without glyphs and in each theme.
+
+After a change that is meant: `pytest tests/tui/test_pictures_help.py --snapshot-update`, then look
+at each changed picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.reach import Reach
+from ddptop.tui.screens.help import HelpScreen
+from ddptop.tui.theme import DARK, LIGHT, OWN
+from tests.tui import fake_gpus, fake_home
+from tests.tui.driving import look, settle, until
+from textual.pilot import Pilot
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+Compare = Callable[..., bool]
+MakeApp = Callable[..., DdptopApp]
+
+by_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+by_theme = pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
+
+
+@by_size
+@by_theme
+def test_help(
+    frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
+) -> None:
+    fake_home.failed_job(frozen)
+
+    async def prepare(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(pilot.app.screen, HelpScreen))
+        await look(pilot)
+
+    app = make_app(reach=Reach(theme=theme))
+    assert snap_compare(app, terminal_size=size, run_before=prepare)
+
+
+@pytest.mark.parametrize("theme", [theme.name for theme in OWN[2:]])
+def test_other_themes(
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, theme: str
+) -> None:
+    app = some_jobs(eight_gpus, make_app, Reach(theme=theme))
+    assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
+
+
+@by_size
+def test_ascii_only(
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
+) -> None:
+    app = some_jobs(eight_gpus, make_app, Reach(letters="ascii"))
+    assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+def test_no_colours(
+    eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = some_jobs(eight_gpus, make_app, Reach())
+    assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
+
+
+def some_jobs(home: Path, make_app: MakeApp, reach: Reach) -> DdptopApp:
+    """Four jobs on eight devices."""
+    for make in (fake_home.two_cpu_ranks, fake_gpus.eight_gpu_ranks, fake_home.failed_job):
+        make(home)
+    return make_app(reach=reach)

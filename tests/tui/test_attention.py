@@ -81,6 +81,17 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
     assert listed(views, NOW, again, "need")[0].view.job == "crashed"
 
 
+def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
+    slow = alert("warning", "rank 3 (pid 47) holds up the others: 38 % of each step", "straggler")
+    view = job("a", alerts=[slow])
+    found = attention(view, NOW)
+    assert found.need is Need.UNEVEN
+    assert found.sentence == "▲ rank 3 holds up the others: 38 % of each step, for 1m"
+    other = job("a", alerts=[slow, alert("warning", "GPU 3 is hot")])
+    assert attention(other, NOW).need is Need.WARNING
+    assert attention(other, NOW).sentence == "▲ GPU 3 is hot, for 1m; 1 more"
+
+
 def test_other_orders() -> None:
     views = [job("b", age_s=100), job("A", age_s=300), job("c", "finished", 200)]
     views[0] = job("b", age_s=100, ranks=[rank(0, gpu=3)])

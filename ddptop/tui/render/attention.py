@@ -16,6 +16,7 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import GONE
 from ddptop.tui.render.launched import waiting_text
+from ddptop.tui.render.odd import STRAGGLER
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.uneven import UNEVEN
 from ddptop_runner.balance.imbalance import deviations
@@ -56,8 +57,6 @@ class Attention:
     need: Need
     sentence: str
     style: str = "dim"
-    since: dt.datetime | None = None
-    """Since when that is so, where it matters."""
 
 
 Seen = Collection[tuple[str, dt.datetime | None]]
@@ -98,7 +97,7 @@ def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
     again = "" if readonly else ", R: launch it again"
     if needs.need == Need.HUNG:
         return "enter, then t: where each rank stands in its code; e: its story"
-    if needs.need in (Need.ERROR, Need.WARNING) and alerts_of(view):
+    if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
         return "f: what it means and what to do; enter: its ranks"
     if needs.need in (Need.WARNING, Need.UNEVEN):
         return "enter: its ranks; e: its story"
@@ -142,6 +141,7 @@ def _exit(snapshot: NodeSnapshot | None) -> str:
     return f"exit status {snapshot.exit_code}; l: what it wrote"
 
 
+_PID = re.compile(r" \(pid \d+\)")
 _WHO = re.compile(r"(Rank \d+|The command) \(pid \d+\) ")
 _AT = re.compile(r" \(at .*", re.DOTALL)
 
@@ -189,16 +189,19 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
 
 
 def _alarm(view: AnyJob, now: dt.datetime) -> Attention | None:
-    """The worst alert, and how many more there are."""
+    """The worst alert, and how many more there are; a slow rank is the least of warnings."""
     alerts = [one for one in alerts_of(view) if one.severity in ("error", "warning")]
     if not alerts:
         return None
-    first = alerts[0]
+    first = min(alerts, key=lambda one: (one.severity != "error", one.id == STRAGGLER))
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(alerts) - 1} more" if len(alerts) > 1 else ""
     symbol, style = words.severity(first.severity)
     need = Need.ERROR if first.severity == "error" else Need.WARNING
-    return Attention(need, f"{symbol} {first.message}, for {for_}{more}", style, first.since)
+    if first.id == STRAGGLER:
+        need = Need.UNEVEN
+    message = _PID.sub("", first.message)
+    return Attention(need, f"{symbol} {message}, for {for_}{more}", style)
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention | None:

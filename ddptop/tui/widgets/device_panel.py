@@ -156,6 +156,16 @@ class DevicePanel(LinesView, can_focus=True):
         else:
             self._move_to(index)
 
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(-1)
+
     def action_choose(self) -> None:
         """Choose the device under the cursor."""
         if self._gpus:

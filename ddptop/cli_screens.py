@@ -43,14 +43,15 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB [JOB]...")
 @click.option("--json", "as_json", is_flag=True, help="print it, with the losses at common steps")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
-def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool) -> int:
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
+def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool, ascii_only: bool | None) -> int:
     """Show the losses of two to four jobs on one axis, and what differs between them.
 
     Of one job alone the others are offered in a list.
     """
     from ddptop.commands.compare import run
 
-    return run(jobs, as_json, readonly=readonly, terminal=is_terminal())
+    return run(jobs, as_json, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
 
 
 @click.command()

@@ -27,7 +27,14 @@ def find(names: Sequence[str]) -> list[JobView]:
     return views
 
 
-def run(names: Sequence[str], as_json: bool, *, readonly: bool, terminal: bool) -> int:
+def run(
+    names: Sequence[str],
+    as_json: bool,
+    *,
+    readonly: bool,
+    terminal: bool,
+    ascii_only: bool | None = None,
+) -> int:
     """Show jobs beside each other until the person leaves, or print what was compared.
 
     Of one job alone the screen offers the others; as JSON it is compared with the newest job of
@@ -48,7 +55,7 @@ def run(names: Sequence[str], as_json: bool, *, readonly: bool, terminal: bool) 
     from ddptop.tui.messages import CompareWanted
 
     wanted = CompareWanted(tuple(view.job for view in views))
-    return attach.run(None, readonly=readonly, opening=wanted)
+    return attach.run(None, readonly=readonly, opening=wanted, ascii_only=ascii_only)
 
 
 def _print(views: list[JobView]) -> int:

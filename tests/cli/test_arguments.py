@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.cli import cli
+from ddptop.cli_screens import SCREENS
 from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes, split_arguments
 
 from ddptop_runner import launch
@@ -359,3 +360,9 @@ def test_help_and_version_are_data(ddptop_cli):
     assert shown.returncode == 0 and "--max-restarts" in shown.stdout and shown.stderr == ""
     version = ddptop_cli("--version")
     assert version.returncode == 0 and version.stdout.startswith("ddptop, version ")
+
+
+@pytest.mark.parametrize("verb", SCREENS)
+def test_what_is_said_of_a_screen_can_be_said_behind_its_verb(verb: str) -> None:
+    options = {name for option in cli.commands[verb].params for name in option.opts}
+    assert {"--readonly", "--ascii"} <= options, "the hint of `ddptop --ascii VERB` names them"

@@ -77,7 +77,7 @@ class TestOneRank:
             await pilot.press("ctrl+u", "pageup")
             assert screen.pager._places[0][0] == 0
             for _ in range(9):
-                await pilot.press("pagedown")
+                screen.pager.action_page(1)
             assert screen.pager.following, "the end is the end"
             await pilot.hover("#lines")
             screen.pager.scroll_lines(-3)
@@ -100,9 +100,10 @@ class TestOneRank:
             await pilot.press("right", "right")
             assert screen.pager.shift == 32
             assert view(screen)[-1].startswith("✗ egal memory access")
-            await pilot.press(*["right"] * 20)
+            screen.pager.action_shift(20)
             assert view(screen)[-1].endswith("cut or wrapped")
-            await pilot.press(*["left"] * 20)
+            await pilot.press("left")
+            screen.pager.action_shift(-20)
             assert view(screen)[-1].startswith("✗ RuntimeError")
             await pilot.press("W")
             assert [row[:2] for row in view(screen)[-3:]] == ["✗ ", "┆ ", "┆ "]

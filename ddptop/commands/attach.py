@@ -34,6 +34,9 @@ def run(
         UsageError: when stderr, on which the screen is drawn, is no terminal that can show it.
     """
     terminal.check()
+    from ddptop.tui.garbage import wait_with_garbage
+
+    wait_with_garbage()
     from ddptop.tui.app import DdptopApp
     from ddptop.tui.memory import recall, remember
     from ddptop.tui.messages import DevicesWanted

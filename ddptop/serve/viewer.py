@@ -20,6 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--actions", action="store_true")
     options = parser.parse_args(arguments)
     os.environ["TEXTUAL_COLOR_SYSTEM"] = "truecolor"  # read once, as Textual is imported
+    from ddptop.tui.garbage import wait_with_garbage
+
+    wait_with_garbage()
     from textual import messages
     from textual.drivers.web_driver import WebDriver
 

@@ -17,6 +17,7 @@ from textual.message import Message
 
 from ddptop.tui import messages
 from ddptop.tui.collector import Collector
+from ddptop.tui.garbage import go_on_with_garbage
 from ddptop.tui.hangup import HangUp
 from ddptop.tui.palette import COMMANDS
 from ddptop.tui.reach import Reach, ReachApp
@@ -146,6 +147,7 @@ class DdptopApp(ReachApp):
         self.collector.wish = self._wish()
         if (monitor := self.monitor) is not None:
             monitor.snapshot = message.snapshot
+        self.call_after_refresh(go_on_with_garbage)
         if isinstance(self.screen, ShowsDevices) and message.snapshot.wish.devices:
             self.screen.show_devices(message.snapshot.devices)
         if isinstance(self.screen, LooksAgain):

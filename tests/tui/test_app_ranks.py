@@ -95,6 +95,8 @@ async def test_cards_that_do_not_fit_are_a_table(frozen: Path, make_app: MakeApp
     async with app.run_test(size=(60, 18)) as pilot:
         await settle(pilot)
         assert app.screen.ranks.shape == "table"
+        assert app.screen.max_scroll_y == 0 and app.screen.ranks.size.width == 60
+        assert app.screen.query_one(LossChart).region.bottom <= 17, "the keys' row is not covered"
         await pilot.press("T", "T")
         assert "cards for so many ranks do not fit here" in said(app)
 

@@ -136,6 +136,11 @@ class TestCard:
         )
         assert (low, high) == ("⠤⠤", "⠉⠉")
 
+    def test_curves_of_a_young_job_fill_their_room(self) -> None:
+        points = {0: Points(t=[1000.0, 1030.0], low=[], mean=[1.0, 1.0], high=[])}
+        assert cards.around([], [], NOW, True, points, {}, 300.0).since == 1000.0
+        assert cards.around([], [], NOW, True, points, {}, 20.0).since == 1010.0
+
     def test_a_gap_in_a_curve_stays_one(self) -> None:
         assert spark.spark([0.0, 0.0, None, None, 1.0, 1.0], 0.0, 1.0) == "⣀ ⠉"
 

@@ -120,9 +120,10 @@ def around(
     span_s: float,
     late: Behind = NOBODY,
 ) -> Around:
-    """What the cards of a job share; curves end with the last sample."""
-    ends = [points.t[-1] for points in (*step_times.values(), *losses.values()) if points.t]
-    until = max(ends, default=now.timestamp())
+    """What the cards of a job share; curves end with the last sample, and begin with the first."""
+    known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
+    until = max((t[-1] for t in known), default=now.timestamp())
+    since = max(until - span_s, min((t[0] for t in known), default=until - span_s))
     busiest = max((rank.cpu_percent or 0.0 for rank in ranks), default=0.0)
     return Around(
         now=now,
@@ -130,7 +131,7 @@ def around(
         gpus={gpu.index: gpu for gpu in gpus},
         step_times=step_times,
         losses=losses,
-        since=until - span_s,
+        since=since,
         until=until,
         cpu_full=max(100.0, busiest),
         rows=known_rows(ranks),

@@ -42,7 +42,10 @@ TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""
 
 LEAST_CHART = 6
-"""Rows; a chart of fewer is not shown beside a map that needs them."""
+"""Rows that are kept for the chart; one of fewer is not shown beside a map that needs them."""
+
+SMALL_CHART = 4
+"""One of fewer rows is never shown."""
 
 MAP_ALONE = 32
 """On a screen of fewer rows a map takes the chart's room as well."""
@@ -232,7 +235,8 @@ class JobScreen(JobCommands):
         self.set_class(self.ranks.replaces_devices(detail), "-alone")
         if not narrow and not self.ranks.replaces_devices(detail):
             wanted = min(most, max(wanted, self._devices.rows_wanted()))
-        self.set_class(rest - wanted < LEAST_CHART and shape == "heat", "-no-chart")
+        least = LEAST_CHART if shape == "heat" else SMALL_CHART
+        self.set_class(rest - wanted < least, "-no-chart")
         if self.page == "devices":
             wanted = min(self._devices.rows_wanted(), max(6, height // 2))
         if self._top_height != wanted:

@@ -17,7 +17,7 @@ from ddptop.tui.render.cards import (
 from ddptop.tui.render.odd import behind
 from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.recent import SPARK_S, Recent
-from ddptop.tui.render.text import Line
+from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop_runner.balance.imbalance import RankDeviation
@@ -56,7 +56,7 @@ class RankCards(RankGrid):
         """The cards, row by row."""
         self._grid = found = self.fit(width, height)
         if found is None:
-            return []
+            return [line((" cards do not fit here: T shows a table", "dim"))]
         self.per_row = found.columns
         lines: list[Line] = []
         for first in range(0, len(self.shown), found.columns):

@@ -36,7 +36,8 @@ SCREENS: dict[str, tuple[tuple[str, ...], str]] = {
 
 ALLOWED_JOB_PERCENT = 3.0
 ALLOWED_KB_LIVE, ALLOWED_KB_REST = 30.0, 10.0
-WARM_UP_S = 6.0
+WARM_UP_S = 12.0
+"""By then the sampler that first asked which devices there are has ended: the job has its own."""
 
 
 def measure(

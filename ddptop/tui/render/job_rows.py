@@ -37,8 +37,8 @@ _DONE = Column("done", "done", 5, ">", drop=2)
 _LOSS = Column("loss", "loss ", 9, ">", drop=3)
 _ETA = Column("eta", "ETA", 7, ">", drop=4)
 _GPUS = Column("gpus", "GPUs", 6, drop=5)
-_BAR = Column("bar", "progress", BAR_CELLS, drop=6)
-_BY = Column("by", "by", 14, drop=8)
+_BAR = Column("bar", "progress", BAR_CELLS, drop=11)
+_BY = Column("by", "by", 14, drop=6)
 _ELAPSED = Column("elapsed", "elapsed", 7, ">", drop=9)
 
 NARROW = (_STATE, _JOB, _WHY, _DONE, _LOSS, _ETA)
@@ -57,7 +57,7 @@ WIDE = (
     _ETA,
     _ELAPSED,
     Column("restarts", "restarts", 8, ">", drop=13),
-    Column("why", " how it is", 40, flex=True),
+    Column("why", " how it is", 22, flex=True),
 )
 
 
@@ -77,6 +77,9 @@ def columns_for(
         _JOB: replace(_JOB, width=_fitting(names, 8, most)),
         _STATE: replace(_STATE, width=_fitting(states, 9, 14)),
         _BY: replace(_BY, width=_fitting(by, 6, 18)),
+    }
+    sized |= {
+        one: replace(one, width=max(one.width, cells // 3)) for one in columns if one.key == "why"
     }
     return tuple(sized.get(one, one) for one in columns if by or one.key != "by")
 

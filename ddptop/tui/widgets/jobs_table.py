@@ -10,6 +10,7 @@ from textual import events, on
 
 from ddptop.tui.render import job_rows, words
 from ddptop.tui.render.attention import Seen
+from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.filter import Filter
 from ddptop.tui.render.filter_facts import job_facts
 from ddptop.tui.render.foreign import unreadable_line
@@ -104,7 +105,8 @@ class JobsTable(Table):
         )
         if self._views or self.empty != FIRST_LOOK or self._now != dt.datetime.min:
             self.empty = NO_MATCH if everything else self._none
-        says_who = not any(column.key == "by" for column in self._columns)
+        fitting = fit_columns(self._columns, self.size.width - 1)
+        says_who = not any(column.key == "by" for column, _ in fitting)
         rows = [
             (
                 one.view.job,

@@ -14,6 +14,7 @@ from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.replay import ReplayScreen
 from ddptop.tui.screens.story import StoryScreen
+from ddptop.tui.widgets.loss_chart import LossChart
 from tests.tui import fake_home, replay_home
 from tests.tui.driving import keys_shown, said, settle, shown, until
 from tests.tui.replay_home import AGAIN, HANG, JOB, SECONDS, begin, recorded_job
@@ -254,6 +255,16 @@ async def test_help_and_story_are_a_key_away_and_back_leads_back(
         await until(pilot, lambda: app.screen is screen)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, OverviewScreen))
+
+
+async def test_the_cursor_of_a_chart_is_the_moment(frozen: Path, make_app: MakeApp) -> None:
+    recorded_job(frozen)
+    app = make_app(JOB)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.screen.query_one(LossChart).put_cursor(begin() + 100.5)
+        await pilot.press("p")
+        assert second_of(await arrive(pilot)) == 100.5
 
 
 async def test_a_story_leads_to_its_moment(frozen: Path, make_app: MakeApp) -> None:

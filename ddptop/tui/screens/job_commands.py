@@ -93,9 +93,11 @@ class JobCommands(ChartKeys):
             self.post_message(StoryWanted(self.job))
 
     def action_replay(self) -> None:
-        """The job as it was."""
+        """The job as it was, at the chart's cursor where there is one."""
         if self._has_history("history"):
-            self.post_message(ReplayWanted(self.job))
+            views = [chart.view for chart in self.charts()]
+            at = next((view.cursor for view in views if view.axis == "time"), None)
+            self.post_message(ReplayWanted(self.job, at))
 
     def action_compare(self) -> None:
         """Its loss beside another job's."""

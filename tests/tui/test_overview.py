@@ -105,7 +105,7 @@ async def test_keys_open_other_screens(four_jobs: Path, make_app: MakeApp) -> No
         ("space C", CompareWanted, (first,)),
         ("space j C", CompareWanted, (first, second)),
         ("j space j space k C", CompareWanted, (second, third)),
-        ("space j space j space C", CompareWanted, (second, third)),
+        ("space j space j space C", CompareWanted, (first, second, third)),
         ("space space j C", CompareWanted, (second,)),
     ]
     async with overview(make_app()) as (pilot, screen, posted):

@@ -32,7 +32,7 @@ OVERVIEW: tuple[Action, ...] = (
     replace(REPLAY_PAGE, own=True),
     replace(
         COMPARE_PAGE,
-        help="the losses of the two marked jobs, or of this one and another",
+        help="the losses of the marked jobs, or of this one and another",
         own=True,
     ),
     Action("jobs.mark", "mark", "space", "Mark", "mark the job, to compare it", own=True),

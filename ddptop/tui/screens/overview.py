@@ -34,7 +34,7 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.filter_bar import FilterBar
-from ddptop.tui.widgets.jobs_table import MOST_MARKS, JobsTable
+from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.said import Said
@@ -207,8 +207,8 @@ class OverviewScreen(MonitorScreen):
             self.post_message(ReplayWanted(view.job))
 
     def action_compare(self) -> None:
-        """The two marked jobs, or the one under the cursor and another."""
-        if len(self.jobs.marked) == MOST_MARKS:
+        """The marked jobs; with one mark or none the one under the cursor, too."""
+        if len(self.jobs.marked) > 1:
             self.post_message(CompareWanted(tuple(self.jobs.marked)))
             return
         refusal = "only jobs that ddptop started can be compared"

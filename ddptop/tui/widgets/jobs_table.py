@@ -37,7 +37,7 @@ NO_MATCH = """no job matches
 
 esc shows every job again"""
 
-MOST_MARKS = 2
+MOST_MARKS = 4
 """As many as can be compared."""
 
 
@@ -144,7 +144,7 @@ class JobsTable(Table):
         return len(self._views)
 
     def mark(self) -> None:
-        """Mark the job under the cursor, or take its mark away; a third one replaces the first."""
+        """Mark the job under the cursor, or take its mark away; a fifth one replaces the first."""
         key = self.cursor_key
         if key in self.marked:
             self.marked.remove(key)

@@ -10,6 +10,7 @@ from pathlib import Path
 import ddptop.tui
 import pytest
 from ddptop import terminal
+from ddptop.tui.actions import PLACES
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.reach import Reach
 from ddptop.tui.render.ascii import Translator, braille, glyph, harmless
@@ -159,7 +160,8 @@ KEYS = [
     ("ctrl+p",),
     ("n",),
     ("v",),
-    ("K",),
+    ("x",),
+    ("enter",),
     ("slash",),
     ("enter", "question_mark"),
     ("enter", "l"),
@@ -180,16 +182,19 @@ async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app
         await settle(pilot)
         app.notify("a toast with a frame", title="title", timeout=60)
         overview = app.screen
+        seen: set[str] = set()
         for keys in KEYS:
             await pilot.press(*keys)
             await look(pilot)
             await pilot.pause()
+            seen.add(type(app.screen).__name__)
             lines = text_of(app)
             assert any(line.strip() for line in lines), keys
             assert [line for line in lines if not line.isascii()] == [], keys
             while app.screen is not overview:
                 app.pop_screen()
                 await pilot.pause()
+    assert {*PLACES, "ConfirmScreen", "HelpScreen", "LaunchScreen", "CommandPalette"} <= seen
 
 
 async def test_unicode_is_the_rule(eight_gpus: Path, make_app: MakeApp) -> None:

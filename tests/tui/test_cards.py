@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ddptop.tui.render import cards, odd, spark
+from ddptop.tui.render import card_grid, cards, odd, spark
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import plain, width
 from tests.tui.fake_home import GIB, NOW, ago, gpu
@@ -63,15 +63,15 @@ class TestGrid:
     def test_cards_lie_without_holes(
         self, number: int, cells: int, most: int, columns: int, rows: int
     ) -> None:
-        found = cards.grid(number, cells, most, 8)
+        found = card_grid.grid(number, cells, most, 8)
         assert found is not None
         assert (found.columns, found.rows) == (columns, rows)
         assert found.rows * found.height <= most
-        assert found.columns * (found.width + cards.GAP) - cards.GAP <= cells
+        assert found.columns * (found.width + card_grid.GAP) - card_grid.GAP <= cells
 
     def test_where_they_do_not_fit_there_are_none(self) -> None:
-        assert cards.grid(8, 60, 8, 8) is None
-        assert cards.grid(16, 80, 12, 8) is None
+        assert card_grid.grid(8, 60, 8, 8) is None
+        assert card_grid.grid(16, 80, 12, 8) is None
 
 
 class TestCard:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ddptop.rank_words import parts_text
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
+from ddptop.tui.render.card_grid import LEAST_BOX
 from ddptop.tui.render.odd import NOBODY, Behind, device_text, severity, verdict
 from ddptop.tui.render.panels import FULL_SHARE
 from ddptop.tui.render.series import Points
@@ -17,20 +18,8 @@ from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
 
-MOST = 8
-"""Up to so many ranks are cards by themselves."""
-
-LEAST_WIDTH = 19
-LEAST_HEIGHT = 4
-"""Unless less tells everything."""
 BOXED = 6
 """Cards of so many rows and more have an edge all around, and so have those that tell all."""
-
-BEST_WIDTH = 40
-"""Where cards can be of several widths, the one next to this."""
-
-GAP = 1
-"""Cells between two cards."""
 
 ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
 """Of a card, from top to bottom."""
@@ -42,51 +31,10 @@ _TELLING_LATE = ("loss", "wait", "time", "util", "mem", "sync", "step", "power",
 """Where a rank holds up the others: they all take equally long for a step, so what it waits for
 tells more."""
 
-LEAST_BOX = 21
-"""Narrower cards have an edge at the left only."""
-
 LABEL, VALUE, ASIDE = 5, 8, 7
 """Cells of a row's columns; what is left takes bars and curves."""
 TIGHT = 6
 """Of value and distance each, on a card that has no more room."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How cards lie."""
-
-    columns: int
-    rows: int
-    width: int
-    """Of the narrowest card; those before it take the cells that are left over."""
-    height: int
-
-
-def grid(number: int, cells: int, most_rows: int, wanted: int) -> Grid | None:
-    """How `number` cards lie best in `cells` by `most_rows`; None where they do not fit.
-
-    What a card can tell comes first, then a grid without holes, then a width that reads well.
-
-    Args:
-        number: of cards.
-        cells: of the terminal.
-        most_rows: that all cards together may take.
-        wanted: rows of a card that tells everything, with an edge all around.
-    """
-    best: tuple[tuple[bool, int, int, int], Grid] | None = None
-    for columns in range(1, min(number, cells // LEAST_WIDTH + 1) + 1):
-        card = (cells + GAP) // columns - GAP
-        rows = -(-number // columns)
-        all_of_it = wanted if card >= LEAST_BOX else wanted - 1
-        height = min(all_of_it, most_rows // rows)
-        least = min(LEAST_HEIGHT, all_of_it)
-        if card < LEAST_WIDTH or height < least or (rows - 1) * columns >= number:
-            continue
-        holes = rows * columns - number
-        key = (height - all_of_it != 0, -height, holes, abs(card - BEST_WIDTH))
-        if best is None or key < best[0]:
-            best = key, Grid(columns, rows, card, height)
-    return None if best is None else best[1]
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from ddptop.tui.render.cards import (
-    GAP,
-    Around,
-    Grid,
-    around,
-    card_lines,
-    grid,
-    wanted_rows,
-)
+from ddptop.tui.render.card_grid import GAP, Grid, grid
+from ddptop.tui.render.cards import Around, around, card_lines, wanted_rows
 from ddptop.tui.render.odd import behind
 from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.recent import SPARK_S, Recent

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from ddptop.rank_words import is_rank_too
-from ddptop.tui.render.cards import MOST as MOST_CARDS
+from ddptop.tui.render.card_grid import MOST as MOST_CARDS
 from ddptop.tui.render.heat import FEWEST
 from ddptop.tui.render.launched import (
     launcher_alone,

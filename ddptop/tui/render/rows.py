@@ -7,15 +7,12 @@ from collections.abc import Mapping
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.launched import loss_text
+from ddptop.tui.render.odd import device_text, state_of
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, RankSample
-from ddptop_runner.model_words import Phase
 
 UNKNOWN_DEVIATION = RankDeviation()
-
-LASTING_PHASE_S = 2.0
-"""A rank that evaluates, saves or compiles for less is shown as running."""
 
 
 def _unknown(value: object) -> str:
@@ -32,7 +29,7 @@ def rank_row(
     if live and rank.last_progress_at is not None:
         ago = units.brief_duration((now - rank.last_progress_at).total_seconds())
     waits = rank.state in ("quiet", "hung")
-    device = _device(rank)
+    device = device_text(rank)
     on_device = rank.gpu is not None or bool(rank.gpus)
     rss = _marked(units.size(rank.rss_bytes), apart, None if on_device else "memory")
     cpu = _marked(units.percent(rank.cpu_percent), apart, None if on_device else "utilization")
@@ -40,9 +37,7 @@ def rank_row(
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
-        "state": words.rank_state(
-            rank.state, rank.exit_code, rank.signal, _lasting_phase(rank, now) if live else None
-        ),
+        "state": state_of(rank, now, live),
         "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank.step), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
@@ -60,19 +55,6 @@ def rank_row(
         "cpu": cpu,
         "rss": rss,
     }
-
-
-def _lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
-    """What it is doing, once it has been for a while: a table that blinks says nothing."""
-    if rank.phase_since is None or (now - rank.phase_since).total_seconds() < LASTING_PHASE_S:
-        return None
-    return rank.phase
-
-
-def _device(rank: RankSample) -> str:
-    if rank.gpu is not None:
-        return f"GPU {rank.gpu}"
-    return f"{len(rank.gpus)} GPUs" if rank.gpus else "CPU"
 
 
 def _marked(text: str, apart: RankDeviation, figure: Figure | None) -> Span:

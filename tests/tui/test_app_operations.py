@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -204,6 +205,29 @@ class TestStacks:
             texts = [str(static.content) for static in app.screen.query(Static)]
             assert "File [x], line 3" in texts
             assert "no stacks: the rank has ended" in texts
+
+    async def test_who_left_before_they_came_goes_on(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        may_answer = threading.Event()
+
+        def stacks(view: JobView) -> dict[str, Any]:
+            may_answer.wait(20.0)
+            return {"stacks": [{"rank": 0, "pid": 4100, "text": "File x", "note": None}]}
+
+        monkeypatch.setattr(commands, "stacks", stacks)
+        app = make_app("mlp-cpu")
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("t")
+            await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, JobScreen))
+            may_answer.set()
+            await until(pilot, lambda: all(worker.is_finished for worker in app.workers))
+            await settle(pilot)
+            assert isinstance(app.screen, JobScreen)
 
     async def test_of_an_ended_job_the_evidence_is_read(
         self, frozen: Path, make_app: MakeApp

@@ -68,7 +68,7 @@ class SectionsScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """Show what is there."""
         if self._sections is not None:
-            self.show(self._sections)
+            self._fill(self._sections)
 
     def look_again(self, snapshot: Snapshot) -> None:
         """Show hint and sections as they are now; what one has scrolled to stays there."""
@@ -88,7 +88,12 @@ class SectionsScreen(ModalScreen[None]):
         self.show([(message, hint or "")])
 
     def show(self, sections: list[tuple[str, str]]) -> None:
-        """Fill in what came."""
+        """Take what came, be it before the screen is drawn or after it was left."""
+        self._sections = sections
+        if self.is_mounted and self.is_attached:
+            self._fill(sections)
+
+    def _fill(self, sections: list[tuple[str, str]]) -> None:
         scroll = self.query_one(VerticalScroll)
         scroll.remove_children()
         for heading, text in sections:

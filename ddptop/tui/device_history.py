@@ -59,6 +59,8 @@ class DeviceHistory:
     """By name, of FIGURES: in percent, bytes, watts and degrees Celsius."""
     first: float | None = None
     """The earliest moment of that device of which something is known, unix seconds."""
+    fills: int = 0
+    """How often something from before this viewer was read."""
     marks: tuple[tuple[float, str], ...] = ()
     """Since when the device was slowed down, and its errors: unix seconds and a word."""
 
@@ -156,6 +158,7 @@ class DeviceHistorySource:
         self._idle: dict[str, float] = {}
         self._to_fill: deque[tuple[str, int]] = deque()
         self._known_jobs: set[str] = set()
+        self._fills = 0
 
     def take(self, gpus: Sequence[GpuSample], now_s: float) -> None:
         """Remember a look."""
@@ -200,11 +203,15 @@ class DeviceHistorySource:
             }
             marks = tuple(mark for mark in device.marks if mark[0] >= since)
         shown = wish.device if device else None
-        return DeviceHistory(since, now_s, self._recent, self._idle, shown, figures, first, marks)
+        return DeviceHistory(
+            *(since, now_s, self._recent, self._idle, shown, figures, first),
+            fills=self._fills,
+            marks=marks,
+        )
 
     def _sum_up(self, now_s: float) -> None:
         """Of all devices, once in each ten seconds."""
-        key = (int(now_s // TIERS[1][0]), len(self._to_fill))
+        key = (int(now_s // TIERS[1][0]), self._fills)
         if key == self._recent_of and self._recent.keys() == self._devices.keys():
             return
         self._recent_of = key
@@ -231,6 +238,7 @@ class DeviceHistorySource:
             job_id, tier = self._to_fill.popleft()
             if job_id in live:
                 self._fill(live[job_id], tier, now_s)
+                self._fills += 1
         new = live.keys() - self._known_jobs
         self._known_jobs = set(live)
         self._to_fill.extend((job_id, tier) for tier in (1, 0, 2) for job_id in sorted(new))

@@ -129,8 +129,9 @@ class DevicesScreen(ChartKeys):
                 self._drawn = (gpu.uuid, None), now_s
                 self._chart.show(FiguresData(empty="reading what is known of it ..."), title)
             return
-        known = (gpu.uuid, history.first, self._chart.view.span, self._chart.view.right)
-        wait_s = pause_s(self._chart.view.span, history, self.size.width)
+        shown = self._chart.view
+        known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)
+        wait_s = pause_s(shown.span, history, self.size.width)
         if known == self._drawn[0] and now_s - self._drawn[1] < wait_s:
             return
         self._drawn = known, now_s

@@ -37,31 +37,20 @@ def run(
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
-    from ddptop.tui.app import DdptopApp
-    from ddptop.tui.memory import recall, remember
-    from ddptop.tui.messages import DevicesWanted
-    from ddptop.tui.reach import reach_of
     from ddptop.tui.settings import read_settings
+    from ddptop.tui.start import app_with
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only
     poor = terminal.wants_ascii(os.environ) if asked is None else asked
     written = sys.__stderr__.encoding if sys.__stderr__ else None
-    if job is None and watched is None and opening is None:
-        opens_devices = settings.interface.first == "devices"
-        opening = DevicesWanted() if opens_devices else None
-    app = DdptopApp(
+    app = app_with(
+        settings,
         job,
         watched=watched,
         readonly=readonly,
         opening=opening,
-        tick_s=settings.interface.refresh_s,
-        reach=reach_of(
-            settings,
-            memory=recall(),
-            remember=remember,
-            letters=terminal.letters(os.environ, written) if poor else None,
-        ),
+        letters=terminal.letters(os.environ, written) if poor else None,
     )
     app.run(mouse=settings.interface.mouse)
     return app.return_code or 0

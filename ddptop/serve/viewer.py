@@ -27,10 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     from textual.drivers.web_driver import WebDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
-    from ddptop.tui.app import DdptopApp
-    from ddptop.tui.memory import recall, remember
-    from ddptop.tui.reach import reach_of
     from ddptop.tui.settings import read_settings
+    from ddptop.tui.start import app_with
 
     class TabDriver(WebDriver):
         """Has the tab's size, and ends the app when nobody is left to talk to."""
@@ -48,11 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
                     )
 
     settings = read_settings()
-    app = DdptopApp(
-        readonly=not options.actions,
-        tick_s=settings.interface.refresh_s,
-        reach=reach_of(settings, memory=recall(), remember=remember),
-    )
+    letters = "utf-8" if settings.interface.ascii else None
+    app = app_with(settings, readonly=not options.actions, letters=letters)
     app.driver_class = TabDriver
     app.run(mouse=settings.interface.mouse)
     return app.return_code or 0

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ddptop_runner.model import Cause, Event
 from ddptop_runner.model_words import JobState
+from ddptop_runner.moment_events import cause_told
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
 """How an attempt ended. `again`: all ranks were restarted because a person asked; `lost`: its
@@ -107,7 +108,7 @@ def _attempt(
     failure = _last(events, *FAILURES)
     ending, ended_at = _ending(events, failure, job)
     if ending == "failed" and cause is None:
-        cause = _cause_of(failure or _last(events, "failed"))
+        cause = None if (told := failure or _last(events, "failed")) is None else cause_told(told)
     first = events[0].ts if events else None
     return Attempt(
         number=number,
@@ -150,27 +151,6 @@ def _ending(
     if job is not None:
         return "lives", None
     return "unknown", events[-1].ts if events else None
-
-
-def _cause_of(event: Event | None) -> Cause | None:
-    """What an event alone tells of a failure, where nothing else was kept of it."""
-    if event is None:
-        return None
-    kind = "unknown"
-    if event.type == "hang":
-        kind = "hang"
-    elif event.signal is not None:
-        kind = "signal"
-    elif event.exit_code is not None:
-        kind = "exit_code"
-    return Cause(
-        kind=kind,
-        rank=event.rank,
-        signal=event.signal,
-        exit_code=event.exit_code,
-        summary=event.message,
-        evidence=event.evidence,
-    )
 
 
 def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:

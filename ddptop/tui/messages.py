@@ -74,16 +74,6 @@ class CommandDone(Message):
 
 
 @dataclass
-class StacksTaken(Message):
-    """Stacks of a job's ranks, as text of one section per rank."""
-
-    job: str
-    sections: list[tuple[str, str]]
-    """Heading and text."""
-    error: DdptopError | None = None
-
-
-@dataclass
 class JobLaunched(Message):
     """A launch or a new attempt was tried."""
 

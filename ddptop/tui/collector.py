@@ -220,7 +220,7 @@ class Collector:
             more["trends"] = self._trends.read(own, now_s)
         if wish.compare:
             chosen = [by_name[name] for name in wish.compare if name in by_name]
-            more["compared"] = self._late.compared.read(chosen, now_s, wish.compare_part)
+            more["compared"] = self._late.compared.read(chosen, wish.compare_part)
         if view is None:
             return more
         if wish.rank is not None:

@@ -58,9 +58,7 @@ class CompareSource:
         self._known: dict[str, _Known] = {}
         self._last: tuple[tuple[object, ...], Compared] | None = None
 
-    def read(
-        self, views: Sequence[JobView], now_s: float, part: Part | None = None
-    ) -> Compared | None:
+    def read(self, views: Sequence[JobView], part: Part | None = None) -> Compared | None:
         """The jobs' losses, finer in a part of the axis; None where there are no jobs."""
         if not views:
             self._last = None

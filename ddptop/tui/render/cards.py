@@ -190,7 +190,7 @@ def _body(
     telling = _TELLING_LATE if others.late else _TELLING
     keep = [name for name in telling if name in others.rows]
     if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
-        made["util"] = _both(rank, cells, on_device)
+        made["util"] = _both(rank, on_device)
         keep.remove("mem")
     chosen = keep[:rows]
     body = [text for name, text in made.items() if name in chosen]
@@ -353,7 +353,7 @@ def _known(text: str) -> str:
     return "dim" if text == units.NOT_KNOWN else ""
 
 
-def _both(rank: RankSample, cells: int, on_device: bool) -> Line:
+def _both(rank: RankSample, on_device: bool) -> Line:
     """Load and memory in one row."""
     percent = rank.gpu_util_percent if on_device else rank.cpu_percent
     used = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes

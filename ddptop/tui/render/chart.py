@@ -256,7 +256,7 @@ def _read(
     at = options.view.cursor
     if cell is None or at is None:
         return None
-    found = reading(area, words, at, cell)
+    found = reading(words, at, cell)
     one = plot.ranks.get(options.rank)
     if options.mode == "rank" and one is not None:
         found.value(f"rank {options.rank}", one, _smooth(one, plot, options), "chosen")

@@ -131,7 +131,7 @@ def form_of(unit: str) -> Callable[[float], str]:
     return _FORMS.get(unit, lambda value: f"{value:.4g} {unit}".rstrip())
 
 
-def _tick_form(unit: str, low: float, high: float) -> Callable[[float, float], str]:
+def _tick_form(unit: str) -> Callable[[float, float], str]:
     """How a value of a unit is written on its axis."""
     if unit == "bytes":
         return lambda value, _: size(round(value)).replace(".0 ", " ") if value else "0"
@@ -249,7 +249,7 @@ def draw_figures(
             data.marks,
         )
         axes[unit] = _axis(drawn[unit], size_of, options.logarithmic)
-        form = _tick_form(unit, axes[unit].low, axes[unit].high)
+        form = _tick_form(unit)
         binary = 1024.0 ** int(math.log(max(axes[unit].high, 1.0), 1024))
         labels[unit] = tick_rows(axes[unit], size_of, form, binary if unit == "bytes" else 1.0)
     needed = 2 + max(len(text) for rows_of in labels.values() for text in rows_of.values())
@@ -354,7 +354,7 @@ def _read(
     at = options.view.cursor
     if cell is None or at is None:
         return None
-    found = reading(area, words, at, cell)
+    found = reading(words, at, cell)
     for unit, curves in drawn.items():
         for one in curves:
             found.value(one.curve.name, one.raw, one.columns, one.style, form_of(unit))

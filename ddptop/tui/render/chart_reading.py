@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ddptop.tui.render.braille import DOTS_X
 from ddptop.tui.render.chart_axis import AxisWords, clock_label, place_label
-from ddptop.tui.render.chart_view import Area
 from ddptop.tui.render.series import Columns
 from ddptop.tui.render.text import Line, fill, line
 from ddptop.tui.render.units import NOT_KNOWN, loss
@@ -77,7 +76,7 @@ class Reading:
         return fill([self.place, *self.parts, clock], cells, "  ")
 
 
-def reading(area: Area, words: AxisWords, at: float, cell: int) -> Reading:
+def reading(words: AxisWords, at: float, cell: int) -> Reading:
     """An empty reading at a cell of a plot."""
     columns = range(cell * DOTS_X, (cell + 1) * DOTS_X)
     return Reading(columns, line((place_label(words, at), "strong")), clock_label(words, at))

@@ -200,7 +200,7 @@ def draw_split(
     lines.append(axis_line(area, words, options.view.cursor))
     at = None
     if cursor is not None and options.view.cursor is not None:
-        at = reading(area, words, options.view.cursor, cursor)
+        at = reading(words, options.view.cursor, cursor)
         _say(at, bridged[cursor])
     last = next(one for one in reversed(found) if one is not None)
     legend, *shorter = _legends(last)

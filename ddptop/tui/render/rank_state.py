@@ -79,7 +79,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
     if rank.loss_state in ("nan", "inf"):
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
-        return _still(rank, known, name), "bad" if rank.state in ("hung", "stuck") else "warn"
+        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else "warn"
     if rank.state == "starting" and rank.step is None:
         return f"{name} has taken no step yet{_place(rank)}", "busy"
     if odd := _odd(rank, known, name):
@@ -142,8 +142,8 @@ def _waits(rank: RankSample) -> str:
     return f"; waits {' and '.join(parts)}" if parts else ""
 
 
-def _still(rank: RankSample, known: Known, name: str) -> str:
-    """Of a rank that takes no steps: since when, where it stands, what to do."""
+def _still(rank: RankSample, name: str) -> str:
+    """Of a rank that takes no steps: since when, and where it stands."""
     if rank.state == "paused":
         go = "" if rank.pid is None else f"; kill -CONT {rank.pid} lets it go on"
         return f"{name} is stopped by a signal (SIGSTOP){go}"

@@ -103,7 +103,7 @@ async def take_eight_ranks() -> None:
     await take("straggler", app("pretrain"), "ddptop attach pretrain", wait_s=5.0)
     slow = ["right"] * SLOW_RANK
     await take("rank", app("pretrain"), "ddptop attach pretrain", *slow, "enter", wait_s=5.0)
-    await take("logs", app("pretrain"), "ddptop attach pretrain", "l")
+    await take("logs", app("pretrain"), "ddptop attach pretrain", "l", "m")
     await take("devices", app(), "ddptop", "v", *["down"] * SLOW_RANK, wait_s=40.0)
 
 

@@ -10,9 +10,7 @@ from ddptop_runner.history import HistoryWriter
 from ddptop_runner.paths import RunFolder
 
 
-def write_gpu_history(
-    folder: RunFolder, seconds: int, gpus: int = 8, every_s: int = 5
-) -> None:
+def write_gpu_history(folder: RunFolder, seconds: int, gpus: int = 8, every_s: int = 5) -> None:
     """Loads that go up and down, device 5 slowed down for the last five minutes."""
     writer = HistoryWriter(folder.history_db, batch_s=1e9)
     start = NOW.timestamp() - seconds

@@ -7,7 +7,7 @@ import datetime as dt
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.reactive import var
+from textual.widget import Widget
 
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.messages import LogRead, RankPicked, WishChanged
@@ -16,7 +16,7 @@ from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import about
 from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import whose_loss
-from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.screens.paged import PagedScreen
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel, CausePanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -28,7 +28,7 @@ from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
-from ddptop.tui.widgets.pages import PAGES, Pages
+from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
@@ -51,13 +51,10 @@ MAP_ALONE = 32
 """On a screen of fewer rows a map takes the chart's room as well."""
 
 
-class JobScreen(JobCommands):
+class JobScreen(PagedScreen):
     """Header, ranks as cards, table or map, losses, events and the log of the chosen rank."""
 
     BINDINGS = bindings(JOB)
-
-    page: var[str] = var("main", init=False)
-    """Which page is shown; `main` is everything where there is room."""
 
     def __init__(
         self, job: str, is_first: bool = False, *, foreign: bool = False, readonly: bool = False
@@ -70,7 +67,7 @@ class JobScreen(JobCommands):
             foreign: whether ddptop did not start it.
             readonly: whether nothing may be done to it.
         """
-        super().__init__(readonly=readonly)
+        super().__init__(Pages(), readonly=readonly)
         self.job = job
         self.foreign = foreign
         self.is_first = is_first
@@ -81,7 +78,6 @@ class JobScreen(JobCommands):
         self._header = JobHeader()
         self._alerts = AlertsPanel()
         self._setback = CausePanel()
-        self._pages = Pages()
         self._devices = DevicePanel(id="devices")
         self._device = DeviceDetails()
         self._chart = LossChart()
@@ -105,7 +101,6 @@ class JobScreen(JobCommands):
 
     def on_mount(self) -> None:
         """The ranks have the keys."""
-        self.add_class("-page-main")
         self.focus_main()
 
     @property
@@ -243,6 +238,10 @@ class JobScreen(JobCommands):
             self._top_height = wanted
             self.query_one("#top").styles.height = wanted
 
+    def _show_ranks_again(self) -> None:
+        if (detail := self.detail) is not None and self.snapshot is not None:
+            self._show_ranks(detail, self.snapshot.taken_at)
+
     def rows_below(self) -> int:
         """Rows that a screen made from this one needs below the panels."""
         return 0
@@ -267,45 +266,24 @@ class JobScreen(JobCommands):
         else:
             self.post_message(RankPicked(self.job, self.ranks.rank, self.foreign))
 
-    @on(Pages.Picked)
-    def _page_picked(self, message: Pages.Picked) -> None:
-        self.page = message.page
-
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a rank's log; of the rank chosen before they are out of date."""
         if message.key.viewer == id(self) and message.key.rank == self.ranks.rank:
             self.log_view.take(message)
 
-    def watch_page(self, page: str) -> None:
-        """Show one page, and give it the keys."""
-        for name, _, _ in PAGES:
-            self.set_class(name == page, f"-page-{name}")
-        self._pages.show(page)
-        if (detail := self.detail) is not None and self.snapshot is not None:
-            self._show_ranks(detail, self.snapshot.taken_at)
+    def show_page(self) -> None:
+        """Ranks have other room, and a device may be shown in full."""
+        self._show_ranks_again()
         self._show_device()
-        targets = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
-        if (target := targets.get(page)) is not None:
-            target.focus()
-        else:
-            self.focus_main()
+
+    def page_widget(self, page: str) -> Widget | None:
+        """Table or lines of the page."""
+        found = {"events": self._events, "log": self.log_view.lines, "devices": self._devices}
+        return found.get(page)
 
     def focus_main(self) -> None:
         """Give the keys to what has them while everything is shown."""
         self.ranks.focus_ranks()
-
-    def action_page(self, page: str) -> None:
-        """Show a page alone, or all again."""
-        self.page = "main" if self.page == page else page
-
-    def action_back(self) -> None:
-        """Take the chart's cursor away, then to the whole job, then to where one came from."""
-        if self.chart_escape():
-            return
-        if self.page != "main":
-            self.page = "main"
-        else:
-            self.dismiss()
 
     def action_leave(self) -> None:
         """Back, or out where ddptop was opened on this job."""
@@ -323,8 +301,7 @@ class JobScreen(JobCommands):
     def action_shape(self) -> None:
         """Cards, table, map."""
         wanted = self.ranks.next_shape()
-        if (detail := self.detail) is not None and self.snapshot is not None:
-            self._show_ranks(detail, self.snapshot.taken_at)
+        self._show_ranks_again()
         if self.ranks.shape != wanted:
             self.notify(f"{wanted} for so many ranks do not fit here: this is the table")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
-from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.reactive import var
+from textual.widget import Widget
 
 from ddptop.tui.actions.common import bindings
 from ddptop.tui.actions.rank import RANK
@@ -31,7 +30,7 @@ from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.rank_state import Known, sentence
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.render.text import Span
-from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.screens.paged import PagedScreen
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.alerts import AlertsPanel
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -62,24 +61,20 @@ _NOTHING = RankDeviation()
 _OUTSIDE = "ddptop did not start this job: nobody measures what its steps are made of"
 
 
-class RankScreen(JobCommands):
+class RankScreen(PagedScreen):
     """A sentence, its figures, its loss, its step time, its load, and its last lines."""
 
     BINDINGS = bindings(RANK)
-
-    page: var[str] = var("main", init=False)
-    """Which page is shown; `main` is everything where there is room."""
 
     def __init__(
         self, job: str, rank: int, *, foreign: bool = False, readonly: bool = False
     ) -> None:
         """Show `rank` of `job`; `foreign` where ddptop did not start it."""
-        super().__init__(readonly=readonly)
+        super().__init__(Pages(PAGES), readonly=readonly)
         self.job, self.rank, self.foreign = job, rank, foreign
         self._title = TitleBar(readonly=readonly)
         self._head = RankHead()
         self._alerts = AlertsPanel()
-        self._pages = Pages(PAGES)
         self._chart = LossChart()
         self._split = SplitChart(id="split")
         self._load = FigureChart("load and memory", id="load")
@@ -98,9 +93,8 @@ class RankScreen(JobCommands):
 
     def on_mount(self) -> None:
         """The loss is its own against the median, and has the keys."""
-        self.add_class("-page-main")
         self._chart.show(self._chart_data(), ChartOptions(mode="rank", rank=self.rank))
-        self._chart.focus()
+        self.focus_main()
 
     @property
     def detail(self) -> JobDetail | None:
@@ -240,30 +234,13 @@ class RankScreen(JobCommands):
         if message.key.viewer == id(self) and message.key.rank == self.rank:
             self.log_view.take(message)
 
-    @on(Pages.Picked)
-    def _page_picked(self, message: Pages.Picked) -> None:
-        self.page = message.page
+    def page_widget(self, page: str) -> Widget | None:
+        """The chart or the lines of the page."""
+        return {"split": self._split, "load": self._load, "log": self.log_view.lines}.get(page)
 
-    def watch_page(self, page: str) -> None:
-        """Show one page, and give it the keys."""
-        for name, _, _ in PAGES:
-            self.set_class(name == page, f"-page-{name}")
-        self._pages.show(page)
-        targets = {"split": self._split, "load": self._load, "log": self.log_view.lines}
-        targets.get(page, self._chart).focus()
-
-    def action_page(self, page: str) -> None:
-        """Show a page alone, or all again."""
-        self.page = "main" if self.page == page else page
-
-    def action_back(self) -> None:
-        """Take the cursor away, then to all of it, then to where one came from."""
-        if self.chart_escape():
-            return
-        if self.page != "main":
-            self.page = "main"
-        else:
-            self.dismiss()
+    def focus_main(self) -> None:
+        """The loss has the keys."""
+        self._chart.focus()
 
     def action_rank(self, step: int) -> None:
         """The next or previous rank."""

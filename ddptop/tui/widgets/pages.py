@@ -38,6 +38,11 @@ class Pages(LinesView):
         self._names = pages
         self._page = "main"
 
+    @property
+    def names(self) -> list[str]:
+        """Of all pages."""
+        return [name for name, _, _ in self._names]
+
     def show(self, page: str) -> None:
         """Mark a page as current."""
         self._page = page

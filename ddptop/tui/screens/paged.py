@@ -1,0 +1,65 @@
+"""What the screens of a job and of a rank have in common: pages, one at a time in little room."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.reactive import var
+from textual.widget import Widget
+
+from ddptop.tui.screens.job_commands import JobCommands
+from ddptop.tui.widgets.pages import Pages
+
+
+class PagedScreen(JobCommands):
+    """The stylesheet shows what belongs to the class `-page-NAME`; `main` is all that fits."""
+
+    page: var[str] = var("main", init=False)
+    """Which page is shown."""
+
+    def __init__(self, pages: Pages, *, readonly: bool = False) -> None:
+        """`pages` is the row with their names."""
+        super().__init__(readonly=readonly)
+        self._pages = pages
+
+    def on_mount(self) -> None:
+        """All that fits."""
+        self.add_class("-page-main")
+
+    def page_widget(self, page: str) -> Widget | None:
+        """What has the keys on a page; None is what has them while everything is shown."""
+        raise NotImplementedError
+
+    def focus_main(self) -> None:
+        """Give the keys to what has them while everything is shown."""
+        raise NotImplementedError
+
+    def show_page(self) -> None:
+        """Bring up to date what looks different on another page."""
+
+    def watch_page(self, page: str) -> None:
+        """Show one page, and give it the keys."""
+        for name in self._pages.names:
+            self.set_class(name == page, f"-page-{name}")
+        self._pages.show(page)
+        self.show_page()
+        if (target := self.page_widget(page)) is not None:
+            target.focus()
+        else:
+            self.focus_main()
+
+    @on(Pages.Picked)
+    def _page_picked(self, message: Pages.Picked) -> None:
+        self.page = message.page
+
+    def action_page(self, page: str) -> None:
+        """Show a page alone, or all again."""
+        self.page = "main" if self.page == page else page
+
+    def action_back(self) -> None:
+        """Take the chart's cursor away, then to all pages, then to where one came from."""
+        if self.chart_escape():
+            return
+        if self.page != "main":
+            self.page = "main"
+        else:
+            self.dismiss()

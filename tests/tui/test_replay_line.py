@@ -97,7 +97,10 @@ def test_a_history_of_days_tells_the_day():
 @pytest.mark.parametrize(
     ("position", "words"),
     [
-        (HERE, ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m")),
+        (
+            HERE,
+            ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m"),
+        ),
         (replace(HERE, playing=True, speed=60), ("▶ playing 60×",)),  # noqa: RUF001
         (replace(HERE, width_s=None), ("nothing was recorded then",)),
         (replace(HERE, width_s=10), ("known by 10s",)),

@@ -84,7 +84,7 @@ def test_small_letters_find_capitals_and_capitals_only_themselves() -> None:
 
 def test_patterns_and_what_is_none() -> None:
     one = pattern_of(r"step \d+0\b")
-    assert one.note == "pattern" and one.finds("STEP 40 x") and not one.finds("step 41")
+    assert one.note.startswith("pattern") and one.finds("STEP 40 x") and not one.finds("step 41")
     assert one.places("step 40 STEP 50") == [(0, 7), (8, 15)]
     bad = pattern_of("loss [")
     assert bad.is_literal and "no valid pattern" in bad.note

@@ -6,6 +6,8 @@ import re
 import warnings
 from dataclasses import dataclass
 
+from ddptop.tui.render import log_risk
+
 MAX_MARKS = 200
 """Places marked in one line."""
 MAX_MARKED_CHARS = 4000
@@ -31,6 +33,9 @@ class LogPattern:
     small: re.Pattern[str] | None = None
     """For texts in small letters, where case does not matter; quicker than `regex`."""
 
+    reach: int | None = None
+    """Characters of a line that it is tried on; None: of all, and on many lines at once."""
+
     @property
     def ignores_case(self) -> bool:
         """Whether small letters find capitals too."""
@@ -40,6 +45,7 @@ class LogPattern:
         """Whether it is in a line."""
         if self.needle is not None:
             return self.needle in (text.lower() if self.ignores_case else text)
+        text = text[: self.reach]
         if self.small is not None:
             return self.small.search(text.lower()) is not None
         return self.regex.search(text) is not None
@@ -47,7 +53,7 @@ class LogPattern:
     def places(self, text: str) -> list[tuple[int, int]]:
         """Where it is in a line."""
         found: list[tuple[int, int]] = []
-        for match in self.regex.finditer(text, 0, MAX_MARKED_CHARS):
+        for match in self.regex.finditer(text, 0, min(MAX_MARKED_CHARS, self.reach or len(text))):
             if match.end() > match.start():
                 found.append(match.span())
             if len(found) >= MAX_MARKS:
@@ -63,13 +69,16 @@ class LogPattern:
             return True
         if "\r" in text:
             text = _REDRAWN.sub("", text.replace("\r\n", "\n"))
-        return self.finds(text)
+        if self.reach is None:
+            return self.finds(text)
+        return any(map(self.finds, text.split("\n")))
 
 
 def pattern_of(text: str) -> LogPattern:
     """A person's words as a pattern.
 
-    Case matters where there is a capital. What is no valid pattern is looked for as it is written.
+    Case matters where there is a capital. What is no valid pattern, or could take for ever, is
+    looked for as it is written.
     """
     letters = _ESCAPED.sub("", text)
     flags = re.MULTILINE | (0 if any(char.isupper() for char in letters) else re.IGNORECASE)
@@ -84,8 +93,14 @@ def pattern_of(text: str) -> LogPattern:
             small = re.compile(text, re.MULTILINE) if quick else None
     except (re.error, RecursionError, OverflowError, Warning):
         return _literal(text, flags, ", ".join(("no valid pattern: taken as it is written", case)))
-    note = ", ".join(part for part in ("pattern", case) if part)
-    return LogPattern(text, regex, is_literal=False, note=note, small=small)
+    reach = log_risk.reach(text)
+    if reach == log_risk.REFUSED:
+        return _literal(
+            text, flags, ", ".join(("could take for ever: taken as it is written", case))
+        )
+    part = "" if reach is None else f"first {reach} characters of a line"
+    note = ", ".join(part for part in ("pattern", part, case) if part)
+    return LogPattern(text, regex, is_literal=False, note=note, small=small, reach=reach)
 
 
 def _literal(text: str, flags: int, note: str) -> LogPattern:

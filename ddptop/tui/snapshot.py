@@ -11,7 +11,7 @@ from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.model import Event, GpuSample, RankSample
 from ddptop_runner.registry import AnyJob
 
 if TYPE_CHECKING:
@@ -66,6 +66,14 @@ class JobDetail:
     """Its last minutes."""
     trouble: str | None = None
     """What could not be read, in words."""
+    only: frozenset[int] | None = None
+    """The ranks that a person asked for; None: all."""
+
+    @property
+    def ranks(self) -> list[RankSample]:
+        """The ranks that are shown."""
+        ranks = [] if self.view.snapshot is None else self.view.snapshot.ranks
+        return ranks if self.only is None else [rank for rank in ranks if rank.rank in self.only]
 
     @property
     def far_off(self) -> frozenset[Figure]:

@@ -129,6 +129,36 @@ async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> No
         assert app.screen.rank == heat.per_row + 5
 
 
+async def test_only_ranks_that_match_what_is_typed(frozen: Path, make_app: MakeApp) -> None:
+    fake_ranks.many(frozen, 1024)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        ranks, screen = app.screen.ranks, app.screen
+        await pilot.press("slash", *"rank:4-")
+        await pilot.press(*"20")
+        await until(pilot, lambda: ranks.shape == "table" and ranks.rank == 4)
+        assert "17 of 1024" in shown(app)
+        await pilot.press("enter", "j")
+        assert ranks.rank == 5
+        await pilot.press("T")
+        assert ranks.shape == "table" and "the map is of all ranks" in said(app)
+        await pilot.press("slash", *"rank:4 state:hun")
+        await until(pilot, lambda: ranks.rank is None, "nobody is shown")
+        assert "no rank matches: esc shows all of them again" in shown(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: ranks.shape == "heat")
+        assert app.screen is screen
+        await pilot.press("slash", *"rank:517", "enter", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        assert app.screen.rank == 517
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        assert ranks.shape == "cards" and "1 of 1024" in shown(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: ranks.shape == "heat" and app.screen is screen)
+
+
 async def test_keys_open_pages(frozen: Path, make_app: MakeApp) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
     app = make_app("llama-ft")

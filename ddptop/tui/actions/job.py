@@ -103,6 +103,7 @@ JOB: tuple[Action, ...] = (
         "table of ranks: by number, or the ones farthest from the median first",
         show=False,
     ),
+    Action("view.filter", "filter", "slash", "Filter", "only ranks that match this", show=False),
     Action("page.main", "page('main')", "1", "Ranks", "ranks and loss", show=False),
     Action("page.devices", "page('devices')", "2", "Its devices", "its devices alone", show=False),
     Action("page.events", "page('events')", "3", "Events", "what happened, alone", show=False),

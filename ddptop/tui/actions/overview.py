@@ -24,7 +24,7 @@ OVERVIEW: tuple[Action, ...] = (
     LAUNCH,
     STOP,
     AGAIN,
-    Action("jobs.filter", "filter", "slash", "Filter", "show only jobs that match what is typed"),
+    Action("view.filter", "filter", "slash", "Filter", "show only jobs that match what is typed"),
     LOGS_PAGE,
     replace(STORY_PAGE, own=True),
     DEVICES_PAGE,

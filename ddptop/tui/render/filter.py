@@ -32,6 +32,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 }
 """What a number is multiplied by, by the figure's unit and what is written behind the number."""
 
+RANK_EXAMPLES = "rank:0-7, state:hung, gpu:3, loss>2, wait>50ms, util<20, !word"
 EXAMPLES = 'words, state:failed, gpu:3, loss>2, util<20, !word, "two words"'
 
 

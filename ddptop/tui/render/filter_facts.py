@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.render.filter import Facts, Vocabulary
+from ddptop.tui.render.filter import Facts, Filter, Vocabulary
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import progress_of, step_of
 from ddptop_runner.foreign.view import ForeignView
@@ -99,6 +99,18 @@ def held_by(snapshot: NodeSnapshot) -> set[int]:
 
 def _loss(snapshot: NodeSnapshot) -> float | None:
     return median_loss(snapshot)[0]
+
+
+def ranks_that_match(snapshot: NodeSnapshot, wanted: Filter) -> frozenset[int] | None:
+    """The numbers of the ranks that a person asked for; None where all are shown."""
+    if not wanted:
+        return None
+    gpus = {gpu.index: gpu for gpu in snapshot.gpus}
+    return frozenset(
+        rank.rank
+        for rank in snapshot.ranks
+        if wanted.matches(rank_facts(rank, None if rank.gpu is None else gpus.get(rank.gpu)))
+    )
 
 
 def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:

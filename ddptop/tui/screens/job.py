@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,6 +13,8 @@ from textual.widget import Widget
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.messages import LogRead, RankPicked, WishChanged
 from ddptop.tui.render.devices import rank_holder
+from ddptop.tui.render.filter import RANK_EXAMPLES, Filter, parse
+from ddptop.tui.render.filter_facts import RANK_WORDS, ranks_that_match
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import about
 from ddptop.tui.render.launched import launcher_name
@@ -23,6 +26,7 @@ from ddptop.tui.widgets.chart_widget import ChartWidget
 from ddptop.tui.widgets.device_details import DeviceDetails
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.events_table import EventsTable
+from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
@@ -82,6 +86,8 @@ class JobScreen(PagedScreen):
         self._device = DeviceDetails()
         self._chart = LossChart()
         self._events = EventsTable()
+        self._filter = FilterBar(RANK_EXAMPLES)
+        self._wanted = Filter()
         self._keys = KeyBar(JOB)
         self.ranks = RankPanel()
         """The ranks."""
@@ -97,7 +103,7 @@ class JobScreen(PagedScreen):
         yield from (self._device, self._chart)
         with Horizontal(id="bottom"):
             yield from (self._events, self.log_view)
-        yield self._keys
+        yield from (self._filter, self._keys)
 
     def on_mount(self) -> None:
         """The ranks have the keys."""
@@ -216,10 +222,14 @@ class JobScreen(PagedScreen):
 
     def _show_ranks(self, detail: JobDetail, now: dt.datetime) -> None:
         """Ranks and devices get the rows they need, up to a share of the screen."""
+        if (state := detail.view.snapshot) is not None and self._wanted:
+            detail = replace(detail, only=ranks_that_match(state, self._wanted))
+        self._say_filter(detail)
         narrow = self.has_class("-narrow") or self.has_class("-short")
         width, height = self.size
         fixed = (self._header, self._alerts, self._cause, self._setback)
-        rest = height - 2 - narrow - self.rows_below() - sum(map(_rows_of, fixed))
+        below = self.rows_below() + self._filter.display
+        rest = height - 2 - narrow - below - sum(map(_rows_of, fixed))
         shape = self.ranks.usual(detail)
         most = max(5, min(rest - LEAST_CHART, int(height * TOP_SHARE[shape])))
         if shape == "heat" and height < MAP_ALONE:
@@ -250,7 +260,37 @@ class JobScreen(PagedScreen):
         whose = whose_loss(detail.view.snapshot)
         self._chart.show(detail.chart, None, whose, rank=self.ranks.rank or 0)
 
+    def _say_filter(self, detail: JobDetail) -> None:
+        """Beside what is typed: how many ranks match, or what is wrong with it."""
+        if self._wanted.trouble is not None:
+            self._filter.say(self._wanted.trouble, trouble=True)
+            return
+        state = detail.view.snapshot
+        known = 0 if state is None else len(state.ranks)
+        self._filter.say(f"{len(detail.ranks)} of {known}" if self._wanted else "")
+
     # --- what a person does --------------------------------------------------------------------
+
+    def action_filter(self) -> None:
+        """Type what ranks must match."""
+        self._filter.open()
+        self._show_ranks_again()
+
+    @on(FilterBar.Changed)
+    def _filter_by(self, event: FilterBar.Changed) -> None:
+        self._wanted = parse(event.text, RANK_WORDS)
+        self._show_ranks_again()
+
+    @on(FilterBar.Closed)
+    def _filter_kept(self) -> None:
+        self._show_ranks_again()
+        if self.page == "main":  # ranks had the keys, perhaps in another shape
+            self.focus_main()
+
+    def action_back(self) -> None:
+        """Without the filter first, then as on any page."""
+        if not self._filter.drop():
+            super().action_back()
 
     @on(RankPanel.Moved)
     def _rank_chosen(self) -> None:
@@ -303,7 +343,10 @@ class JobScreen(PagedScreen):
         wanted = self.ranks.next_shape()
         self._show_ranks_again()
         if self.ranks.shape != wanted:
-            self.notify(f"{wanted} for so many ranks do not fit here: this is the table")
+            why = "cards for so many ranks do not fit here"
+            if wanted == "heat" and self._wanted:
+                why = "the map is of all ranks, and esc ends the filter"
+            self.notify(f"{why}: this is the table")
 
     def action_figure(self) -> None:
         """What the cells of the map show."""

@@ -38,7 +38,7 @@ class RankCards(RankGrid):
         self._around = around(
             ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, late
         )
-        self.take(ranks)
+        self.take(detail.ranks)
         self.redraw()
 
     def fit(self, cells: int, most_rows: int) -> Grid | None:

@@ -135,10 +135,9 @@ class RankPanel(Vertical):
             cells: that are there for the ranks.
             most: rows that they may take.
         """
-        snapshot = detail.view.snapshot
         self._detail = detail
-        self._ranks = snapshot.ranks if snapshot is not None else []
-        self._choose_shape(cells, most - self._extra_rows(detail))
+        self._ranks = detail.ranks
+        self._choose_shape(detail, cells, most - self._extra_rows(detail))
         extra: Line = ()
         foot: Line = ()
         if self.shape == "table":
@@ -169,7 +168,9 @@ class RankPanel(Vertical):
         """The process that stands above the ranks, where it is none of them."""
         snapshot = detail.view.snapshot
         launcher = None if snapshot is None else snapshot.launcher
-        return None if launcher is None or is_rank_too(launcher, self._ranks) else launcher
+        if snapshot is None or launcher is None or is_rank_too(launcher, snapshot.ranks):
+            return None
+        return launcher
 
     def _launcher_line(self, detail: JobDetail) -> Line:
         if (launcher := self._launcher_of(detail)) is None:
@@ -199,8 +200,8 @@ class RankPanel(Vertical):
             return ()
         return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)
 
-    def _choose_shape(self, cells: int, most: int) -> None:
-        shape = self._wanted or usual_shape(len(self._ranks))
+    def _choose_shape(self, detail: JobDetail, cells: int, most: int) -> None:
+        shape = self.usual(detail)
         if not self._ranks:
             shape = "table"
         if shape == "cards":
@@ -232,9 +233,12 @@ class RankPanel(Vertical):
             widget.display = name == self.shape
 
     def usual(self, detail: JobDetail) -> Shape:
-        """What was asked for, or what suits the number of ranks."""
-        snapshot = detail.view.snapshot
-        return self._wanted or usual_shape(0 if snapshot is None else len(snapshot.ranks))
+        """What was asked for, or what suits the number of ranks; a map has room for all only."""
+        number = len(detail.ranks)
+        shape = self._wanted or usual_shape(number)
+        if shape != "heat" or detail.only is None:
+            return shape
+        return "cards" if usual_shape(number) == "cards" else "table"
 
     def next_shape(self) -> Shape:
         """Cards, table, map; what was asked for stays, as long as it fits."""

@@ -89,11 +89,15 @@ FOREIGN_CPU_COLUMNS = tuple(
 """The same without devices."""
 
 
+NO_RANK = "no rank has started"
+NO_MATCH = "no rank matches: esc shows all of them again"
+
+
 class RankTable(Table):
     """One row a rank; the cursor is the chosen rank."""
 
     def __init__(self) -> None:
-        super().__init__("ranks", COLUMNS, empty="no rank has started", id="rank-table")
+        super().__init__("ranks", COLUMNS, empty=NO_RANK, id="rank-table")
         self._launcher: LauncherSample | None = None
         self._by_rank: dict[int, RankSample] = {}
         self._has_details = False
@@ -141,7 +145,8 @@ class RankTable(Table):
         """Take a new look at the job's ranks."""
         self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
-        ranks = snapshot.ranks if snapshot is not None else []
+        ranks = detail.ranks
+        self.empty = NO_RANK if detail.only is None else NO_MATCH
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
             note = (*note, ("  worst first: S by number", "dim"))
@@ -158,7 +163,8 @@ class RankTable(Table):
             for rank in ranks
         ]
         launcher = None if snapshot is None else snapshot.launcher
-        if launcher is not None and not is_rank_too(launcher, ranks):
+        every_rank = ranks if snapshot is None else snapshot.ranks
+        if launcher is not None and not is_rank_too(launcher, every_rank):
             name = launcher_name(detail.view) or launcher.name
             row = {"launcher": (name, ""), "state": launcher_state(launcher)}
             rows.insert(0, (LAUNCHER_ROW, row))

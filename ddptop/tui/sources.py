@@ -78,7 +78,8 @@ class JobSource:
         except DamagedFileError:
             return None
         key = self._key(folder, view)
-        # what looks at processes is asked here, once: the properties remember their answers
+        # what looks at files and processes is asked here, once: the properties remember it
+        _ = view.user
         if not view.is_live and view.guarded is not True:
             self._ended[path] = (key, view)
         return view

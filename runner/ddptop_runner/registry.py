@@ -19,6 +19,7 @@ import msgspec
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner.devices.owners import user_name
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.model import NodeSnapshot, decode_snapshot
 from ddptop_runner.model_words import LIVE_STATES, JobState
@@ -38,6 +39,10 @@ class AnyJob(Protocol):
     @property
     def job(self) -> str:
         """The job's name."""
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
 
     @property
     def state(self) -> JobState:
@@ -118,6 +123,14 @@ class JobView:
     def host(self) -> str:
         """Where it was launched."""
         return self.spec.host
+
+    @functools.cached_property
+    def user(self) -> str:
+        """Who launched it: the owner of its run folder; empty where that cannot be seen."""
+        try:
+            return user_name(self.folder.path.stat().st_uid)
+        except OSError:
+            return ""
 
     @property
     def world_size(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Mapping, Sequence
 
 from textual import events, on
@@ -20,10 +19,9 @@ from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.registry import AnyJob
 
 FIRST_LOOK = "looking for jobs and training on this machine ..."
 EMPTY = """no jobs yet: nothing that trains was found on this machine
@@ -56,7 +54,6 @@ class JobsTable(Table):
         self._unreadable: Sequence[Unreadable] = ()
         self._trends: Mapping[str, LossTrend] = {}
         self._seen: Seen = ()
-        self._users: dict[str, str] = {}
         self._by_others = False
         self._drawn: object = None
         self.marked: list[str] = []
@@ -181,19 +178,7 @@ class JobsTable(Table):
         if not self.filter:
             return True
         said = one.attention.sentence
-        return self.filter.matches(job_facts(one.view, self._user(one.view), self._now, said))
-
-    def _user(self, view: AnyJob) -> str:
-        """Whose job it is; of ddptop's own the owner of its run folder."""
-        if isinstance(view, ForeignView):
-            return view.foreign.user
-        if view.job not in self._users:
-            path = view.folder.path if isinstance(view, JobView) else None
-            try:
-                self._users[view.job] = "" if path is None else user_name(path.stat().st_uid)
-            except OSError:
-                return user_name(os.getuid())
-        return self._users[view.job]
+        return self.filter.matches(job_facts(one.view, one.view.user, self._now, said))
 
     def _count(self) -> Line:
         views = self._views

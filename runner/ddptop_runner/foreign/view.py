@@ -35,6 +35,11 @@ class ForeignView:
         return self.foreign.name
 
     @property
+    def user(self) -> str:
+        """Who runs it."""
+        return self.foreign.user
+
+    @property
     def state(self) -> JobState:
         """`running` while a rank lives; `lost` once all are gone: nobody saw how they ended."""
         return self.snapshot.state

@@ -226,6 +226,7 @@ def test_what_to_do_next() -> None:
     failed = job("a", "failed", cause=RAISED)
     assert step(failed) == "e: why, with the evidence; l: its log, R: launch it again"
     assert "R:" not in step(failed, readonly=True)
+    assert step(job("a", "stopped")) == "e: its story; l: its log, R: launch it again"
     assert "stands in its code" in step(job("a", "hung"))
     assert step(job("a", alerts=[alert("error")])).startswith("f: what it means")
     assert step(job("a", ranks=WELL)) == ""

@@ -216,7 +216,7 @@ class TestAlertsAndCause:
     def test_the_worst_comes_first_and_the_rest_is_counted(self) -> None:
         lines = [plain(x) for x in panels.alert_lines(self.alerts(5), NOW, 60, 3)]
         assert lines[0].startswith(" ✗ alert 2")
-        assert lines[0].rstrip().endswith("since 3m")
+        assert lines[0].rstrip().endswith("for 3m")
         assert lines[2].strip() == "and 3 more: press f"
 
     def test_alerts_that_fit_are_all_shown(self) -> None:

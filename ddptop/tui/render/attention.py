@@ -105,7 +105,8 @@ def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
         return ""
     if view.state == "finished":
         return "enter: how it went; C: beside another run"
-    return f"e: why, with the evidence; l: its log{again}"
+    why = "its story" if view.state == "stopped" else "why, with the evidence"
+    return f"e: {why}; l: its log{again}"
 
 
 # --- what has ended -------------------------------------------------------------------------------

@@ -26,8 +26,30 @@ def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str
     """What is found at this moment, in a few words, and a heading and text of each alert."""
     if view is None:
         return "the job is not there any more; esc closes", []
+    if not view.is_live and not isinstance(view, ForeignView):
+        return _ended(view)
     sections = [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
     return f"{'worst first' if sections else 'nothing is found'}; esc closes", sections
+
+
+def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
+    """Of a job that has ended: why, as far as it failed, and which keys tell more."""
+    state, _ = words.job_state(view.state)
+    cause = None if view.snapshot is None else view.snapshot.cause
+    if view.state == "failed" and cause is not None:
+        rank = "" if cause.rank is None else f"   rank {cause.rank}"
+        return (
+            "why it failed; esc closes",
+            [(f"{state}{rank}", f"{cause.summary}\n\nAfter esc: {_MORE_OF_FAILED}")],
+        )
+    return (
+        "findings are made while a job lives; esc closes",
+        [(state, f"After esc: {_MORE}")],
+    )
+
+
+_MORE = "e tells its story, attempt by attempt; l shows what it printed."
+_MORE_OF_FAILED = "e tells its story, with the evidence that was kept; l shows what it printed."
 
 
 def _text(alert: Alert) -> str:
@@ -42,5 +64,5 @@ def _heading(alert: Alert, now: dt.datetime) -> str:
     if alert.gpus:
         parts.append(f"GPU {units.ranks(alert.gpus)}")
     if alert.severity != "info":
-        parts.append(f"since {units.duration((now - alert.since).total_seconds())}")
+        parts.append(f"for {units.duration((now - alert.since).total_seconds())}")
     return "   ".join(parts)

@@ -94,11 +94,11 @@ def alert_lines(alerts: Sequence[Alert], now: dt.datetime, cells: int, most: int
 
 def _alert(alert: Alert, now: dt.datetime, cells: int, rows: int) -> list[Line]:
     symbol, style = words.severity(alert.severity)
-    since = f"since {units.brief_duration((now - alert.since).total_seconds())}"
+    lasted = f"for {units.brief_duration((now - alert.since).total_seconds())}"
     if alert.severity == "info":
-        since = ""
-    first, *more = wrap(alert.message, cells - 6 - len(since), rows)
-    head = spread(line(" ", (f"{symbol} {first}", style)), line((f"{since} ", "dim")), cells)
+        lasted = ""
+    first, *more = wrap(alert.message, cells - 6 - len(lasted), rows)
+    head = spread(line(" ", (f"{symbol} {first}", style)), line((f"{lasted} ", "dim")), cells)
     return [fit(head, cells), *(fit(line("   ", (text, style)), cells) for text in more)]
 
 

@@ -1,0 +1,46 @@
+"""What is found of a job, and what is said of one that has ended."""
+
+from __future__ import annotations
+
+from ddptop.tui.render.findings import findings
+from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
+from tests.tui.own_views import view_of
+
+from ddptop_runner.model import Alert, Cause
+from ddptop_runner.registry import JobView
+
+CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to end: exit status 1.")
+
+
+def job(state: str, **more: object) -> JobView:
+    """A job in that state."""
+    spec = spec_of("a", 2, 600)
+    ended = {} if state == "running" else {"ended_at": ago(60)}
+    view = view_of(snapshot_of(spec, **{"state": state, **ended, **more}))
+    object.__setattr__(view, "spec", spec)
+    view.__dict__["read_at"] = NOW
+    return view
+
+
+def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> None:
+    hint, [(heading, text)] = findings(job("failed", cause=CAUSE), NOW)
+    assert hint == "why it failed; esc closes"
+    assert heading == "✗ failed   rank 1"
+    assert text.startswith("Rank 1 was the first to end: exit status 1.")
+    assert "e tells its story, with the evidence" in text
+
+
+def test_of_a_stopped_job_it_is_said_where_to_look() -> None:
+    hint, [(heading, text)] = findings(job("stopped"), NOW)
+    assert hint == "findings are made while a job lives; esc closes"
+    assert heading == "■ stopped"
+    assert "e tells its story" in text and "evidence" not in text
+
+
+def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:
+    assert findings(job("running"), NOW) == ("nothing is found; esc closes", [])
+    odd = Alert(id="odd", severity="warning", message="it is odd", since=ago(90), ranks=[2])
+    hint, [(heading, text)] = findings(job("running", alerts=[odd]), NOW)
+    assert hint == "worst first; esc closes"
+    assert heading == "▲ warning   rank 2   for 1m 30s"
+    assert text == "it is odd"

@@ -13,7 +13,7 @@ from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from tests.tui import fake_foreign, fake_gpus
-from tests.tui.driving import look, said, settle, shown, until
+from tests.tui.driving import keys_shown, look, said, settle, shown, until
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import uuid
 
@@ -157,6 +157,8 @@ async def test_without_devices_it_says_why_and_what_to_do(
         assert "37 % of 64 cores" in text
         assert "libnvidia-ml.so.1 was not found" in text
         assert "ddptop doctor" in text
+        assert "Open" not in keys_shown(app) and "Figure" not in keys_shown(app)
+        assert "Back" in keys_shown(app)
         await pilot.press("enter", "m", "down")
         await pilot.pause()
         assert "no device is known here" in said(app)

@@ -38,6 +38,12 @@ DAY_S = 86400.0
 """As far back as anything is remembered."""
 
 
+_OF_A_DEVICE = frozenset(
+    action.id for action in DEVICES if action.id.startswith(("device.", "chart."))
+)
+"""What can be done only where there is a device."""
+
+
 class DevicesScreen(ChartKeys):
     """A table of devices; of the one under the cursor its history, processes and troubles."""
 
@@ -94,10 +100,16 @@ class DevicesScreen(ChartKeys):
     def show(self, snapshot: Snapshot) -> None:
         """Bring everything up to date."""
         self._title.show("devices", self.place(snapshot))
-        self._keys.show(None, readonly=self.readonly, cost=self.cost(snapshot))
+        devices = snapshot.devices
+        none = snapshot.wish.devices and not devices.gpus
+        self._keys.show(
+            None,
+            readonly=self.readonly,
+            cost=self.cost(snapshot),
+            without=_OF_A_DEVICE if none else frozenset(),
+        )
         if not snapshot.wish.devices:
             return
-        devices = snapshot.devices
         self.set_class(not devices.gpus, "-none")
         if not devices.gpus:
             self._machine.show(snapshot.machine, devices.note)

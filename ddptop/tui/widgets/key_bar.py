@@ -30,6 +30,7 @@ class KeyBar(LinesView):
         self._live: bool | None = None
         self._foreign = self._readonly = False
         self._cost = ("", "")
+        self._without: frozenset[str] = frozenset()
 
     def show(
         self,
@@ -38,6 +39,7 @@ class KeyBar(LinesView):
         foreign: bool = False,
         readonly: bool = False,
         cost: tuple[str, str] = ("", ""),
+        without: frozenset[str] = frozenset(),
     ) -> None:
         """Show the keys for a live job, an ended one, or none; and what watching costs.
 
@@ -46,14 +48,17 @@ class KeyBar(LinesView):
             foreign: whether ddptop did not start it.
             readonly: whether nothing may be done to it.
             cost: the longer text that has room is shown.
+            without: ids of actions that have nothing to act on.
         """
-        now = (live, foreign, readonly, cost)
-        if now != (self._live, self._foreign, self._readonly, self._cost):
-            self._live, self._foreign, self._readonly, self._cost = now
+        now = (live, foreign, readonly, cost, without)
+        if now != (self._live, self._foreign, self._readonly, self._cost, self._without):
+            self._live, self._foreign, self._readonly, self._cost, self._without = now
             self.redraw()
 
     def offers(self, action: Action) -> bool:
         """Whether an action can be done now to what is under the cursor."""
+        if action.id in self._without:
+            return False
         return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)
 
     def _labels(self, cells: int) -> list[tuple[Action, Line]]:

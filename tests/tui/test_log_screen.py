@@ -211,6 +211,25 @@ class TestAllRanks:
             assert "printed by ranks 0-7" in screen.explain()[0][1]
             assert "identically" in screen.explain()[2][1]
 
+    async def test_a_digit_chooses_a_rank_but_not_in_a_search(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_logs.eight_ranks(frozen)
+        app = make_app()
+        async with app.run_test(size=(80, 24)) as pilot:
+            screen = await opened(pilot, None)
+            await press(pilot, screen, "3")
+            assert screen.view.whose == 3 and "log of rank 3" in title(screen)
+            await press(pilot, screen, "9")
+            assert screen.view.whose == 3, "there is no rank 9"
+            await pilot.press("slash", "5")
+            await pilot.pause()
+            assert screen.view.whose == 3, "it is searched for"
+            await pilot.press("escape")
+            await press(pilot, screen, "m", "L")
+            assert "log of 8 ranks " in title(screen), "the short title, so that the rest has room"
+            assert "warnings and errors only" in title(screen)
+
     async def test_they_collapse_more_or_not_at_all(self, frozen: Path, make_app: MakeApp) -> None:
         fake_logs.eight_ranks(frozen)
         app = make_app()

@@ -34,7 +34,14 @@ LOGS: tuple[Action, ...] = (
         "rank before",
         show=False,
     ),
-    Action("rank.next", "rank(1)", "right_square_bracket", "Rank", "next rank", key_display="[ ]"),
+    Action(
+        "rank.next",
+        "rank(1)",
+        "right_square_bracket",
+        "Rank",
+        "next rank; a digit shows that one",
+        key_display="[ ]",
+    ),
     Action(
         "log.older",
         "attempt(-1)",

@@ -44,14 +44,16 @@ class HeadFacts:
     """Of a foreign job: where its output goes."""
 
 
-def whose_words(facts: HeadFacts) -> str:
-    """Whose lines these are."""
+def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
+    """Whose lines these are; briefly without how those of many ranks are made one."""
     if facts.whose == LAUNCHER or (facts.whose is None and not facts.is_merged):
         return (
             f"all that {facts.launcher} printed" if facts.has_launcher else "all that was printed"
         )
     if facts.whose is not None:
         return f"rank {facts.whose}"
+    if brief:
+        return units.plural(len(facts.ranks), "rank") if facts.ranks else "all ranks"
     how = (
         "each line" if facts.each else "alike lines as one" if facts.alike else "same lines as one"
     )
@@ -81,12 +83,15 @@ def head_rule(facts: HeadFacts, cells: int) -> Line:
     if facts.is_merged and facts.limit:
         parts.append((4, (f"last {facts.limit:,} lines of each", "dim")))
     if facts.least:
-        parts.append((1, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
+        parts.append((0, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
     if facts.size_bytes is not None:
         parts.append((5, (units.size(facts.size_bytes), "dim")))
-    parts.append((0, state_words(facts)))
+    parts.append((1, state_words(facts)))
     what = "log of" if facts.output is None else "output,"
     title = f"{what} {whose_words(facts)}"
+    needed = width(_joined([span for place, span in parts if place <= 1]))
+    if needed > cells - len(title) - 12:
+        title = f"{what} {whose_words(facts, brief=True)}"
     room = cells - len(title) - 12
     while len(parts) > 1 and width(_joined([span for _, span in parts])) > room:
         parts.remove(max(parts))

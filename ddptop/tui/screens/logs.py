@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 
 from ddptop.tui.actions.common import bindings
@@ -33,6 +33,8 @@ from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder, runs_dir
 from ddptop_runner.registry import AnyJob
+
+DIGITS = tuple("0123456789")
 
 LEVELS: tuple[Level, ...] = ("", "warn", "error")
 
@@ -272,6 +274,12 @@ class LogsScreen(LogSearch):
             self._last_rank = chosen
         self.pager.following, self.pager.held = True, False
         self._open(replace(self.view, whose=chosen))
+
+    def on_key(self, event: events.Key) -> None:
+        """A digit chooses that rank, as it is written in the row of choices."""
+        if event.character in DIGITS and int(event.character) in self._ranks():
+            event.stop()
+            self.action_show(event.character)
 
     def action_merge(self) -> None:
         """All ranks, or the one that was shown before."""

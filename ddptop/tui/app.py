@@ -369,7 +369,9 @@ class DdptopApp(ReachApp):
             from ddptop.tui import evidence_pages
             from ddptop.tui.screens.sections import SectionsScreen
 
-            screen = SectionsScreen(f"evidence of {view.job}", "taken before any signal was sent")
+            screen = SectionsScreen(
+                f"evidence of {view.job}", "taken before any signal was sent; esc closes"
+            )
             self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 
     def _read_into(self, screen: SectionsScreen, read: Callable[[], list[tuple[str, str]]]) -> None:

@@ -26,7 +26,7 @@ def folders(view: JobView) -> list[Path]:
 
 
 def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
-    """(heading, text) of each file of a failure, then what else was kept, by name.
+    """(heading, text) of each file of a failure, what a person wants first at the top; then a list.
 
     Args:
         view: the job.
@@ -44,8 +44,8 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
             f"{whose} has no evidence", "it is kept when a rank fails or the job hangs"
         )
     last, *others = kept
-    sections = [(f"{last.name}, in {last}", _listing(last))]
-    sections += [(path.name, _text(path)) for path in _files(last)]
+    sections = [(path.name, _text(path)) for path in _files(last)]
+    sections.append((f"{last.name}, in {last}", _listing(last)))
     if others:
         sections.append(
             (

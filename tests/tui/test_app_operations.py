@@ -16,7 +16,7 @@ from ddptop.tui.screens.confirm import ConfirmScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from tests.tui import fake_home
-from tests.tui.driving import look, settle, until
+from tests.tui.driving import look, said, settle, until
 from textual.widgets import Static
 
 from ddptop_runner import commands
@@ -255,11 +255,14 @@ class TestStacks:
             await pilot.press("i")
             await until(pilot, lambda: len(app.screen.query(".text")) == 7)
             heads = [str(static.content) for static in app.screen.query(".head").results(Static)]
-            assert heads[0].startswith("attempt-2-failure, in ")
-            assert heads[1] == "stacks-rank-0.txt"
-            assert heads[-2:] == ["tail-rank-3.txt", "kept before"]
+            assert heads[0] == "stacks-rank-0.txt", "what there is to read comes first"
+            assert heads[-3] == "tail-rank-3.txt"
+            assert heads[-2].startswith("attempt-2-failure, in ")
+            assert heads[-1] == "kept before"
             texts = [str(static.content) for static in app.screen.query(".text").results(Static)]
-            assert texts[-2:] == ["loss red", str(folder.evidence_dir / "attempt-0-hang")]
+            assert texts[-3] == "loss red"
+            assert texts[-1] == str(folder.evidence_dir / "attempt-0-hang")
+            await until(pilot, lambda: "esc closes; more below: j and k scroll" in said(app))
             await pilot.press("i")
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
 

@@ -104,6 +104,7 @@ async def test_keys_go_through_the_history(frozen: Path, make_app: MakeApp) -> N
         assert await press(pilot, "right_square_bracket") == 240
         assert await press(pilot, "right_square_bracket") == HANG - 1
         assert "rank 5 did not enter" in said(app)
+        assert len(app._notifications) == 1, "of the mark before nothing covers the charts"
         assert await press(pilot, "left_square_bracket", "left_square_bracket") == 120
         assert await press(pilot, "right_curly_bracket") == HANG - 1
         assert await press(pilot, "end") == SECONDS - 1

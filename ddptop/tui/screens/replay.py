@@ -246,7 +246,9 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.notify(f"there is no {side} {what}", severity="warning")
         else:
             self.go(found.at)
-            self.notify(found.text, title=found.kind, markup=False, timeout=3)
+            self.app.clear_notifications()  # of marks that were passed: they cover the charts
+            text = found.text.split(". ", 1)[0]  # the panels tell the rest
+            self.notify(text, title=found.kind, markup=False, timeout=3)
 
     def action_back(self) -> None:
         """To all panels, then to where one came from."""

@@ -14,6 +14,9 @@ from textual.widgets import Static
 from ddptop.tui.actions import moving
 from ddptop.tui.snapshot import Snapshot
 
+MORE = "; more below: j and k scroll"
+"""Said where not all of the text has room."""
+
 
 class SectionsScreen(ModalScreen[None]):
     """Sections with a heading each, some of which may come later."""
@@ -74,8 +77,8 @@ class SectionsScreen(ModalScreen[None]):
         """Show hint and sections as they are now; what one has scrolled to stays there."""
         if self._look is None or not self.is_mounted:
             return
-        hint, sections = self._look(snapshot)
-        self.query_one(".hint", Static).update(hint)
+        self._hint, sections = self._look(snapshot)
+        self._hint_at_more()
         if [text for _, text in sections] != [text for _, text in self._sections or []]:
             self.show(sections)
         elif sections != self._sections:
@@ -99,6 +102,17 @@ class SectionsScreen(ModalScreen[None]):
         for heading, text in sections:
             scroll.mount(Static(heading, classes="head", markup=False))
             scroll.mount(Static(text, classes="text", markup=False))
+        self.call_after_refresh(self._hint_at_more)
+
+    def on_resize(self) -> None:
+        """Say that there is more below, where there is."""
+        self.call_after_refresh(self._hint_at_more)
+
+    def _hint_at_more(self) -> None:
+        if not self.is_mounted or not self.is_attached:
+            return
+        more = self.query_one(VerticalScroll).max_scroll_y > 0
+        self.query_one(".hint", Static).update(f"{self._hint}{MORE if more else ''}")
 
     def action_scroll(self, lines: int) -> None:
         """Scroll with the keys of a pager."""

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 
-from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action, moving
+from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, PLACES, Action
 from ddptop.tui.keymap import KeyMap
 from ddptop.tui.render.glossary import SECTIONS
 from ddptop.tui.render.text import Line, line, pad, rule, wrap
 from ddptop.tui.screens.base import MonitorScreen
+from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 
 MOUSE = (
@@ -121,7 +122,7 @@ class _HelpText(LinesView):
         self.styles.height = len(help_lines(72, self._explained, self._here, self._keys))
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(PagerScreen):
     """What this here means, what each key does, and what each word means."""
 
     DEFAULT_CSS = """
@@ -135,18 +136,6 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS = [
         Binding("q,escape,question_mark,f1", "dismiss", "Close", id="help.close"),
-        *moving(
-            {
-                "move.up": "scroll(-3)",
-                "move.down": "scroll(3)",
-                "move.half_up": "half(-1)",
-                "move.half_down": "half(1)",
-                "move.page_up": "half(-2)",
-                "move.page_down": "half(2)",
-                "move.first": "scroll(-1000000)",
-                "move.last": "scroll(1000000)",
-            }
-        ),
     ]
 
     def __init__(
@@ -177,12 +166,3 @@ class HelpScreen(ModalScreen[None]):
             scroll.border_title = "ddptop: keys and words"
             scroll.border_subtitle = "esc closes"
             yield self._text
-
-    def action_scroll(self, lines: int) -> None:
-        """Scroll with the keys of a pager."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
-
-    def action_half(self, pages: int) -> None:
-        """Scroll by half of what is visible."""
-        scroll = self.query_one(VerticalScroll)
-        scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)

@@ -8,17 +8,16 @@ from typing import cast
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from ddptop.tui.actions import moving
+from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.snapshot import Snapshot
 
 MORE = "; more below: j and k scroll"
 """Said where not all of the text has room."""
 
 
-class SectionsScreen(ModalScreen[None]):
+class SectionsScreen(PagerScreen):
     """Sections with a heading each, some of which may come later."""
 
     DEFAULT_CSS = """
@@ -35,18 +34,6 @@ class SectionsScreen(ModalScreen[None]):
 
     BINDINGS = [
         Binding("q,escape,t,f,u,i", "dismiss", "Close", id="sections.close"),
-        *moving(
-            {
-                "move.up": "scroll(-3)",
-                "move.down": "scroll(3)",
-                "move.half_up": "half(-1)",
-                "move.half_down": "half(1)",
-                "move.page_up": "half(-2)",
-                "move.page_down": "half(2)",
-                "move.first": "scroll(-1000000)",
-                "move.last": "scroll(1000000)",
-            }
-        ),
     ]
 
     def __init__(
@@ -113,12 +100,3 @@ class SectionsScreen(ModalScreen[None]):
             return
         more = self.query_one(VerticalScroll).max_scroll_y > 0
         self.query_one(".hint", Static).update(f"{self._hint}{MORE if more else ''}")
-
-    def action_scroll(self, lines: int) -> None:
-        """Scroll with the keys of a pager."""
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
-
-    def action_half(self, pages: int) -> None:
-        """Scroll by half of what is visible."""
-        scroll = self.query_one(VerticalScroll)
-        scroll.scroll_relative(y=pages * max(1, scroll.size.height // 2), animate=False)

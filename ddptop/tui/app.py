@@ -220,7 +220,7 @@ class DdptopApp(ReachApp):
         self._show(StoryScreen(message.job, readonly=self._readonly), message)
 
     def on_compare_wanted(self, message: messages.CompareWanted) -> None:
-        """Show two jobs beside each other."""
+        """Show jobs beside each other."""
         from ddptop.tui.screens.compare import CompareScreen
 
         self._show(CompareScreen(message.jobs, readonly=self._readonly), message)

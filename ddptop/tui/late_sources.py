@@ -60,7 +60,7 @@ class LateSources:
 
     @functools.cached_property
     def compared(self) -> CompareSource:
-        """Two jobs on one axis."""
+        """Jobs on one axis."""
         from ddptop.tui.compare_source import CompareSource
 
         return CompareSource()

@@ -178,7 +178,7 @@ class StoryWanted(Message):
 
 @dataclass
 class CompareWanted(Message):
-    """A person wants to see two jobs beside each other."""
+    """A person wants to see jobs beside each other."""
 
     jobs: tuple[str, ...]
     """One, whose companion is still to be chosen, or two."""

@@ -101,7 +101,7 @@ LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "what the ranks printed")
 STORY_PAGE = Action("view.story", "story", "e", "Story", "each attempt, and why it failed")
 DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "devices alone, with all figures")
 REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "the job as it was at any moment")
-COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "two jobs' losses on one axis")
+COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "its losses beside other jobs'")
 
 PALETTE = Action(
     "app.palette",

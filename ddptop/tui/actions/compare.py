@@ -1,4 +1,4 @@
-"""What can be done on the screen that compares two jobs."""
+"""What can be done on the screen that compares jobs."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ COMPARE: tuple[Action, ...] = (
     DETACH,
     HELP,
 )
-"""Of the screen that compares two jobs."""
+"""Of the screen that compares jobs."""

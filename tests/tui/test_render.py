@@ -41,6 +41,10 @@ class TestText:
         ].replace("─────  note", "──────  note")
         assert plain(text.rule("ranks", 12, (("a long note", "dim"),))) == "── ranks ───"
 
+    @pytest.mark.parametrize("cells", [1, 0, -9])
+    def test_wrap_needs_no_room(self, cells: int) -> None:
+        assert text.wrap("abc d", cells, 2) == ["a", "…"]
+
     def test_wrap_breaks_at_spaces_and_says_what_it_cut(self) -> None:
         assert text.wrap("one two three", 7, 5) == ["one two", "three"]
         assert text.wrap("one two three four", 7, 2) == ["one two", "three…"]

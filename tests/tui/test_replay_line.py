@@ -57,6 +57,12 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.parametrize("cells", range(1, 9))
+def test_a_line_without_room_is_empty(cells: int) -> None:
+    lines = timeline_lines(COURSE, HERE, cells, 4)
+    assert len(lines) == 4 and max(map(width, lines)) <= cells
+
+
 def test_the_bar_shows_what_lies_behind_gaps_and_what_happened():
     text = plain(bar_line(COURSE, HERE, 63))
     assert text == " 0━━━━━━━━━c━━━━━━━━━c━━━━━━━━!H·····━━━━━━━━━┃──────────────E "

@@ -146,7 +146,11 @@ def rule(title: str, cells: int, note: Line = (), style: str = "title") -> Line:
 
 
 def wrap(text: str, cells: int, rows: int) -> list[str]:
-    """`text` in at most `rows` lines of `cells`, broken at spaces where possible."""
+    """`text` in at most `rows` lines of `cells`, broken at spaces where possible.
+
+    Where there is no room for them lines have one cell: a terminal may be narrower than a label.
+    """
+    cells = max(1, cells)
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         current = ""

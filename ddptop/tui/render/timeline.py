@@ -252,6 +252,8 @@ def next_line(course: Course, position: Position) -> Line:
 def clock_line(course: Course, position: Position, cells: int) -> Line:
     """The time of day under the bar, and where the position is."""
     inside = cells - 2 * _MARGIN
+    if inside < 1:
+        return ()
     text = [" "] * inside
     here = column(course, position.at, inside)
     text[here] = "▲"

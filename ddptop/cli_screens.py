@@ -73,7 +73,7 @@ def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) ->
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="default: 8425; 0: any")
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="one of this machine's own")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1 or localhost")
 @click.option("--actions", is_flag=True, help="let it launch, stop and restart jobs, too")
 def serve(port: int | None, host: str, actions: bool) -> int:
     """Show the same screens in a browser on this machine, read-only (extra ddptop[serve]).

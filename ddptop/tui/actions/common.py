@@ -97,6 +97,12 @@ LEAVE = Action("app.leave", "leave", "q", "Quit", "to where one came from", show
 DETACH = Action(
     "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False
 )
+NEXT_RANK = Action(
+    "rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False
+)
+PREVIOUS_RANK = Action(
+    "rank.previous", "rank(-1)", "left_square_bracket", "Previous rank", "rank before", show=False
+)
 LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "what the ranks printed")
 STORY_PAGE = Action("view.story", "story", "e", "Story", "each attempt, and why it failed")
 DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "devices alone, with all figures")

@@ -12,24 +12,13 @@ from ddptop.tui.actions.common import (
     KILL,
     LAUNCH,
     LOGS_PAGE,
+    NEXT_RANK,
+    PREVIOUS_RANK,
     REPLAY_PAGE,
     STOP,
     STORY_PAGE,
     Action,
 )
-
-RANK_STEPS: tuple[Action, ...] = (
-    Action("rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False),
-    Action(
-        "rank.previous",
-        "rank(-1)",
-        "left_square_bracket",
-        "Previous rank",
-        "rank before",
-        show=False,
-    ),
-)
-"""Wherever a rank is chosen."""
 
 STACKS = Action("job.stacks", "stacks", "t", "Stacks", "where each rank stands in its code")
 JOBS = Action("view.jobs", "jobs", "o", "Jobs", "all jobs and devices", show=False)
@@ -109,7 +98,8 @@ JOB: tuple[Action, ...] = (
     Action("page.events", "page('events')", "3", "Events", "what happened, alone", show=False),
     Action("page.log", "page('log')", "4", "Log", "the chosen rank's log alone", show=False),
     *CHART_ACTIONS,
-    *RANK_STEPS,
+    NEXT_RANK,
+    PREVIOUS_RANK,
     LAUNCH,
     JOBS,
     HELP,

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
+from dataclasses import replace
+
+from ddptop.tui.actions.common import (
+    BACK,
+    DETACH,
+    HELP,
+    LEAVE,
+    NEXT_RANK,
+    PREVIOUS_RANK,
+    Action,
+)
 
 LOGS: tuple[Action, ...] = (
     BACK,
@@ -26,20 +36,12 @@ LOGS: tuple[Action, ...] = (
         "all lines, warnings and errors, or errors alone",
     ),
     Action("log.merge", "merge", "m", "All ranks", "all ranks in one, or one rank alone"),
-    Action(
-        "rank.previous",
-        "rank(-1)",
-        "left_square_bracket",
-        "Previous rank",
-        "rank before",
-        show=False,
-    ),
-    Action(
-        "rank.next",
-        "rank(1)",
-        "right_square_bracket",
-        "Rank",
-        "next rank; a digit shows that one",
+    PREVIOUS_RANK,
+    replace(
+        NEXT_RANK,
+        name="Rank",
+        help="next rank; a digit shows that one",
+        show=True,
         key_display="[ ]",
     ),
     Action(

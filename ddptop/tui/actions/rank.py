@@ -13,15 +13,18 @@ from ddptop.tui.actions.common import (
     HELP,
     LEAVE,
     LOGS_PAGE,
+    NEXT_RANK,
+    PREVIOUS_RANK,
     STORY_PAGE,
     Action,
 )
-from ddptop.tui.actions.job import JOBS, RANK_STEPS, STACKS
+from ddptop.tui.actions.job import JOBS, STACKS
 
 RANK: tuple[Action, ...] = (
     BACK,
     LEAVE,
-    *(replace(action, show=True) for action in RANK_STEPS),
+    replace(NEXT_RANK, show=True),
+    replace(PREVIOUS_RANK, show=True),
     LOGS_PAGE,
     DEVICES_PAGE,
     STACKS,

@@ -49,7 +49,7 @@ class Fast(DdptopApp):
         os.read(answers, 1)
         os.write(counted, b".")
         self.collector.ask()
-app = Fast(sys.argv[5], now=now, tick_s=None, readonly=True)
+app = Fast(sys.argv[5], now=now, tick_s=20.0, readonly=True)  # a callback goes with its screen
 app.run()
 sys.exit(app.return_code or 0)
 """

@@ -137,7 +137,8 @@ COMMANDS = {
         2,
         CPU,
         {"port": 20123, "unset": ("MASTER_PORT",)},
-        "env MASTER_PORT=20123 mpirun -np 2 --oversubscribe --bind-to none /v/python -u t.py --lr 1",
+        "env MASTER_PORT=20123 mpirun -np 2 --oversubscribe --bind-to none "
+        "/v/python -u t.py --lr 1",
     ),
     "another mpi": (
         "mpi",

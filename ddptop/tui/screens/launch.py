@@ -114,7 +114,7 @@ class LaunchScreen(ModalScreen[str | None]):
                     yield Label("script")
                     yield PathInput(
                         id="script",
-                        placeholder=f"train.py or -- COMMAND, seen from {_here()}",
+                        placeholder=f"train.py, or -- COMMAND, in {_here()}",
                         suggester=PathSuggester(),
                     )
                 with Horizontal(classes="row"):
@@ -127,11 +127,11 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
                     yield Input(id="nproc", placeholder="auto")
-                    yield Label("one per chosen GPU; without GPUs say how many", classes="after")
+                    yield Label("auto is one per chosen GPU", classes="after")
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
                     yield Input(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
-                    yield Label("of the whole group, after failures", classes="after")
+                    yield Label("of all ranks on failure", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
                     yield Input(id="name", placeholder="from the script")

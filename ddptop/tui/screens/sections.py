@@ -13,7 +13,7 @@ from textual.widgets import Static
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.snapshot import Snapshot
 
-MORE = "; more below: j and k scroll"
+MORE = "; j and k scroll"
 """Said where not all of the text has room."""
 
 

@@ -11,7 +11,7 @@ from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
 from tests.tui import fake_home
-from tests.tui.driving import look, settle, shown, until
+from tests.tui.driving import look, said, settle, shown, until
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -141,6 +141,10 @@ class TestJob:
             folder.spec_file.unlink()
             await look(pilot)
             assert "resnet-a is not there any more" in shown(app)
+            for key in "Rtif":
+                app.clear_notifications()
+                await pilot.press(key)
+                assert "resnet-a is not there any more" in said(app), key
 
     async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))

@@ -39,8 +39,15 @@ class JobCommands(ChartKeys):
         """The latest look at the job."""
         raise NotImplementedError
 
+    def _seen(self) -> JobDetail | None:
+        """The latest look; where the job is gone, says so."""
+        looked = self.snapshot is not None and self.snapshot.wish.job == self.job
+        if looked and self.detail is None:
+            self.notify(f"{self.job} is not there any more", severity="warning", markup=False)
+        return self.detail
+
     def _want(self, make: operations.Maker, needs_live: bool) -> None:
-        if (detail := self.detail) is not None:
+        if (detail := self._seen()) is not None:
             self.post_message(OperationWanted(detail.view, make, needs_live))
 
     def action_stop(self) -> None:
@@ -65,17 +72,17 @@ class JobCommands(ChartKeys):
 
     def action_stacks(self) -> None:
         """Ask where the ranks stand."""
-        if (detail := self.detail) is not None:
+        if (detail := self._seen()) is not None:
             self.post_message(StacksWanted(detail.view))
 
     def action_evidence(self) -> None:
         """Read what was kept at the last failure or hang."""
-        if (detail := self.detail) is not None:
+        if (detail := self._seen()) is not None:
             self.post_message(EvidenceWanted(detail.view))
 
     def action_findings(self) -> None:
         """Everything that is wrong, in full."""
-        if (detail := self.detail) is not None and self.snapshot is not None:
+        if (detail := self._seen()) is not None and self.snapshot is not None:
             self.show_findings(detail.view, self.snapshot)
 
     def action_logs(self) -> None:

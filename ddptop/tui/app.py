@@ -100,19 +100,25 @@ class DdptopApp(ActingApp):
         self.push_screen(OverviewScreen(readonly=self._readonly))
         if self._first_job is not None:
             self._open(self._first_job, self._first_is_foreign, is_first=True)
+        loop = asyncio.get_running_loop()
         if self._opening is not None:
             self.post_message(self._opening)
+            self.call_later(self._begin, loop)  # the first look is for what it opens
+        else:
+            self._begin(loop)
         self.greet()
-        self.collector.wish = self._wish()
-        loop = asyncio.get_running_loop()
-        self.collector.start(loop)
-        if self._tick_s is not None:
-            self.set_interval(self._tick_s, self.collector.ask)
         if _is_terminal():  # without one at the start there is none to lose
             self.set_interval(1.0, self._leave_with_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look for the first time, and then again and again."""
+        self.collector.wish = self._wish()
+        self.collector.start(loop)
+        if self._tick_s is not None:
+            self.set_interval(self._tick_s, self.collector.ask)
 
     async def on_unmount(self) -> None:
         """Stop looking; samplers end with the interface."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ddptop.tui import launching
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.messages import StoryWanted
 from ddptop.tui.screens.help import HelpScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.launch import LaunchScreen
@@ -301,3 +302,17 @@ class TestProgram:
 
     def test_signals_are_left_alone(self) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    async def test_the_first_look_is_for_what_it_was_opened_on(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fake_home.failed_job(frozen)
+        app = make_app(opening=StoryWanted("vit-base"))
+        wishes = []
+        take_look = app.collector.look
+        monkeypatch.setattr(
+            app.collector, "look", lambda wish: wishes.append(wish) or take_look(wish)
+        )
+        async with app.run_test() as pilot:
+            await until(pilot, lambda: wishes)
+        assert wishes[0].story

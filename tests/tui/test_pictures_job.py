@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 MakeApp = Callable[..., DdptopApp]
 Compare = Callable[..., bool]
 SIZES = [(80, 24), (120, 40), (200, 60)]
-LOOKS = [(size, "ddptop") for size in SIZES] + [((120, 40), "ddptop-light")]
+LOOKS = [(size, theme) for theme in ("ddptop", "ddptop-light") for size in SIZES]
 
 
 def name_of(value: object) -> str:

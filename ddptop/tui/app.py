@@ -262,6 +262,8 @@ class DdptopApp(ActingApp):
         if field is not None and typed and field.check_consume_key(event.key, typed):
             event.prevent_default()
             field.post_message(events.Key(event.key, typed))
+        elif typed and isinstance(self.screen, MonitorScreen):
+            self.screen.typed(typed)
 
     def action_help(self) -> None:
         """What is under the cursor, keys and words."""

@@ -31,7 +31,8 @@ def taken(monkeypatch, ddptop_home) -> list[str]:
         return adoption.TakenUp(view, ("LOST",) if "LOST" in shell else ())
 
     monkeypatch.setattr(adoption, "take_up", take_up)
-    monkeypatch.setattr(ddptop.cli, "is_terminal", lambda: True)
+    for module in (ddptop.cli, ddptop.cli_screens):
+        monkeypatch.setattr(module, "is_terminal", lambda: True)
     monkeypatch.setattr(attach, "run", lambda job, **_: 0)
     for name in ("stop", "kill", "restart_group"):
         monkeypatch.setattr(commands, name, lambda *_: None)

@@ -326,7 +326,8 @@ def test_every_finding_is_explained():
     ]
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
-    ids.append("straggler")
+    ids += ["straggler", "disk-full", "disk-low", "log-limit", "damaged-file", "history"]
+    ids += ["set-aside", "healthy", "queued"]
     assert len(ids) == len(findings_help._HELP)
     for id_ in ids:
         text = explain(id_)

@@ -221,10 +221,10 @@ def test_ranks_tell_how_far_their_groups_are(
     waiting = heard(0, lambda m: m.flight_record is not None)
     assert waiting.phase == "collective" and waiting.stands_at is not None
     assert waiting.stands_at.startswith("waiting.py:") and "in gather" in waiting.stands_at
-    # torch may note the end of a collective only with the next one
+    # torch notes the end of a collective by a thread of its own, or only with a later one
     entered, done = waiting.collectives["0"]
     before = entered - 1
-    assert done in (before - 1, before)
+    assert before - 2 <= done <= before
     late = heard(
         1,
         lambda m: (
@@ -232,7 +232,7 @@ def test_ranks_tell_how_far_their_groups_are(
             and (m.collectives.get("0", [0])[0], m.collectives.get("2", [0])[0]) == (before, 2)
         ),
     )
-    assert late.collectives["0"][1] in (before - 1, before) and late.flight_record is None
+    assert before - 2 <= late.collectives["0"][1] <= before and late.flight_record is None
     # each rank has one group more, of another name
     assert waiting.collectives["1"][0] == 1 and late.collectives["2"][0] == 2
     assert set(waiting.collectives) == {"0", "1"} and set(late.collectives) == {"0", "2"}

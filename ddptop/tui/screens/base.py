@@ -73,6 +73,9 @@ class MonitorScreen(Screen[None]):
         focused = self.focused
         return focused.explain() if isinstance(focused, LinesView) else []
 
+    def typed(self, character: str) -> None:
+        """A character that is no key of this screen, and for no field."""
+
     def action_back(self) -> None:
         """To where one came from."""
         self.dismiss()

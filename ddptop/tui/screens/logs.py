@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 
 from ddptop.tui.actions.common import bindings
@@ -275,11 +275,10 @@ class LogsScreen(LogSearch):
         self.pager.following, self.pager.held = True, False
         self._open(replace(self.view, whose=chosen))
 
-    def on_key(self, event: events.Key) -> None:
+    def typed(self, character: str) -> None:
         """A digit chooses that rank, as it is written in the row of choices."""
-        if event.character in DIGITS and int(event.character) in self._ranks():
-            event.stop()
-            self.action_show(event.character)
+        if character in DIGITS and int(character) in self._ranks():
+            self.action_show(character)
 
     def action_merge(self) -> None:
         """All ranks, or the one that was shown before."""

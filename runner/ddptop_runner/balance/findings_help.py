@@ -145,7 +145,9 @@ A GPU was found broken, and the job goes on without it (--allow-shrink), so with
 
 Have it looked at, then `ddptop restart JOB` takes it in again.""",
     "healthy": """\
-A GPU that was set aside works again. `ddptop restart JOB` takes it in again.""",
+A GPU that was set aside answers again without an error. The job goes on as it is, with fewer ranks.
+
+`ddptop restart JOB` takes it in again.""",
     "queued": """\
 The job waits until its GPUs are free, and starts by itself. Who holds them is named; launch --force
 takes GPUs that are busy.""",

@@ -65,5 +65,6 @@ def test_every_moment_of_a_job_is_there_afterwards(launch_script):
     assert fast.sync_s is not None and fast.sync_s > 0.05, "it waited for the slow one"
     assert fast.log_bytes is not None and fast.step is not None
     log = log_end(folder.log_file(0, 0), before=fast.log_bytes)
-    assert log.splitlines()[-1].startswith("attempt 0 step ")
-    assert abs(int(log.split()[-1]) - fast.step) <= 7, "the log ends where the rank was"
+    steps = [line for line in log.splitlines() if line.startswith("attempt 0 step ")]
+    # within that second it may have printed why it ended, too
+    assert abs(int(steps[-1].split()[-1]) - fast.step) <= 7, "the log ends where the rank was"

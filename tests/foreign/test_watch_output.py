@@ -223,6 +223,8 @@ def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]
             [*tmux, "list-panes", "-F", "#{pane_pid}"], check=True, capture_output=True, timeout=10
         )
         pid = int(answer.stdout)
+        name = Path(f"/proc/{pid}/comm")
+        wait_until(lambda: "tmux" not in name.read_text(), what="the pane runs its command")
         # the server is found by the pane's own $TMUX: the socket is in no usual place
         job = job_of(pid)
         census = census_of(job)

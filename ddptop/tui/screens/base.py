@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from textual.dom import NoScreen
 from textual.reactive import var
 from textual.screen import Screen
 
@@ -93,6 +96,8 @@ class MonitorScreen(Screen[None]):
 
     def watch_snapshot(self, snapshot: Snapshot | None) -> None:
         """Show each look once."""
-        if snapshot is not None and self.is_mounted:
-            with self.app.batch_update():
-                self.show(snapshot)
+        if snapshot is None or not self.is_mounted:
+            return
+        # while a screen opens or closes, parts of it may not be there: the next look finds them
+        with contextlib.suppress(NoScreen), self.app.batch_update():
+            self.show(snapshot)

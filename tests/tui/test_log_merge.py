@@ -106,6 +106,27 @@ def test_times_in_lines_put_them_in_their_order() -> None:
     assert [row.text for row in merger.rows[-2:]] == ["no time", "2026-03-14 12:00:01,0 late"]
 
 
+def test_steps_in_lines_put_them_in_their_order_where_there_are_no_times() -> None:
+    merger = Merger()
+    for rank in range(3):
+        lines = [f"step {n}/900 loss {rank}.{n}" for n in range(0, 40, 10)]
+        merger.add(rank, told("hello", *lines[:2], f"WARNING of {rank}", *lines[2:]))
+    assert shown(merger)[0] == ("hello", [0, 1, 2])
+    steps = [(int(row.step) if row.step else None, *row.ranks) for row in merger.rows[1:]]
+    assert steps == [
+        *((0, rank) for rank in range(3)),
+        *((step, rank) for rank in range(3) for step in (10, None)),
+        *((step, rank) for step in (20, 30) for rank in range(3)),
+    ]
+    merger.add(1, told("step 40/900 loss 1.40"))
+    merger.add(0, told("Iteration: 40 loss 0.40", "step size of the optimizer"))
+    assert [text for text, _ in shown(merger)[-3:]] == [
+        "step 40/900 loss 1.40",
+        "Iteration: 40 loss 0.40",
+        "step size of the optimizer",
+    ]
+
+
 def test_alignment_takes_unique_lines_as_anchors_and_copes_with_none() -> None:
     old = ["a", "-", "b", "-", "c", "-"]
     new = ["-", "b", "-", "x", "c", "-"]

@@ -21,6 +21,7 @@ _TIMES = re.compile(
     r"|\b\d\d:\d\d:\d\d(?:[.,]\d+)?|\b[IWEF]\d{3,4}\b"
 )
 _WHEN = re.compile(r"\[?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))?")
+_STEP = re.compile(r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration)\b[ :=#\[]{0,3}(\d{1,18})")
 _RANKS = re.compile(
     r"(?i)\b((?:local[ _]?|global[ _]?)?rank|cuda|gpu|device|pid|worker)([ :=_]*)\d+"
 )
@@ -137,6 +138,12 @@ def when(text: str) -> str:
     return "" if found is None else f"{found[1]} {found[2]}.{found[3] or ''}"
 
 
+def step_of(text: str) -> str:
+    """The step that a line tells of, so that those of other lines compare; empty: none."""
+    found = _STEP.search(text)
+    return "" if found is None else found[1].zfill(18)
+
+
 @dataclass(slots=True)
 class MergedRow:
     """A line, and the ranks that printed it."""
@@ -151,21 +158,26 @@ class MergedRow:
     inside: bool = False
     when: str = ""
     """The time at its beginning, where it has one, so that times can be compared."""
+    step: str = ""
+    """The step that it tells of, in as many digits as any."""
     shown: tuple[LogRow, ...] | None = None
     """As it is drawn, for whoever draws it to keep; None after each change."""
 
 
 def woven(old: Sequence[MergedRow], new: Sequence[MergedRow]) -> list[MergedRow]:
-    """Both in their orders: by the times in them where there are any, else `new` behind `old`."""
-    if not old or not new or not new[0].when:
+    """Both in their orders: by the times in them, else by the steps, else `new` behind `old`."""
+    if not old or not new or not (new[0].when or new[0].step):
         return [*old, *new]
+    by_time = bool(new[0].when)
+    places = [row.when if by_time else row.step for row in new]
     woven_rows: list[MergedRow] = []
     at = 0
     for row in old:
-        while row.when and at < len(new) and new[at].when < row.when:
+        place = row.when if by_time else row.step
+        while place and at < len(new) and places[at] < place:
             woven_rows.append(new[at])
             at += 1
-            while at < len(new) and not new[at].when:  # what goes on with the line before
+            while at < len(new) and not places[at]:  # what goes on with the line before
                 woven_rows.append(new[at])
                 at += 1
         woven_rows.append(row)
@@ -231,7 +243,7 @@ class Merger:
             self._last[rank] = row.number
         if tail:
             behind = max(taken, self._floor(closed) - start)
-            if any(row.when for row in tail):
+            if any(row.when or row.step for row in tail):
                 behind = len(rest)
             merged += woven(rest[taken:behind], tail)
             taken = behind
@@ -242,7 +254,9 @@ class Merger:
 
     def _row(self, key: str, text: str, rank: int, level: Level, inside: bool) -> MergedRow:
         self._number += 1
-        return MergedRow(self._number, key, text, {rank: ""}, level, inside, when(text))
+        return MergedRow(
+            self._number, key, text, {rank: ""}, level, inside, when(text), step_of(text)
+        )
 
     def _after(self, rank: int, old: int) -> int:
         """The index behind the rank's last row, and behind every old one."""

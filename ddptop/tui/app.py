@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from textual import events
+from textual.geometry import Size
 from textual.message import Message
 
 from ddptop.tui import messages
@@ -109,6 +111,7 @@ class DdptopApp(ActingApp):
         self.greet()
         if _is_terminal():  # without one at the start there is none to lose
             self.set_interval(1.0, self._leave_with_terminal)
+            self.set_interval(1.0, self._follow_size)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
@@ -130,6 +133,16 @@ class DdptopApp(ActingApp):
             if not self.is_headless:
                 self._hang_up.leave()
             self.exit(return_code=1)
+
+    def _follow_size(self) -> None:
+        """Take the terminal's size where Textual holds an older one.
+
+        A SIGWINCH that arrives in the middle of Textual's handling of another is handled first, and
+        the older size is then told last.
+        """
+        size = Size(*shutil.get_terminal_size((0, 0)))
+        if size and size != self.size and not self.supports_smooth_scrolling:  # told in band else
+            self.post_message(events.Resize(size, size))
 
     # --- data ----------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from ddptop.tui.widgets.jobs_table import JobsTable
 from ddptop.tui.widgets.lines import LinesView
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, offered, settle, shown, until
+from textual import events
+from textual.geometry import Size
 from textual.widgets import Input, Static
 
 from ddptop_runner.errors import DdptopError
@@ -250,6 +252,23 @@ class TestProgram:
             monkeypatch.setattr(module, "_is_terminal", lambda: False)
             await until(pilot, lambda: app._exit)
         assert app.return_code == 1
+
+    async def test_an_older_size_of_the_terminal_does_not_stay(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ddptop.tui import app as module
+
+        monkeypatch.setattr(module, "_is_terminal", lambda: True)
+        monkeypatch.setattr(module.shutil, "get_terminal_size", lambda _: (100, 30))
+        app = make_app()
+        async with app.run_test(size=(60, 18)) as pilot:
+            await look(pilot)
+            await until(pilot, lambda: app.screen.size == (100, 30))
+            monkeypatch.setattr(module.shutil, "get_terminal_size", lambda unknown: unknown)
+            app.post_message(events.Resize(Size(70, 20), Size(70, 20)))
+            await until(pilot, lambda: app.screen.size == (70, 20))
+            await pilot.pause(1.2)
+            assert app.screen.size == (70, 20), "a size that is not known was taken"
 
     async def test_without_a_terminal_at_the_start_there_is_none_to_lose(
         self, frozen: Path, make_app: MakeApp

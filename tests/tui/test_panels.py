@@ -260,6 +260,23 @@ class TestAlertsAndCause:
         lines = panels.cause_lines("failed", cause, ["last"] * 9, 60, 6, "mend a.py:3; R again")
         assert plain(lines[-1]).rstrip() == "▌ now  mend a.py:3; R again   i evidence"
 
+    def test_a_hang_is_told_as_one(self) -> None:
+        def first(rank: int | None = None, signal: str | None = None) -> str:
+            cause = Cause(kind="hang", rank=rank, signal=signal, summary="The job hung.")
+            return plain(panels.cause_lines("failed", cause, [], 60, 6)[0]).rstrip()
+
+        assert first(rank=2) == "▌ ✗ rank 2 hung first"
+        assert first(rank=2, signal="SIGKILL") == "▌ ✗ rank 2 hung first", "that only ended it"
+        assert first() == "▌ ✗ the job hung"
+
+    @pytest.mark.parametrize("cells", [40, 60, 80, 120])
+    @pytest.mark.parametrize("now", ["", "show where each rank stood " * 9])
+    def test_the_key_stays_where_the_text_before_it_is_too_long(self, cells: int, now: str) -> None:
+        cause = Cause(kind="hang", rank=3, summary="why", evidence="/home/ada/" * 20)
+        last = plain(panels.cause_lines("failed", cause, [], cells, 6, now)[-1])
+        assert last.endswith("…   i evidence")
+        assert len(last) == cells
+
     def test_why_an_attempt_of_a_job_that_goes_on_failed(self) -> None:
         cause = Cause(
             kind="signal", rank=1, summary="Rank 1 was killed, " * 3 + "so.", evidence="e"

@@ -106,12 +106,8 @@ def cause_lines(
     state: str, cause: Cause, last_lines: Sequence[str], cells: int, rows: int, now: str = ""
 ) -> list[Line]:
     """Why the job ended, the last words of the rank that failed first, and what to do `now`."""
-    who = f"rank {cause.rank} failed first" if cause.rank is not None else cause.kind
-    how = f" ({cause.signal})" if cause.signal else ""
-    if not how and cause.exit_code is not None:
-        how = f" (exit {cause.exit_code})"
     symbol, style = words.job_state(state)
-    head = line((f"{symbol[0]} ", style), (who + how, "strong"))
+    head = line((f"{symbol[0]} ", style), (who_first(cause), "strong"))
     lines = [head]
     summary_rows = max(1, rows - 2) if rows <= 6 else rows // 2
     lines += [line((text, "")) for text in wrap(cause.summary, cells - 2, summary_rows)]
@@ -120,9 +116,20 @@ def cause_lines(
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if (cause.evidence or now) and len(lines) < rows:
         keys = line(("i", "busy"), (" evidence", "dim")) if cause.evidence else ()
-        said = clip(now or cause.evidence or "", cells - 10 - width(keys))
-        lines.append(line(("now  " if now else "kept  ", "title"), said, "   ", *keys))
+        label = "now  " if now else "kept  "
+        said = clip(now or cause.evidence or "", cells - 5 - len(label) - width(keys))
+        lines.append(line((label, "title"), said, "   ", *keys))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]
+
+
+def who_first(cause: Cause) -> str:
+    """`rank 3 failed first (exit 1)`; of a hang `rank 2 hung first`, since ddptop ended it."""
+    if cause.kind == "hang":
+        return "the job hung" if cause.rank is None else f"rank {cause.rank} hung first"
+    how = f" ({cause.signal})" if cause.signal else ""
+    if not how and cause.exit_code is not None:
+        how = f" (exit {cause.exit_code})"
+    return (cause.kind if cause.rank is None else f"rank {cause.rank} failed first") + how
 
 
 def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> list[Line]:

@@ -36,8 +36,8 @@ FRAMEWORKS_READY := \
 TORCH := $(shell grep '^torch==' constraints.txt)
 HOROVOD := horovod-0.28.1
 
-# most tests wait for real processes: two files at a time, each in order, on any machine
-SPREAD := -n 2 --dist loadfile
+# many tests wait for real processes: three files at a time, each in order, on any machine
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-frameworks check lint format snap bench faults screenshots clean system-tools

@@ -95,6 +95,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+WAITING = ("e2e", "launched", "foreign", "agent", "probe")
+"""Folders whose tests mostly wait for real trainings."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest begins first, so that no file of it is left alone at the end."""
+    folders = [Path(__file__).parent / name for name in WAITING]
+    items.sort(key=lambda item: not any(folder in item.path.parents for folder in folders))
+
+
 # --- processes of a test ---------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import msgspec
@@ -133,9 +132,7 @@ def env_of(root: Path, **more: str) -> dict[str, str]:
 def test_without_systemd_nothing_is_asked(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     executable(tmp_path / "bin/busctl", f"touch {tmp_path}/asked")
-    started = time.perf_counter()
     assert gather(env_of(tmp_path), tmp_path) == SurvivalFacts(systemd=False)
-    assert time.perf_counter() - started < 0.05
     assert not (tmp_path / "asked").exists()
 
 

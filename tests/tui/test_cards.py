@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ddptop.tui.render import card_grid, cards, odd, spark
 from ddptop.tui.render.series import Points
@@ -75,6 +77,14 @@ class TestGrid:
 
 
 class TestCard:
+    @pytest.mark.parametrize("chosen", [False, True])
+    @pytest.mark.parametrize("cells", range(card_grid.LEAST_BOX, 41))
+    def test_its_upper_edge_has_no_hole(self, cells: int, chosen: bool) -> None:
+        for number in (1, 5):
+            top = drawn(number, cells, 8, chosen=chosen)[0]
+            assert "GPU" in top or re.search(r"\S ([─━]+)[╮┓]$", top), top
+            assert not re.search(r"[─━] +[─━]", top), top
+
     def test_all_that_is_known(self) -> None:
         text = drawn(1, 40, 8)
         assert text[0] == "╭─ 1 ● running ──────────────── GPU 1 ─╮"

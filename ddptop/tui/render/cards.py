@@ -136,9 +136,9 @@ def card_lines(
         head = _head(rank, apart, others, told, chosen, " ")
         return [fit(line((mark, edge), " ", *text), cells) for text in (head, *body)]
     corners = "┏━┓┃┗┛" if chosen else "╭─╮│╰╯"
-    head = _head(rank, apart, others, told - 2, chosen, corners[1], edge)
+    head = _head(rank, apart, others, told - 1, chosen, corners[1], edge, after=1)
     more = corners[1] * (1 + inner - told)
-    top = line((corners[0] + corners[1], edge), " ", *head, " ", (more + corners[2], edge))
+    top = line((corners[0] + corners[1], edge), " ", *head, (more + corners[2], edge))
     middle = [
         line((corners[3] + " ", edge), *fit(text, inner), (" " + corners[3], edge)) for text in body
     ]
@@ -154,21 +154,33 @@ def _head(
     chosen: bool,
     filler: str,
     edge: str = "",
+    after: int = 0,
 ) -> Line:
-    """Number, state or in what it is the odd one, and at the right its device."""
+    """Number, state or in what it is the odd one, and at the right its device.
+
+    Args:
+        rank: whose.
+        apart: how far it is from the others.
+        others: what its card tells of them.
+        cells: width of all of it.
+        chosen: whether it has the cursor.
+        filler: what is drawn between state and device, or to the end where that has no room.
+        edge: the filler's style.
+        after: empty cells behind the last word.
+    """
     text, style = verdict(rank, apart, others.now, others.live, others.late)
     mark = "▸" if chosen else ""
     number: Span = (f"{mark}{rank.rank} ", "strong")
     device = device_text(rank)
-    room = cells - width((number,)) - len(device) - 2
+    room = cells - width((number,)) - len(device) - 2 - after
     if room < 6 or len(text) > room:
-        device, room = "", cells - width((number,))
-    said = clip(text, room)
-    left = line(number, (said, style))
-    space = cells - width(left) - len(device)
+        device, room = "", cells - width((number,)) - after
+    left = line(number, (clip(text, room), style))
+    space = cells - width(left)
     if not device:
-        return line(*left, (f" {filler * (space - 1)}" if space > 1 else " " * space, edge))
-    return line(*left, (f" {filler * (space - 2)} ", edge), (device, "dim"))
+        return line(*left, (f" {filler * (space - 1)}" if space else "", edge))
+    gap = f" {filler * (space - len(device) - after - 2)} "
+    return line(*left, (gap, edge), (device, "dim"), *[" "] * after)
 
 
 def _body(

@@ -37,8 +37,18 @@ def test_five_levels_by_glyph_and_style() -> None:
 def test_unknown_is_a_dot_and_never_the_least_level(key: str) -> None:
     ranks = some()
     assert heat.cells_of(key, ranks, deviations(ranks, []))[3] == ("·", "faint")
-    legend = plain(heat.legend(key, ranks))
+    legend = plain(heat.legend(key, ranks, 80))
     assert "n/a" in legend and "·" in legend
+
+
+@pytest.mark.parametrize("key", heat.ORDER)
+def test_the_legend_fits_the_narrowest_terminal_and_has_air_where_there_is_room(key: str) -> None:
+    ranks = [*some(), rank(900, state="hung"), rank(901, state="failed")]
+    narrow, roomy = heat.legend(key, ranks, 60), heat.legend(key, ranks, 80)
+    assert width(narrow) <= 60
+    assert plain(narrow).split() == plain(roomy).split(), "nothing is left out"
+    assert width(roomy) >= width(narrow)
+    assert "  " in plain(roomy).strip()
 
 
 def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
@@ -49,7 +59,7 @@ def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
 def test_states_have_their_own_glyphs_and_counts() -> None:
     ranks = [rank(0, state="running"), rank(1, state="hung"), rank(2, state="running")]
     assert [glyph for glyph, _ in heat.cells_of("state", ranks, {})] == ["●", "‖", "●"]
-    assert plain(heat.legend("state", ranks)).split() == ["●", "2", "running", "‖", "1", "hung"]
+    assert plain(heat.legend("state", ranks, 80)).split() == ["●", "2", "running", "‖", "1", "hung"]
 
 
 def test_the_worst_ranks_are_listed_and_the_calm_ones_not() -> None:

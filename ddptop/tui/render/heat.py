@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
 from ddptop.tui.render.odd import CALM, own_times, severity
-from ddptop.tui.render.text import Line, Span, line
+from ddptop.tui.render.text import Line, Span, line, width
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
 
@@ -161,19 +161,34 @@ def _state_cell(rank: RankSample) -> Span:
     return text[0], style
 
 
-def legend(key: str, ranks: Sequence[RankSample]) -> Line:
-    """What each glyph stands for; of states, those that there are and how many ranks have each."""
-    spans: list[Span] = [(" ", "")]
+def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
+    """What each glyph stands for; of states, those that there are and how many ranks have each.
+
+    Entries stand closer where `cells` are few.
+    """
+    entries: list[tuple[Span, str]]
     if key == STATE:
-        for state, number in Counter(rank.state for rank in ranks).most_common():
-            glyph, style = _state_cell(next(rank for rank in ranks if rank.state == state))
-            said = "n/a" if state == "unknown" else state
-            spans += [(f"{glyph} ", style), (f"{number:,} {said}   ", "dim")]
-        return tuple(spans)
-    figure = _BY_KEY[key]
-    for glyph, style, text in zip(GLYPHS, figure.styles, figure.legend, strict=True):
-        spans += [(f"{glyph} ", style), (f"{text}  ", "dim")]
-    return (*spans, (f"{UNKNOWN[0]} ", UNKNOWN[1]), ("n/a", "dim"))
+        gaps = ("   ", "  ", " ")
+        firsts = {rank.state: rank for rank in reversed(ranks)}
+        entries = [
+            (_state_cell(firsts[state]), f"{number:,} {'n/a' if state == 'unknown' else state}")
+            for state, number in Counter(rank.state for rank in ranks).most_common()
+        ]
+    else:
+        figure, gaps = _BY_KEY[key], ("  ", " ")
+        looks = (*zip(GLYPHS, figure.styles, strict=True), UNKNOWN)
+        entries = list(zip(looks, (*figure.legend, "n/a"), strict=True))
+    lines = [_apart(entries, gap) for gap in gaps]
+    return next((one for one in lines if width(one) <= cells), lines[-1])
+
+
+def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
+    """Glyphs and what they stand for, with a gap between two of them."""
+    spans: list[Span] = [(" ", "")]
+    for place, ((glyph, style), text) in enumerate(entries, 1):
+        after = gap if place < len(entries) else ""
+        spans += [(f"{glyph} ", style), (text + after, "dim")]
+    return tuple(spans)
 
 
 @dataclass(frozen=True)

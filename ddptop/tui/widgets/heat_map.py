@@ -139,7 +139,7 @@ class HeatMap(RankGrid):
         else:
             lines += worst[:spare] if spare >= 2 else []
         lines += [()] * max(0, height - 2 - len(lines) - len(foot))
-        return [rule(title, width_, hint), *lines, legend(self.figure, self.shown), *foot]
+        return [rule(title, width_, hint), *lines, legend(self.figure, self.shown, width_), *foot]
 
     def _worst(self, rows: int) -> list[Line]:
         """The ranks that are farthest off, a row each under a heading."""

@@ -201,6 +201,37 @@ class TestMouse:
         await pilot.click(LossChart, offset=(2, 5))
         assert area.cell(both.loss.view.cursor or 0) == 40, "left of the plot is nothing to read"
 
+    async def test_the_cursor_follows_a_drag_at_most_to_the_edges(self, pilot: Pilot[None]) -> None:
+        both = both_of(pilot)
+        area = both.loss.area
+        assert area is not None
+
+        async def mouse(event: type[events.MouseEvent], cell: int) -> int:
+            await pilot._post_mouse_events(
+                [event], LossChart, offset=(area.left + cell, 5), button=1
+            )
+            return area.cell(both.loss.view.cursor or 0)
+
+        assert await mouse(events.MouseDown, 40) == 40
+        assert await mouse(events.MouseMove, 33) == 33
+        assert await mouse(events.MouseMove, -6) == 0
+        assert await mouse(events.MouseMove, 12) == 12
+        await mouse(events.MouseUp, 12)
+        assert await mouse(events.MouseMove, 20) == 12, "let go"
+
+    async def test_a_wheel_that_goes_sideways_moves_along_the_axis(
+        self, pilot: Pilot[None]
+    ) -> None:
+        both = both_of(pilot)
+        both.loss.zoom(1)
+        right = both.loss.area.at(0) if both.loss.area else None
+        for event, is_left in ((events.MouseScrollLeft, True), (events.MouseScrollRight, False)):
+            before = both.loss.view.right
+            await pilot._post_mouse_events([event], LossChart, offset=(40, 5), button=0)
+            assert both.loss.view.right != before
+            assert both.loss.area is not None and right is not None
+            assert (both.loss.area.at(0) < right) is is_left
+
     async def test_the_wheel_zooms_at_the_pointer(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)
         area = both.loss.area

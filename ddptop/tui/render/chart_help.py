@@ -11,7 +11,7 @@ from ddptop_runner.balance.imbalance import LOSS_APART
 _KEYS = (
     "read values",
     "← and → move a line that reads the value of each curve, home and end take it to the edges,"
-    " a click puts it anywhere, esc takes it away",
+    " a click or a drag puts it anywhere, esc takes it away",
 )
 _ZOOM = (
     "see more or less",

@@ -48,6 +48,7 @@ class ChartWidget(LinesView, can_focus=True):
         """What is shown of the axis."""
         self.takes_mouse = True
         """Whether clicks and the wheel do something."""
+        self._dragging = False
         self.area: Area | None = None
         """Where it was drawn last; None while there is no curve."""
 
@@ -152,10 +153,24 @@ class ChartWidget(LinesView, can_focus=True):
             return None
         return x - area.left
 
-    def on_click(self, event: events.Click) -> None:
-        """A click puts the cursor there."""
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """The cursor goes there, and follows the pointer until it is let go."""
         if self.area is not None and (cell := self._cell(event.x)) is not None:
+            self._dragging = True
+            self.capture_mouse()
             self.set_view(cursor_to(self.view, self.area, cell))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """The cursor follows, at most to the edges."""
+        if self._dragging and self.area is not None:
+            cell = min(max(event.x - self.area.left, 0), self.area.cells - 1)
+            self.set_view(cursor_to(self.view, self.area, cell))
+
+    def on_mouse_up(self) -> None:
+        """The pointer is let go."""
+        if self._dragging:
+            self._dragging = False
+            self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """The wheel looks closer, at the pointer."""
@@ -164,6 +179,19 @@ class ChartWidget(LinesView, can_focus=True):
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel shows more, around the pointer."""
         self._wheel(event, -1)
+
+    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
+        """A wheel that goes sideways moves along the axis."""
+        self._sideways(event, -1)
+
+    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
+        """The other way."""
+        self._sideways(event, 1)
+
+    def _sideways(self, event: events.MouseEvent, direction: int) -> None:
+        if self._cell(event.x) is not None:
+            event.stop()
+            self.pan(direction)
 
     def _wheel(self, event: events.MouseEvent, direction: int) -> None:
         if self.area is not None and (cell := self._cell(event.x)) is not None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.render.text import plain
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
+from ddptop.tui.widgets.job_header import JobHeader
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
 from tests.tui import fake_home
-from tests.tui.driving import look, said, settle, shown, until
+from tests.tui.driving import keys_shown, look, said, settle, shown, until
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -134,17 +136,24 @@ class TestJob:
             assert "? lost" in shown(app)
 
     async def test_a_job_that_is_removed_meanwhile(self, frozen: Path, make_app: MakeApp) -> None:
-        folder = fake_home.finished_job(frozen)
-        app = make_app("resnet-a")
-        async with app.run_test() as pilot:
+        folder = fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
+            header = app.screen.query_one(JobHeader)
+            assert "● running" in plain(header._lines[0])
+            assert "s Stop" in keys_shown(app)
             folder.spec_file.unlink()
             await look(pilot)
-            assert "resnet-a is not there any more" in shown(app)
+            assert "mlp-cpu is not there any more" in shown(app)
+            told = "".join(map(plain, header._lines))
+            assert "? gone   not there any more   last seen 12:00:00" in told
+            assert "running" not in told
+            assert "s Stop" not in keys_shown(app)
             for key in "Rtif":
                 app.clear_notifications()
                 await pilot.press(key)
-                assert "resnet-a is not there any more" in said(app), key
+                assert "mlp-cpu is not there any more" in said(app), key
 
     async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))

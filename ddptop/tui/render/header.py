@@ -69,6 +69,16 @@ def header_lines(
     return lines
 
 
+def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
+    """Of a job that is not there any more: that it is not, and when it was `seen` last."""
+    parts = [line(("? gone", "bad")), line(("not there any more", "strong"))]
+    if seen is None:
+        return [fit(line(*question(0, cells), *join(parts)), cells)]
+    parts.append(field("last seen", f"{seen.astimezone():%H:%M:%S}"))
+    below = line(*question(9, cells), ("what stands below was seen then", "dim"))
+    return [fit(line(*question(0, cells), *join(parts)), cells), fit(below, cells)]
+
+
 def question(place: int, cells: int) -> Line:
     """What stands before a row: the question that it answers, where there is room."""
     if cells < LABELLED:

@@ -146,6 +146,8 @@ class JobScreen(PagedScreen):
         right = self.place(snapshot)
         if detail is None:
             self._title.show(f"{self.job} is not there any more", right)
+            self._header.show_gone()
+            self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
         view, state = detail.view, detail.view.snapshot
         self._title.show(self.job, right, about(view) if isinstance(view, ForeignView) else "")

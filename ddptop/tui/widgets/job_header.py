@@ -28,17 +28,25 @@ class JobHeader(LinesView):
         self._view: AnyJob | None = None
         self._now = dt.datetime.min
         self._trend: LossTrend | None = None
+        self._is_gone = False
 
     def show(self, view: AnyJob, now: dt.datetime, trend: LossTrend | None = None) -> None:
         """Take a new look at the job; `trend` is where its loss goes."""
-        self._view, self._now, self._trend = view, now, trend
+        self._view, self._now, self._trend, self._is_gone = view, now, trend, False
         rows = max(1, len(self._rows(max(20, self.screen.size.width))))
         if self.styles.height is None or self.styles.height.value != rows:
             self.styles.height = rows
         self.redraw()
 
+    def show_gone(self) -> None:
+        """Say that the job is not there any more, instead of the state that it had."""
+        self._is_gone = True
+        self.redraw()
+
     def _rows(self, width: int) -> list[Line]:
         short = self.screen.size.height < SHORT
+        if self._is_gone:
+            return header.gone_lines(None if self._view is None else self._now, width)
         if isinstance(self._view, ForeignView):
             most = 4 if short else 6
             return foreign.header_lines(self._view, self._now, width, self._trend, most)

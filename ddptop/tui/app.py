@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from msgspec.structs import replace
 from textual import events
+from textual.await_complete import AwaitComplete
 from textual.geometry import Size
 from textual.message import Message
 
@@ -22,7 +23,6 @@ from ddptop.tui.acting import ActingApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.garbage import go_on_with_garbage
 from ddptop.tui.hangup import HangUp
-from ddptop.tui.palette import COMMANDS
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Devices, Machine, Snapshot, Wish
@@ -30,6 +30,8 @@ from ddptop.tui.sources import read_machine
 from ddptop_runner.clock import utc_now
 
 if TYPE_CHECKING:
+    from textual.command import Provider
+
     from ddptop_runner.foreign.types import ForeignJob
 
 TICK_S = 1.0
@@ -51,12 +53,30 @@ class LooksAgain(Protocol):
         """Make it."""
 
 
+def _actions() -> type[Provider]:
+    from ddptop.tui.palette import ActionProvider
+
+    return ActionProvider
+
+
+def _jobs() -> type[Provider]:
+    from ddptop.tui.palette import JobProvider
+
+    return JobProvider
+
+
+def _themes() -> type[Provider]:
+    from ddptop.tui.palette import ThemeCommands
+
+    return ThemeCommands
+
+
 class DdptopApp(ActingApp):
     """Watches jobs. Leaving it never touches one."""
 
     TITLE = "ddptop"
     CSS_PATH = Path(__file__).with_name("ddptop.tcss")
-    COMMANDS = COMMANDS
+    COMMANDS = {_actions, _jobs, _themes}
 
     def __init__(
         self,
@@ -96,12 +116,11 @@ class DdptopApp(ActingApp):
     # --- life ----------------------------------------------------------------------------------
 
     def on_mount(self) -> None:
-        """Show the first screens and start to look."""
-        from ddptop.tui.screens.overview import OverviewScreen
-
-        self.push_screen(OverviewScreen(readonly=self._readonly))
+        """Show the first screen and start to look."""
         if self._first_job is not None:
             self._open(self._first_job, self._first_is_foreign, is_first=True)
+        else:
+            self.push_screen(self._all_jobs())
         loop = asyncio.get_running_loop()
         if self._opening is not None:
             self.post_message(self._opening)
@@ -192,6 +211,18 @@ class DdptopApp(ActingApp):
     def on_job_picked(self, message: messages.JobPicked) -> None:
         """Show a job."""
         self._open(message.job, message.foreign)
+
+    def _all_jobs(self) -> MonitorScreen:
+        from ddptop.tui.screens.overview import OverviewScreen
+
+        return OverviewScreen(readonly=self._readonly)
+
+    def pop_screen(self) -> AwaitComplete:
+        """To the screen below; below the job that ddptop was opened on all jobs are shown."""
+        if len(self.screen_stack) > 2:
+            return super().pop_screen()
+        self._forget_closed()
+        return self.switch_screen(self._all_jobs())
 
     def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
         from ddptop.tui.screens.job import JobScreen

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ddptop.tui.render.series import AttemptSteps, ChartData
 from ddptop.tui.series_points import band_points, points_of

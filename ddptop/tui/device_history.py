@@ -10,8 +10,9 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ddptop.tui.render.series import Points
 from ddptop_runner.errors import DdptopError
@@ -42,20 +43,19 @@ IDLE_PERCENT = 1.0
 MOST_MARKS = 64
 
 
-@dataclass(frozen=True)
-class DeviceHistory:
+class DeviceHistory(msgspec.Struct, frozen=True):
     """What was, up to a moment."""
 
     since: float = 0.0
     until: float = 0.0
     """Unix seconds."""
-    recent: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    recent: Mapping[str, tuple[float | None, ...]] = msgspec.field(default_factory=dict)
     """By UUID: how busy each device was in each ten seconds of the last ten minutes, in percent."""
-    idle_s: Mapping[str, float] = field(default_factory=dict)
+    idle_s: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By UUID: for how long a device has done nothing; none of one that does something."""
     device: str | None = None
     """Whose figures these are."""
-    figures: Mapping[str, Points] = field(default_factory=dict)
+    figures: Mapping[str, Points] = msgspec.field(default_factory=dict)
     """By name, of FIGURES: in percent, bytes, watts and degrees Celsius."""
     first: float | None = None
     """The earliest moment of that device of which something is known, unix seconds."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 from textual.app import App
 from textual.keys import Keys, key_to_character
 
@@ -42,11 +42,10 @@ _NAMES = {
 _KNOWN = {key.value for key in Keys if not key.value.startswith("<")}
 
 
-@dataclass(frozen=True)
-class KeyMap:
+class KeyMap(msgspec.Struct, frozen=True):
     """The keys in use."""
 
-    chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    chosen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """By action, where a person chose others than the default; Textual's names."""
 
     def keys(self, action: Action) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 from textual.message import Message
 
 from ddptop.tui.log_fed import FedLines, search_rows
@@ -346,7 +347,7 @@ class LogReader:
         least = self._view.least
         back = self._file.page_back(at, PAGE_ROWS // 2, least)
         on = self._file.page_on(at, PAGE_ROWS, least)
-        page = replace(on, rows=(*back.rows, *on.rows), low=back.low)
+        page = msgspec.structs.replace(on, rows=(*back.rows, *on.rows), low=back.low)
         self._tell("anew", page, at)
 
     # --- search ---------------------------------------------------------------------------------

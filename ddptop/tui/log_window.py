@@ -8,8 +8,9 @@ can be told from either side.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_levels import LevelReader, may_be_grave
@@ -29,8 +30,7 @@ MOST_BYTES = 1 << 22
 """Looked through for one page, where few lines pass a filter; the next page goes on."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Bytes of a log that stand together, or one gap."""
 
     at: int
@@ -39,8 +39,7 @@ class Part:
     is_gap: bool = False
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Lines in a row, and which bytes were looked at for them."""
 
     rows: tuple[LogRow, ...]
@@ -50,8 +49,7 @@ class Page:
     """The line at the log's end that has not ended yet; it stands behind `high`."""
 
 
-@dataclass(frozen=True)
-class Searched:
+class Searched(msgspec.Struct, frozen=True):
     """How far a search is, or where it ended."""
 
     at: int

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from textual.message import Message
 
 from ddptop_runner.errors import DdptopError
@@ -34,8 +35,7 @@ class CollectorFailed(Message):
     error: Exception
 
 
-@dataclass(frozen=True)
-class LogKey:
+class LogKey(msgspec.Struct, frozen=True):
     """One rank's log, over all attempts."""
 
     job: str

@@ -166,11 +166,3 @@ class ThemeCommands(CommandProvider):
 
     def _choose(self, name: str) -> None:
         self.app.theme = name
-
-
-COMMANDS: set[type[Provider] | Callable[[], type[Provider]]] = {
-    ActionProvider,
-    JobProvider,
-    ThemeCommands,
-}
-"""Of the app."""

@@ -6,10 +6,10 @@ Without a `Reach` nothing is read or written, and everything is as it is by defa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 from rich.segment import Segment
 from textual._styles_cache import StylesCache
 from textual.await_complete import AwaitComplete
@@ -31,8 +31,7 @@ PLAIN = Interface()
 DEFAULT_KEYS = KeyMap()
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """The interface as one person has it on one terminal."""
 
     interface: Interface = PLAIN
@@ -150,10 +149,14 @@ class ReachApp(KeyedApp):
         return filters if self._glyphs is None else [*filters, self._glyphs]
 
     def pop_screen(self) -> AwaitComplete:
-        """Forget what the screen's widgets drew: a cache of Textual's keeps all of a thousand."""
+        """Forget what the screen's widgets drew."""
+        self._forget_closed()
+        return super().pop_screen()
+
+    def _forget_closed(self) -> None:
+        """A cache of Textual's keeps all that a thousand widgets drew."""
         self._forget_drawn()
         self.set_timer(1.0, self._forget_drawn)  # once the screen is gone
-        return super().pop_screen()
 
     def _forget_drawn(self) -> None:
         StylesCache.get_inner_outer.cache_clear()

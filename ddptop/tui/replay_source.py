@@ -30,8 +30,7 @@ LOOK_AGAIN_S = 5.0
 LOG_BYTES = 128 * 1024
 
 
-@dataclass(frozen=True)
-class PastView(JobView):
+class PastView(JobView, frozen=True, dict=True):
     """A job as it was: no process is asked whether it lives."""
 
     @functools.cached_property

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -45,8 +44,7 @@ OTHERS = ("runs",)
 """Tables of the file that are somebody else's."""
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(msgspec.Struct, frozen=True):
     """`[interface]`."""
 
     theme: str | None = None
@@ -58,14 +56,13 @@ class Interface:
     first: First = "jobs"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What the file says of the interface, as far as it can be used."""
 
     interface: Interface = Interface()
-    keys: Mapping[str, object] = field(default_factory=dict)
+    keys: Mapping[str, object] = msgspec.field(default_factory=dict)
     """By action; not checked yet."""
-    themes: Mapping[str, object] = field(default_factory=dict)
+    themes: Mapping[str, object] = msgspec.field(default_factory=dict)
     """By name; not checked yet."""
     file: str = "config.toml"
     """The file's name, for messages."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.recent import Recent
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """This host as a whole."""
 
     host: str
@@ -35,8 +35,7 @@ class Machine:
     memory_total_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(msgspec.Struct, frozen=True):
     """The devices of this host, from the jobs' fresh snapshots and from sampling for the rest."""
 
     gpus: tuple[GpuSample, ...] = ()
@@ -50,19 +49,18 @@ class Devices:
     """Questions that it asks the driver each second."""
 
 
-@dataclass(frozen=True)
-class JobDetail:
+class JobDetail(msgspec.Struct, frozen=True):
     """All that the job screen shows besides the job's log."""
 
     view: AnyJob
-    chart: ChartData = field(default_factory=ChartData)
+    chart: ChartData = msgspec.field(default_factory=ChartData)
     events: tuple[Event, ...] = ()
     """Latest first."""
-    deviations: Mapping[int, RankDeviation] = field(default_factory=dict)
+    deviations: Mapping[int, RankDeviation] = msgspec.field(default_factory=dict)
     """By rank: how far it is from the median of its job."""
     cause_tail: tuple[str, ...] = ()
     """Last log lines of the rank that failed first."""
-    recent: Recent = field(default_factory=Recent)
+    recent: Recent = msgspec.field(default_factory=Recent)
     """Its last minutes."""
     trouble: str | None = None
     """What could not be read, in words."""
@@ -81,8 +79,7 @@ class JobDetail:
         return frozenset().union(*(rank.outliers for rank in self.deviations.values()))
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """What the screen on top needs; the collector reads nothing else."""
 
     job: str | None = None
@@ -124,8 +121,7 @@ class Wish:
     """Unix seconds; None is shortly before it failed or hung last, else its last moment."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """One look at everything that is on the screen."""
 
     taken_at: dt.datetime
@@ -138,15 +134,15 @@ class Snapshot:
     """Processes that may be training, and that may not be looked into."""
     cpu_percent: float | None = None
     """Of this viewer itself, over the last seconds; 100 is one core."""
-    devices: Devices = field(default_factory=Devices)
-    owners: Mapping[int, tuple[str, int | None]] = field(default_factory=dict)
+    devices: Devices = msgspec.field(default_factory=Devices)
+    owners: Mapping[int, tuple[str, int | None]] = msgspec.field(default_factory=dict)
     """Job and rank of every process of a live job on this host, by pid."""
     detail: JobDetail | None = None
     """Of the job asked for; None when none was, or when it is gone."""
     rank: RankHistory | None = None
     """Of the rank asked for."""
     device_history: DeviceHistory | None = None
-    trends: Mapping[str, LossTrend] = field(default_factory=dict)
+    trends: Mapping[str, LossTrend] = msgspec.field(default_factory=dict)
     """By job: which way its loss goes."""
     story: Story | None = None
     """Of the job asked for."""

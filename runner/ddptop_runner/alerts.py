@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.model import Alert, GpuSample, RankSample
 from ddptop_runner.model_words import Severity
@@ -29,8 +30,7 @@ LONGEST_LOOK_S = 5.0
 _WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """An alert without its time."""
 
     id: str
@@ -111,8 +111,7 @@ def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
     return f"{told}: {reason}" if reason else told
 
 
-@dataclass
-class _Held:
+class _Held(msgspec.Struct):
     """A finding from when it was first seen."""
 
     finding: Finding

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -51,8 +50,7 @@ class Band(msgspec.Struct, frozen=True, kw_only=True):
     nonfinite_attempt: list[int | None] = []
 
 
-@dataclass(frozen=True)
-class _Key:
+class _Key(msgspec.Struct, frozen=True):
     """What the remembered buckets are of."""
 
     metric: str

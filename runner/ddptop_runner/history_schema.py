@@ -11,9 +11,10 @@ from __future__ import annotations
 import operator
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
+
+import msgspec
 
 from ddptop_runner.model import GpuSample, RankSample
 
@@ -24,8 +25,7 @@ Row = tuple[Any, ...]
 """Bucket start, subject, attempt, then a number or None for each metric column of the kind."""
 
 
-@dataclass(frozen=True)
-class Tier:
+class Tier(msgspec.Struct, frozen=True):
     """One resolution of the history."""
 
     name: str
@@ -49,8 +49,7 @@ Aggregate = Literal["min", "mean", "max", "last", "sum"]
 SPREAD: tuple[Aggregate, ...] = ("min", "mean", "max", "last")
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """One figure of a subject."""
 
     name: str
@@ -68,8 +67,7 @@ class Metric:
         return [self.column(aggregate) for aggregate in self.aggregates]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, dict=True):
     """Subjects of one sort, with the metrics that are kept of them."""
 
     name: Literal["rank", "gpu"]

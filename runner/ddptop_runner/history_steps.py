@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.history_reader import HistoryReader
 from ddptop_runner.history_schema import RANK, TIERS
 
 
-@dataclass(frozen=True)
-class AttemptTaken:
+class AttemptTaken(msgspec.Struct, frozen=True):
     """One attempt, and the steps before and in it."""
 
     attempt: int

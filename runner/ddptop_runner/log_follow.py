@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ddptop_runner import log_tags
 from ddptop_runner.log_clean import LineCleaner
@@ -24,8 +25,7 @@ POLL_S = 0.2
 """How often a follower looks for more."""
 
 
-@dataclass(frozen=True)
-class LogChunk:
+class LogChunk(msgspec.Struct, frozen=True):
     """Bytes that a rank wrote."""
 
     attempt: int

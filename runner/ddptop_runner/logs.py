@@ -9,9 +9,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from ddptop_runner.log_clean import LineCleaner, sanitize
 from ddptop_runner.log_ranges import BLOCK_BYTES, LogFile, scan_back
@@ -123,8 +124,7 @@ def last_lines(path: Path, count: int) -> list[str]:
     return list(deque(lines, maxlen=max(count, 0)))
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True):
     """One clean line of a rank's log."""
 
     attempt: int

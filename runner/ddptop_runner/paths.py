@@ -12,8 +12,9 @@ import ctypes
 import functools
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ddptop_runner.errors import UsageError
 from ddptop_runner.model import LAUNCHER
@@ -92,8 +93,7 @@ def owner_in_words(rank: int) -> str:
     return "the launcher" if rank == LAUNCHER else f"rank {rank}"
 
 
-@dataclass(frozen=True)
-class RunFolder:
+class RunFolder(msgspec.Struct, frozen=True, dict=True):
     """The files of one job. Constructing it touches nothing."""
 
     path: Path

@@ -11,7 +11,6 @@ import datetime as dt
 import functools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -97,8 +96,7 @@ class AnyJob(Protocol):
         """`ddptop`, or who else started the ranks."""
 
 
-@dataclass(frozen=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True, dict=True):
     """One job at the moment it was read."""
 
     folder: RunFolder

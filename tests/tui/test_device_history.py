@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from ddptop.tui.render.device_words import unevenness, wasted_words
 from ddptop.tui.render.devices import small_curve
 from ddptop.tui.render.text import plain
 from ddptop.tui.snapshot import Wish
+from msgspec.structs import replace
 from tests.tui import fake_gpus
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import GIB, NOW, gpu, uuid

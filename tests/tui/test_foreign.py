@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from ddptop.tui import foreign_source
 from ddptop.tui.app import DdptopApp
@@ -316,5 +317,5 @@ class TestSource:
         first = source.chart(view, wish, NOW.timestamp())
         assert first.watched
         assert source.chart(view, wish, NOW.timestamp() + 0.5) is first
-        wider = dataclasses.replace(wish, chart_window_s=300.0)
+        wider = msgspec.structs.replace(wish, chart_window_s=300.0)
         assert source.chart(view, wider, NOW.timestamp() + 0.5) is not first

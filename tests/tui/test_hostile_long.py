@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.job import JobScreen
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, shown, until
 from textual.pilot import Pilot
@@ -106,7 +107,7 @@ async def test_the_job_ends_and_is_removed_while_it_is_watched(
         for key in ("s", "k", "t", "f", "i", "a", "l", "e", "p", "v", "r", "R", "c"):
             await pilot.press(key)
             await look(pilot)
-            while len(app.screen_stack) > 3:
+            while type(app.screen) is not JobScreen:
                 app.pop_screen()
                 await pilot.pause()
         await pilot.press("o")

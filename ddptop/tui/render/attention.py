@@ -10,7 +10,8 @@ import datetime as dt
 import enum
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.findings import alerts_of
@@ -50,8 +51,7 @@ class Need(enum.IntEnum):
     ENDED = 9
 
 
-@dataclass(frozen=True)
-class Attention:
+class Attention(msgspec.Struct, frozen=True):
     """What is to be said of a job."""
 
     need: Need

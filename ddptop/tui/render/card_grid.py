@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 MOST = 8
 """Up to so many ranks are cards by themselves."""
@@ -21,8 +21,7 @@ GAP = 1
 """Cells between two cards."""
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(msgspec.Struct, frozen=True):
     """How cards lie."""
 
     columns: int

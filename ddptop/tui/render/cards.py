@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop.rank_words import parts_text
 from ddptop.tui.render import units
@@ -37,16 +38,15 @@ TIGHT = 6
 """Of value and distance each, on a card that has no more room."""
 
 
-@dataclass(frozen=True)
-class Around:
+class Around(msgspec.Struct, frozen=True):
     """What a card tells besides its own rank: the others, and the last minutes."""
 
     now: dt.datetime
     live: bool
-    gpus: Mapping[int, GpuSample] = field(default_factory=dict)
+    gpus: Mapping[int, GpuSample] = msgspec.field(default_factory=dict)
     """By index."""
-    step_times: Mapping[int, Points] = field(default_factory=dict)
-    losses: Mapping[int, Points] = field(default_factory=dict)
+    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
+    losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
     until: float = 0.0
     """Of the small curves, unix seconds."""
@@ -54,7 +54,7 @@ class Around:
     """What a full bar of CPU is: the busiest rank's, or one core."""
     rows: frozenset[str] = frozenset(ROWS)
     """What is known of one rank at least: the rest gets no row."""
-    late: Behind = field(default_factory=dict)
+    late: Behind = msgspec.field(default_factory=dict)
     """Ranks that hold up the others."""
 
 

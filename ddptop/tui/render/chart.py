@@ -6,8 +6,10 @@ it each rank that lies apart, in the alert style. Eight lines in eight colours w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.braille import DOTS_X, Canvas
@@ -42,8 +44,7 @@ _STYLES = ("band", "band", "dim", "median", "bad", "chosen")
 """Of each layer."""
 
 
-@dataclass(frozen=True)
-class ChartOptions:
+class ChartOptions(msgspec.Struct, frozen=True):
     """How the person wants the chart."""
 
     mode: ChartMode = "median"
@@ -52,12 +53,11 @@ class ChartOptions:
     logarithmic: bool = False
     smoothing: float = 0.0
     """Weight of the moving average; 0 is not smoothed."""
-    view: View = field(default_factory=View)
+    view: View = msgspec.field(default_factory=View)
     """What part of the axis is shown, and where the cursor is."""
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(msgspec.Struct, frozen=True):
     """Everything needed to draw, in dot columns."""
 
     ranks: dict[int, Columns]
@@ -168,8 +168,7 @@ def _name_ends(
                 break
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """A drawn chart."""
 
     lines: list[Line]

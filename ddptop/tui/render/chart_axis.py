@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.chart_view import Area, View
@@ -16,8 +17,7 @@ TICK_CELLS = 10
 """Cells that a tick and the room beside it take."""
 
 
-@dataclass(frozen=True)
-class AxisWords:
+class AxisWords(msgspec.Struct, frozen=True):
     """What the ends of an axis of time are called, and what its moments count from."""
 
     first: str = "start"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.braille import DOTS_X, DOTS_Y, Canvas
@@ -44,8 +46,7 @@ _NAMES = 14
 """Cells at most for the curves' names at the right."""
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     """One figure over time."""
 
     name: str
@@ -64,8 +65,7 @@ class Curve:
     """Places on the axis that it does not cross, such as its own restarts; None: all marks."""
 
 
-@dataclass(frozen=True)
-class FiguresData:
+class FiguresData(msgspec.Struct, frozen=True):
     """Curves between two moments; the fields are those of ChartData."""
 
     curves: tuple[Curve, ...] = ()
@@ -100,15 +100,14 @@ class FiguresData:
         )
 
 
-@dataclass(frozen=True)
-class FigureOptions:
+class FigureOptions(msgspec.Struct, frozen=True):
     """How the person wants the figures."""
 
     logarithmic: bool = False
     smoothing: float = 0.0
     first: int = 0
     """The unit that is shown first, by its place; the others follow where there is room."""
-    view: View = field(default_factory=View)
+    view: View = msgspec.field(default_factory=View)
     """What part of the axis is shown, and where the cursor is."""
 
 
@@ -147,8 +146,7 @@ def units_of(data: FiguresData) -> tuple[str, ...]:
     return tuple(dict.fromkeys(curve.unit for curve in data.curves))
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(msgspec.Struct, frozen=True):
     """A curve in dot columns, with the style and pattern that tell it from its neighbours."""
 
     curve: Curve

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.braille import DOTS_Y, Canvas
@@ -69,8 +70,7 @@ def tick_rows(
     }
 
 
-@dataclass(frozen=True)
-class Plane:
+class Plane(msgspec.Struct, frozen=True):
     """Dots, the value axis that places them, and columns that no curve crosses."""
 
     canvas: Canvas
@@ -143,11 +143,10 @@ class Plane:
             last = (x, bottom, top)
 
 
-@dataclass
-class Overlay:
+class Overlay(msgspec.Struct):
     """What is written over a plot: by cell from the top left, a character and its style."""
 
-    cells: dict[tuple[int, int], Span] = field(default_factory=dict)
+    cells: dict[tuple[int, int], Span] = msgspec.field(default_factory=dict)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
         """Put a text into a row."""
@@ -171,11 +170,10 @@ _NAME_ROWS = 4
 """So far down from the top the name of a mark looks for room."""
 
 
-@dataclass(frozen=True)
-class Behind:
+class Behind(msgspec.Struct, frozen=True):
     """What is drawn where no curve is: marks with their labels, and the cursor's line."""
 
-    marks: Mapping[int, str] = field(default_factory=dict)
+    marks: Mapping[int, str] = msgspec.field(default_factory=dict)
     """By cell: what the mark is called."""
     cursor: int | None = None
     """The cursor's cell."""

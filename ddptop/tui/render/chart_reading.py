@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop.tui.render.braille import DOTS_X
 from ddptop.tui.render.chart_axis import AxisWords, clock_label, place_label
@@ -12,15 +13,14 @@ from ddptop.tui.render.text import Line, fill, line
 from ddptop.tui.render.units import NOT_KNOWN, loss
 
 
-@dataclass
-class Reading:
+class Reading(msgspec.Struct):
     """Parts of a line, the most important first: a narrow chart leaves out the last."""
 
     columns: range
     """The dot columns under the cursor."""
     place: Line
     clock: str
-    parts: list[Line] = field(default_factory=list)
+    parts: list[Line] = msgspec.field(default_factory=list)
 
     def at(self, values: list[float | None], reach: int = 0) -> float | None:
         """The mean of what lies under the cursor, else what is nearest; None where nothing is.

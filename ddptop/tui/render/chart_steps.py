@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ddptop.tui.render.chart_view import View, visible
 from ddptop.tui.render.series import AttemptSteps, ChartData, Points

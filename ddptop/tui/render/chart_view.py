@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 Axis = Literal["time", "step"]
 AXES: tuple[Axis, ...] = ("time", "step")
@@ -21,8 +23,7 @@ _EDGE = 0.95
 """Zooming this far to the right keeps following what is newest."""
 
 
-@dataclass(frozen=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A part of the axis: in seconds, or in steps where the axis counts those."""
 
     axis: Axis = "time"
@@ -34,8 +35,7 @@ class View:
     """Where values are read; None without a cursor."""
 
 
-@dataclass(frozen=True)
-class Area:
+class Area(msgspec.Struct, frozen=True):
     """Where a chart was drawn, and what: the plot's cells and the part of the axis in them."""
 
     left: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from ddptop.tui.render.text import Line, Span, fit, pad, width
 
@@ -18,8 +19,7 @@ Row: TypeAlias = Mapping[str, Cell]
 """By column."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column. Where the width does not suffice, those of the highest `drop` go first."""
 
     key: str

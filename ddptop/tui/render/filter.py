@@ -8,7 +8,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -36,32 +37,29 @@ RANK_EXAMPLES = "rank:0-7, state:hung, gpu:3, loss>2, wait>50ms, util<20, !word"
 EXAMPLES = 'words, state:failed, gpu:3, loss>2, util<20, !word, "two words"'
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True):
     """What can be asked for besides words."""
 
     fields: tuple[str, ...] = ()
     """Names that stand before a colon."""
-    figures: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Names that are compared with a number, and their unit: "bytes", "s", "%" or ""."""
     strict: bool = True
     """Whether another name before a colon is a mistake; in a log it is a word like any other."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What a filter looks at of one thing."""
 
     text: str = ""
     """Where words are looked for."""
-    fields: Mapping[str, Collection[str]] = field(default_factory=dict)
+    fields: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
     """The values of each field; a thing may have several, such as devices."""
-    figures: Mapping[str, float | None] = field(default_factory=dict)
+    figures: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     """In bytes, seconds and percent; None where it is not known."""
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(msgspec.Struct, frozen=True):
     """One condition."""
 
     value: str
@@ -91,8 +89,7 @@ class Term:
         return found is not self.negated
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """What was typed, as conditions."""
 
     text: str = ""

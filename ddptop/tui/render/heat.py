@@ -6,7 +6,8 @@ import bisect
 import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
@@ -34,8 +35,7 @@ Apart = Mapping[int, RankDeviation]
 Gpus = Mapping[int, GpuSample]
 
 
-@dataclass(frozen=True)
-class HeatFigure:
+class HeatFigure(msgspec.Struct, frozen=True):
     """What the cells may show."""
 
     key: str
@@ -167,6 +167,7 @@ def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
     Entries stand closer where `cells` are few.
     """
     entries: list[tuple[Span, str]]
+    gaps: tuple[str, ...]
     if key == STATE:
         gaps = ("   ", "  ", " ")
         firsts = {rank.state: rank for rank in reversed(ranks)}
@@ -191,8 +192,7 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
     return tuple(spans)
 
 
-@dataclass(frozen=True)
-class Worst:
+class Worst(msgspec.Struct, frozen=True):
     """A rank that needs somebody, and why."""
 
     rank: int
@@ -227,8 +227,7 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
 # --- how the cells lie ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HeatGrid:
+class HeatGrid(msgspec.Struct, frozen=True):
     """How cells lie in rows."""
 
     per_row: int

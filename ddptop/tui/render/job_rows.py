@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.attention import Attention, Need, Seen, attention
@@ -128,8 +130,7 @@ COLUMN_OF_ORDER: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A job with what is to be said of it."""
 
     view: AnyJob

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ddptop.tui.render import units
 from ddptop.tui.render.series import Points
@@ -35,8 +36,7 @@ Way = Literal["falling", "flat", "rising"]
 _SYMBOLS: dict[Way, str] = {"falling": "↘", "flat": "→", "rising": "↗"}
 
 
-@dataclass(frozen=True)
-class LossTrend:
+class LossTrend(msgspec.Struct, frozen=True):
     """How the ranks' median loss changed over a stretch of time."""
 
     way: Way

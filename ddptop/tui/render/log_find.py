@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render import log_risk
 
@@ -18,8 +19,7 @@ _SEQUENCE = re.compile("\x1b\\[[ -?]*[@-~]")
 _REDRAWN = re.compile("[^\n]*\r(?=[^\n])")
 
 
-@dataclass(frozen=True)
-class LogPattern:
+class LogPattern(msgspec.Struct, frozen=True):
     """What a person typed, made ready."""
 
     text: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
@@ -16,8 +16,7 @@ _INSIDE: dict[Level, Span] = {"": ("  ", ""), "warn": ("┆ ", "warn"), "error":
 _STYLES: dict[Level, str] = {"": "", "warn": "warn", "error": "bad"}
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """A line's text made safe, and where it is cut into rows of the screen."""
 
     text: str

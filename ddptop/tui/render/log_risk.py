@@ -8,7 +8,8 @@ each repetition of any character makes the part of a line that is tried shorter.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 REFUSED = 0
 _REACH = (4000, 1000, 300)
@@ -32,8 +33,7 @@ _UNUSUAL = re.compile(r"\(\?(?![:=!]|<[=!]|P<)|\\[1-9]")
 _WIDE = (".", r"\w", r"\W", r"\S", r"\D")
 
 
-@dataclass
-class _Part:
+class _Part(msgspec.Struct):
     """What an atom or a group holds."""
 
     text: str = ""

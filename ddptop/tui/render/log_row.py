@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Level = Literal["", "warn", "error"]
 """How grave a line is, as far as its words tell."""
@@ -12,8 +13,7 @@ GRAVITY: dict[Level, int] = {"": 0, "warn": 1, "error": 2}
 """Levels in order: a filter shows those that are at least as grave as its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(msgspec.Struct, frozen=True):
     """A line that can be shown; clean of control sequences."""
 
     at: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.series import Points
@@ -12,13 +13,12 @@ SPARK_S = 300.0
 """How far back the small curves on the cards go."""
 
 
-@dataclass(frozen=True)
-class Recent:
+class Recent(msgspec.Struct, frozen=True):
     """A job's last minutes."""
 
     trend: LossTrend | None = None
     """None where too little is known yet."""
-    step_times: Mapping[int, Points] = field(default_factory=dict)
+    step_times: Mapping[int, Points] = msgspec.field(default_factory=dict)
     """By rank, over the last SPARK_S seconds."""
-    losses: Mapping[int, Points] = field(default_factory=dict)
+    losses: Mapping[int, Points] = msgspec.field(default_factory=dict)
     """The same of the losses."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render.units import duration
 
@@ -91,8 +92,7 @@ def window_label(window_s: float | None) -> str:
     return "whole run" if window_s is None else f"last {duration(window_s).removesuffix(' 00s')}"
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """Maps values to dots: 0 is the first dot, `dots` - 1 the last."""
 
     low: float

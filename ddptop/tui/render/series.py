@@ -6,7 +6,8 @@ import bisect
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
 
@@ -14,8 +15,7 @@ OUTLIER_MIN_RANKS = 3
 """With fewer ranks nobody can say which of them is the odd one."""
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(msgspec.Struct, frozen=True):
     """One rank's samples, oldest first; `t` in unix seconds.
 
     `low` and `high` are the extremes within the time that each sample stands for.
@@ -35,8 +35,7 @@ class Points:
     """How long a time each sample stands for."""
 
 
-@dataclass(frozen=True)
-class AttemptSteps:
+class AttemptSteps(msgspec.Struct, frozen=True):
     """Where an attempt begins on the axis of steps."""
 
     attempt: int
@@ -48,8 +47,7 @@ class AttemptSteps:
     """The step that it counts its own from."""
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """One rank's samples, one entry for each dot column; None where there are none."""
 
     low: list[float | None]
@@ -61,11 +59,10 @@ class Columns:
     """Columns that may lie between two samples without being a gap."""
 
 
-@dataclass(frozen=True)
-class ChartData:
+class ChartData(msgspec.Struct, frozen=True):
     """What a chart shows: samples of each rank between two moments."""
 
-    series: Mapping[int, Points] = field(default_factory=dict)
+    series: Mapping[int, Points] = msgspec.field(default_factory=dict)
     since: float = 0.0
     """Left edge, unix seconds."""
     until: float = 0.0
@@ -82,7 +79,7 @@ class ChartData:
     middle: Points | None = None
     """All ranks as one, where that is known already: least, median and greatest rank. `series`
     then holds only those that are drawn beside it."""
-    apart: Mapping[int, float] = field(default_factory=dict)
+    apart: Mapping[int, float] = msgspec.field(default_factory=dict)
     """With `middle`: ranks that lie apart from the median, and by which ratio."""
     number: int | None = None
     """With `middle`: how many ranks it is made of."""

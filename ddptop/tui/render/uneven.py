@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
@@ -17,8 +18,7 @@ EVEN = 0.1
 """Below this a ratio of small figures misleads nobody."""
 
 
-@dataclass(frozen=True)
-class Uneven:
+class Uneven(msgspec.Struct, frozen=True):
     """One kind of figure."""
 
     figure: Figure

@@ -37,6 +37,12 @@ class MonitorScreen(Screen[None]):
         self.is_first = False
         """Whether ddptop was opened on it: leaving it then leaves ddptop."""
 
+    def on_compose(self) -> None:
+        """Have the classes of the size before the widgets: else all are styled a second time."""
+        width, height = self.app.size
+        for size, rows in ((width, HORIZONTAL), (height, VERTICAL)):
+            self.add_class(max(row for row in rows if row[0] <= size)[1])
+
     def on_log_read(self, message: LogRead) -> None:
         """Lines of a log, which most screens do not show."""
 

@@ -39,6 +39,20 @@ LIST_SHARE = 0.25
 class CompareScreen(ChartKeys):
     """The losses of two to four jobs on one axis, and a table of what differs."""
 
+    DEFAULT_CSS = """
+    CompareScreen {
+        #beside { height: 1fr; min-height: 6; }
+        #companions { width: 2fr; min-width: 39; height: 100%; margin: 0 1 0 0; }
+        #curves { width: 5fr; height: 100%; }
+        #differences { height: auto; }
+    }
+    CompareScreen.-narrow {
+        #beside { layout: vertical; }
+        #companions { width: 100%; height: 5; margin: 0; }
+        #curves { width: 100%; height: 1fr; }
+    }
+    """
+
     BINDINGS = bindings(COMPARE)
 
     def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:

@@ -47,6 +47,22 @@ _OF_A_DEVICE = frozenset(
 class DevicesScreen(ChartKeys):
     """A table of devices; of the one under the cursor its history, processes and troubles."""
 
+    DEFAULT_CSS = """
+    DevicesScreen {
+        #gpus { height: auto; }
+        #figures { height: 1fr; min-height: 4; }
+        #below { height: auto; }
+        #processes { width: 1fr; height: 100%; }
+        #device { width: 1fr; height: 100%; display: none; margin: 0 0 0 1; }
+        #machine { height: 1fr; display: none; }
+    }
+    DevicesScreen.-none {
+        #gpus, #figures, #below { display: none; }
+        #machine { display: block; }
+    }
+    DevicesScreen.-tall #device { display: block; }
+    """
+
     BINDINGS = bindings(DEVICES)
 
     def __init__(self, uuid: str | None = None, *, readonly: bool = False) -> None:

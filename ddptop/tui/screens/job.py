@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 
+from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -239,11 +239,11 @@ class JobScreen(PagedScreen):
         alone = narrow or self.ranks.replaces_devices(detail)
         cells = width if alone else 13 * width // 25
         wanted = self.ranks.show(detail, now, detail.recent, cells, most)
-        self.set_class(self.ranks.replaces_devices(detail), "-alone")
+        self._devices.set_class(self.ranks.replaces_devices(detail), "-told")
         if not narrow and not self.ranks.replaces_devices(detail):
             wanted = min(most, max(wanted, self._devices.rows_wanted()))
         least = LEAST_CHART if shape == "heat" else SMALL_CHART
-        self.set_class(rest - wanted < least, "-no-chart")
+        self._chart.set_class(rest - wanted < least, "-no-room")
         if self.page == "devices":
             wanted = min(self._devices.rows_wanted(), max(6, height // 2))
         if self._top_height != wanted:

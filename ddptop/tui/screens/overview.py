@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
-from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
     CompareWanted,
@@ -43,6 +43,9 @@ from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop.tui.operations import Maker
 
 SAID_ROWS = 3
 """For what is to be said of the job under the cursor, where there is room."""
@@ -123,7 +126,7 @@ class OverviewScreen(MonitorScreen):
         needed = self.jobs.rows_wanted()
         wanted: int | str = "1fr"
         said = SAID_ROWS if left - needed >= SAID_ROWS or self.has_class("-tall") else 1
-        if self.has_class("-tall") and self.has_class("-chosen"):
+        if self.has_class("-tall") and self._said.has_class("-chosen"):
             wanted = max(6, min(needed, (left - said) // 2))
         for widget, rows in ((self.jobs, wanted), (self._said, said)):
             if self._heights.get(widget) != rows:
@@ -132,7 +135,8 @@ class OverviewScreen(MonitorScreen):
 
     def _show_chart(self, snapshot: Snapshot) -> None:
         """The job under the cursor at a glance; its place is kept while it is read."""
-        self.set_class(bool(snapshot.jobs), "-chosen")
+        for widget in (self._said, self._chart):
+            widget.set_class(bool(snapshot.jobs), "-chosen")
         if (detail := snapshot.detail) is not None and detail.view.job == self.jobs.cursor_key:
             self._chart.show(detail.chart, ChartOptions(), detail.view.job)
 
@@ -238,7 +242,7 @@ class OverviewScreen(MonitorScreen):
         key = self.jobs.cursor_key
         return next((view for view in self.snapshot.jobs if view.job == key), None)
 
-    def _want(self, make: operations.Maker, needs_live: bool) -> None:
+    def _want(self, make: Maker, needs_live: bool) -> None:
         if (view := self._chosen()) is None:
             self._say_no_job()
         else:
@@ -292,18 +296,26 @@ class OverviewScreen(MonitorScreen):
 
     def action_stop(self) -> None:
         """Stop the job under the cursor, once confirmed."""
+        from ddptop.tui import operations
+
         self._want(operations.stop, True)
 
     def action_kill(self) -> None:
         """Kill the job under the cursor, once confirmed."""
+        from ddptop.tui import operations
+
         self._want(operations.kill, True)
 
     def action_again(self) -> None:
         """Start the ended job under the cursor again, once confirmed."""
+        from ddptop.tui import operations
+
         self._want(operations.again, False)
 
     def action_remove(self) -> None:
         """Delete the ended job under the cursor, once confirmed."""
+        from ddptop.tui import operations
+
         self._want(operations.remove, False)
 
     def action_leave(self) -> None:

@@ -20,10 +20,7 @@ class PagedScreen(JobCommands):
         """`pages` is the row with their names."""
         super().__init__(readonly=readonly)
         self._pages = pages
-
-    def on_mount(self) -> None:
-        """All that fits."""
-        self.add_class("-page-main")
+        self.add_class("-page-main", update=False)
 
     def page_widget(self, page: str) -> Widget | None:
         """What has the keys on a page; None is what has them while everything is shown."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
@@ -63,6 +63,23 @@ _OUTSIDE = "ddptop did not start this job: nobody measures what its steps are ma
 
 class RankScreen(PagedScreen):
     """A sentence, its figures, its loss, its step time, its load, and its last lines."""
+
+    DEFAULT_CSS = """
+    RankScreen {
+        overflow: hidden;
+        #upper, #lower { height: 1fr; }
+        #chart, #split, #load, #log { width: 1fr; height: 100%; }
+        #split, #log { margin: 0 0 0 1; }
+        #pages { display: none; }
+    }
+    RankScreen.-narrow #pages, RankScreen.-short #pages { display: block; }
+    RankScreen.-narrow.-page-main #lower, RankScreen.-short.-page-main #lower { display: none; }
+    RankScreen.-narrow.-page-main #split, RankScreen.-short.-page-main #split { display: none; }
+    RankScreen.-page-split #lower, RankScreen.-page-split #chart { display: none; }
+    RankScreen.-page-load #upper, RankScreen.-page-load #log { display: none; }
+    RankScreen.-page-log #upper, RankScreen.-page-log #load { display: none; }
+    RankScreen.-page-split #split, RankScreen.-page-log #log { margin: 0; }
+    """
 
     BINDINGS = bindings(RANK)
 
@@ -260,7 +277,11 @@ class RankScreen(PagedScreen):
 
     def action_jobs(self) -> None:
         """To all jobs: past the job's screen."""
-        for _ in self.app.screen_stack[2:]:
+        from ddptop.tui.screens.overview import OverviewScreen
+
+        for screen in reversed(self.app.screen_stack[1:]):
+            if isinstance(screen, OverviewScreen):
+                break
             self.app.pop_screen()
 
     def explain(self) -> list[tuple[str, str]]:

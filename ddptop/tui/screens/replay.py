@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from time import monotonic
 
+from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.screen import Screen
@@ -34,6 +34,12 @@ LEAP_STEPS = 10
 
 class ReplayScreen(JobScreen, inherit_bindings=False):
     """A job as it was at any moment of its history."""
+
+    DEFAULT_CSS = """
+    /* the time line has a legend where there is room */
+    ReplayScreen.-tall #timeline { height: 4; }
+    ReplayScreen ToastRack { margin: 0 0 5 0; }
+    """
 
     BINDINGS = [*Screen.BINDINGS, *bindings(REPLAY)]
     AUTO_FOCUS = "#timeline"

@@ -43,6 +43,20 @@ WHY_SHARE = 0.55
 class StoryScreen(JobCommands):
     """A list of attempts; of the chosen one why it ended, and its events."""
 
+    DEFAULT_CSS = """
+    StoryScreen {
+        #attempts { height: auto; }
+        #attempt { height: 1fr; }
+        #why { width: 100%; }
+        #told { width: 100%; height: 1fr; min-height: 3; }
+    }
+    StoryScreen.-wide {
+        #attempt { layout: horizontal; }
+        #why { width: 4fr; }
+        #told { width: 5fr; height: 100%; margin: 0 0 0 1; }
+    }
+    """
+
     BINDINGS = bindings(STORY)
 
     def __init__(self, job: str, *, readonly: bool = False) -> None:

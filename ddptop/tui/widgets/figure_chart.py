@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ddptop.tui.render.chart_figures import FigureOptions, FiguresData, draw_figures, units_of
 from ddptop.tui.render.chart_help import explain_figures

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ddptop.tui.render.chart import MODES, Chart, ChartOptions, draw_chart
-from ddptop.tui.render.chart_help import explain_loss
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.chart_steps import by_step, no_steps, step_moment, step_times
 from ddptop.tui.render.chart_view import View
@@ -134,6 +133,8 @@ class LossChart(ChartWidget):
 
     def explain(self) -> list[tuple[str, str]]:
         """What is drawn, and what the marks mean."""
+        from ddptop.tui.render.chart_help import explain_loss
+
         return explain_loss(self._drawn_data(), self.options)
 
     def _words(self, data: ChartData, chart: Chart) -> list[str]:

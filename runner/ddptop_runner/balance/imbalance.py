@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ddptop_runner.model import GpuSample, Imbalance, RankSample
 
@@ -35,8 +36,7 @@ POINTS_APART_LEAST = 5.0
 """Percentage points of utilization: up to here it is even, though 1 % is twice 0.5 %."""
 
 
-@dataclass(frozen=True)
-class _Bounds:
+class _Bounds(msgspec.Struct, frozen=True):
     """From when on a figure is drawn as a warning: both bounds must be reached."""
 
     read: Callable[[RankSample], float | None]
@@ -63,8 +63,7 @@ _CPU_BOUNDS: dict[Figure, _Bounds] = {
 }
 
 
-@dataclass(frozen=True)
-class RankDeviation:
+class RankDeviation(msgspec.Struct, frozen=True):
     """How far one rank lies from its job's median: -0.2 is 20 % below. None where unknown."""
 
     memory: float | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.balance.rank_devices import where_mostly
 from ddptop_runner.model import GpuProcess, GpuSample, RankSample
@@ -14,8 +15,7 @@ _MIB = 1024**2
 _GIB = 1024**3
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """One device of the job, and what the driver lists on it."""
 
     gpu: GpuSample

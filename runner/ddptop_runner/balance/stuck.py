@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ddptop_runner.alerts import Finding
 from ddptop_runner.balance.placement import Device, Placement, median
@@ -48,8 +49,7 @@ LONGEST_LOOK_S = 5.0
 """After a longer gap between two looks (a suspended machine) all waiting begins anew."""
 
 
-@dataclass(frozen=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """The job's devices at one moment, if all but at most one spin."""
 
     gpus: tuple[int, ...]

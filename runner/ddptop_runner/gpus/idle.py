@@ -9,8 +9,9 @@ A CUDA program that has only started holds more, and counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+import msgspec
 
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.gpus.names import name_of, names_of
@@ -27,8 +28,7 @@ LOOKS_TO_BE_FREE = 2
 _HOLDERS_NAMED = 2
 
 
-@dataclass(frozen=True)
-class DeviceUse:
+class DeviceUse(msgspec.Struct, frozen=True):
     """One device that a job may get, and what it is used for now."""
 
     device: Device

@@ -33,9 +33,6 @@ _COLOURS = {
     "lost": "bad",
 }
 
-_NEEDY = ("failed", "hung", "lost", "restarting", "stopping")
-"""States that need a person, most of all first."""
-
 _FIGURES: tuple[tuple[Figure, str, str], ...] = (
     ("step_time", "slower", "faster"),
     ("loss", "above the median loss", "below the median loss"),
@@ -59,21 +56,6 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
         *_news(view, status),
         *_learning(status),
     ]
-
-
-def by_need(views: Iterable[JobView]) -> list[JobView]:
-    """Those that need a person first, then live ones, then ended ones; of each the newest first."""
-    return sorted(views, key=lambda view: (_need(view), -view.created_at.timestamp()))
-
-
-def _need(view: JobView) -> int:
-    """0 is the most needy."""
-    if view.state in _NEEDY:
-        return _NEEDY.index(view.state)
-    worst = {alert.severity for alert in view.snapshot.alerts} if view.snapshot else set()
-    if not view.is_live:
-        return len(_NEEDY) + 3
-    return len(_NEEDY) + (0 if "error" in worst else 1 if "warning" in worst else 2)
 
 
 def _state(view: JobView, status: JobStatus) -> list[Part]:

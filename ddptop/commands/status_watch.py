@@ -10,9 +10,11 @@ from typing import NoReturn
 
 from ddptop.commands.wait import exit_status
 from ddptop.inline import Inline, quiet_keys
+from ddptop.need import by_need
 from ddptop.output import put_json
-from ddptop.status_lines import Part, by_need, job_line, job_lines
+from ddptop.status_lines import Part, job_line, job_lines
 from ddptop.unguarded import KeptGuarded, guard, taken_up
+from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import JobList, job_row, job_status
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError
 from ddptop_runner.registry import JobView, is_recent, read_all, read_job, resolve
@@ -73,7 +75,7 @@ def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) 
 def _watch_all(screen: Inline, as_json: bool, interval_s: float) -> NoReturn:
     guard(view for view in read_all()[0] if is_recent(view))
     while True:
-        views = by_need(view for view in read_all()[0] if is_recent(view))
+        views = by_need((view for view in read_all()[0] if is_recent(view)), utc_now())
         if as_json:
             put_json(JobList(jobs=[job_row(view) for view in views]))
             sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import fcntl
 import io
 import json
@@ -21,7 +22,8 @@ from typing import Any
 import msgspec
 import pytest
 from ddptop.inline import Inline
-from ddptop.status_lines import by_need, cells, clip, fit, odd_one
+from ddptop.need import by_need
+from ddptop.status_lines import cells, clip, fit, odd_one
 from tests.runner.builders import make_snapshot, put_job
 
 from ddptop_runner import procs
@@ -280,7 +282,11 @@ def test_the_odd_one_is_named_in_words() -> None:
 def test_need_goes_before_age(ddptop_home: Path) -> None:
     alert = Alert(id="x", severity="error", message="x", since=utc_now())
     put_job("well", live())
+    put_job("old", {"state": "failed", "ended_at": utc_now() - dt.timedelta(days=2)})
+    put_job("failed", {"state": "failed", "ended_at": utc_now()})
     put_job("alarmed", live(alerts=[alert]))
     put_job("done", {"state": "finished", "ended_at": utc_now()})
     put_job("stuck", live(state="hung"))
-    assert [view.job for view in by_need(read_all()[0])] == ["stuck", "alarmed", "well", "done"]
+    assert [view.job for view in by_need(read_all()[0], utc_now())] == [
+        *("failed", "stuck", "alarmed", "well", "done", "old")
+    ], "the order of the overview"

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ddptop.tui.render.attention import (
-    Need,
-    attention,
-    brief_place,
-    next_step,
-    seen_key,
-    short_cause,
-)
+from ddptop.need import Need, by_need, seen_key
+from ddptop.tui.render.attention import attention, brief_place, next_step, short_cause
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.job_help import explain_job
 from ddptop.tui.render.job_rows import Listed, calm_duration, columns_for, job_row, listed
@@ -73,6 +67,7 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
         *("crashed", "stuck", "lost", "bad", "warned", "slow", "calm", "young", "queued"),
         *("newer", "old", "crashed-long-ago"),
     ]
+    assert [view.job for view in by_need(views, NOW)] == order, "status --watch has the same"
     seen = {seen_key(view) for view in views if view.job in ("crashed", "lost")}
     order = [one.view.job for one in listed(views, NOW, seen, "need")]
     assert order[:2] == ["stuck", "bad"]
@@ -90,6 +85,20 @@ def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
     other = job("a", alerts=[slow, alert("warning", "GPU 3 is hot")])
     assert attention(other, NOW).need is Need.WARNING
     assert attention(other, NOW).sentence == "▲ GPU 3 is hot, for 1m; 1 more"
+
+
+def test_own_jobs_come_before_those_of_others_that_need_as_much() -> None:
+    theirs, ill = fake_foreign.healthy(), fake_foreign.with_findings()
+    views = [
+        theirs,
+        ill,
+        job("calm", age_s=99_000),
+        job("bad", age_s=9000, alerts=[alert("error")]),
+    ]
+    needs = {view.job: attention(view, NOW).need for view in views}
+    assert needs[theirs.job] == needs["calm"] and needs[ill.job] == needs["bad"]
+    order = [one.view.job for one in listed(views, NOW, (), "need")]
+    assert order == ["bad", ill.job, "calm", theirs.job]
 
 
 def test_other_orders() -> None:

@@ -1,54 +1,29 @@
-"""Which job needs a person first, and why, in one sentence. Pure.
-
-The order, by `Need`: failed and not looked at yet, hung, lost and not looked at yet, errors,
-warnings, a rank that lies far off, and only then what is well: running, starting, queued, ended.
-"""
+"""Why a job needs a person, in one sentence. Pure."""
 
 from __future__ import annotations
 
 import datetime as dt
-import enum
 import re
-from collections.abc import Collection
 
 import msgspec
 
+from ddptop.need import Judged, Need, Seen, alarms, judge, slow_ranks
 from ddptop.tui.render import units, words
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import GONE
 from ddptop.tui.render.launched import waiting_text
-from ddptop.tui.render.odd import STRAGGLER
 from ddptop.tui.render.panels import elapsed_s
-from ddptop.tui.render.uneven import UNEVEN
-from ddptop_runner.balance.imbalance import deviations
+from ddptop.tui.render.text import Span
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Cause, NodeSnapshot, RankSample
-from ddptop_runner.registry import RECENT_S, AnyJob
+from ddptop_runner.registry import AnyJob
 from ddptop_runner.spans import name_ranks
-
-SETBACK_SHOWN_S = 300.0
-"""After a restart its cause is told for this long."""
 
 LASTING_S = 2.0
 """What a rank does besides steps is told once it has lasted so long."""
 
 DATA_SHARE = 0.5
 """Of what a slow rank takes longer: as much must be waiting for data to be its reason."""
-
-
-class Need(enum.IntEnum):
-    """How much a job needs a person; the first come first."""
-
-    FAILED = 0
-    HUNG = 1
-    LOST = 2
-    ERROR = 3
-    WARNING = 4
-    UNEVEN = 5
-    RUNNING = 6
-    STARTING = 7
-    QUEUED = 8
-    ENDED = 9
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -59,15 +34,6 @@ class Attention(msgspec.Struct, frozen=True):
     style: str = "dim"
 
 
-Seen = Collection[tuple[str, dt.datetime | None]]
-"""Jobs that have been looked at since they ended, with when they did."""
-
-
-def seen_key(view: AnyJob) -> tuple[str, dt.datetime | None]:
-    """What is remembered of an ended job that was looked at: a later failure counts anew."""
-    return view.job, view.ended_at
-
-
 def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     """What a job needs.
 
@@ -76,17 +42,20 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
         now: for what has passed.
         seen: ended jobs that were looked at.
     """
-    if not view.is_live:
-        return _ended(view, now, seen)
-    snapshot = view.snapshot
-    if view.state == "hung":
-        return Attention(Need.HUNG, _hung(snapshot, now), "bad")
+    judged, snapshot = judge(view, now, seen), view.snapshot
+    if judged.why == "ended":
+        style = "dim" if judged.need == Need.ENDED else "bad"
+        return Attention(judged.need, _ended(view, now), style)
+    if judged.why == "hung":
+        return Attention(judged.need, _hung(snapshot, now), "bad")
     if snapshot is None:
-        return Attention(Need.STARTING, "starts: its processes are coming up")
-    if view.state == "queued":
-        waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
-        return Attention(Need.QUEUED, waits or "waits until its GPUs are free")
-    return _alarm(view, now) or _trouble(view, snapshot, now) or _well(view, snapshot, now)
+        return Attention(judged.need, "starts: its processes are coming up")
+    if judged.why == "alarm":
+        return Attention(judged.need, *_alarm(view, now))
+    if judged.need < Need.RUNNING:
+        return Attention(judged.need, _trouble(view, snapshot, judged, now), "warn")
+    style = "warn" if _is_stopping(view) else "dim"
+    return Attention(judged.need, _well(view, snapshot, judged, now), style)
 
 
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
@@ -112,28 +81,25 @@ def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
 # --- what has ended -------------------------------------------------------------------------------
 
 
-def _ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Attention:
+def _ended(view: AnyJob, now: dt.datetime) -> str:
     snapshot, state, ended = view.snapshot, view.state, view.ended_at
     ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
     ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
     if isinstance(view, ForeignView):
         how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
-        return Attention(Need.ENDED, f"{ago}: {how}" if ago else how)
-    is_new = ago_s is not None and ago_s < RECENT_S and seen_key(view) not in seen
+        return f"{ago}: {how}" if ago else how
     if state == "failed":
         cause = None if snapshot is None else snapshot.cause
-        text = short_cause(cause) if cause is not None else _exit(snapshot)
-        return Attention(Need.FAILED, text, "bad") if is_new else Attention(Need.ENDED, text)
+        return short_cause(cause) if cause is not None else _exit(snapshot)
     if state == "lost":
         text = "its processes are gone without a word"
-        text += f"; last heard of {ago}" if ago else ""
-        return Attention(Need.LOST, text, "bad") if is_new else Attention(Need.ENDED, text)
+        return f"{text}; last heard of {ago}" if ago else text
     parts = []
     if snapshot is not None and snapshot.step is not None:
         parts.append(f"after {units.plural(snapshot.step, 'step')}")
     if (lasted_s := elapsed_s(view, now)) is not None:
         parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
-    return Attention(Need.ENDED, f"{ago}, {', '.join(parts)}" if parts and ago else ago or state)
+    return f"{ago}, {', '.join(parts)}" if parts and ago else ago or state
 
 
 def _exit(snapshot: NodeSnapshot | None) -> str:
@@ -189,58 +155,37 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     return f"{name_ranks([rank.rank for rank in hung])} {verb} hung{where}{since}"
 
 
-def _alarm(view: AnyJob, now: dt.datetime) -> Attention | None:
-    """The worst alert, and how many more there are; a slow rank is the least of warnings."""
-    alerts = [one for one in alerts_of(view) if one.severity in ("error", "warning")]
-    if not alerts:
-        return None
-    first = min(alerts, key=lambda one: (one.severity != "error", one.id == STRAGGLER))
+def _alarm(view: AnyJob, now: dt.datetime) -> Span:
+    """The worst alert, and how many more there are."""
+    first, *others = alarms(view)
     for_ = units.brief_duration((now - first.since).total_seconds())
-    more = f"; {len(alerts) - 1} more" if len(alerts) > 1 else ""
+    more = f"; {len(others)} more" if others else ""
     symbol, style = words.severity(first.severity)
-    need = Need.ERROR if first.severity == "error" else Need.WARNING
-    if first.id == STRAGGLER:
-        need = Need.UNEVEN
-    message = _PID.sub("", first.message)
-    return Attention(need, f"{symbol} {message}, for {for_}{more}", style)
+    return f"{symbol} {_PID.sub('', first.message)}, for {for_}{more}", style
 
 
-def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention | None:
+def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
     """What no alert tells: restarts, old figures, no guardian, ranks that lie far off."""
-    if view.state == "restarting":
+    if judged.why == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
-        why = f": {short_cause(cause)}" if cause is not None else ""
-        return Attention(Need.WARNING, f"starts again{why}", "warn")
-    if stale := words.age_words(view.snapshot_age_s or 0.0):
-        return Attention(Need.WARNING, f"▲ {stale}: nothing is heard of it", "warn")
-    if view.guarded is False and not isinstance(view, ForeignView):
-        return Attention(Need.WARNING, "▲ its guardian was killed: nothing restarts it", "warn")
-    began = snapshot.attempt_started_at
-    if snapshot.previous_cause is not None and began is not None:
-        ago_s = (now - began).total_seconds()
-        if ago_s < SETBACK_SHOWN_S:
-            text = f"▲ began again {units.brief_duration(ago_s)} ago"
-            cause_text = short_cause(snapshot.previous_cause)
-            return Attention(Need.WARNING, f"{text}: {cause_text}", "warn")
-    if view.is_live and (slow := straggler(snapshot)):
-        return Attention(Need.UNEVEN, f"▲ {slow}", "warn")
-    return None
+        return "starts again" + ("" if cause is None else f": {short_cause(cause)}")
+    if judged.why == "stale":
+        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: nothing is heard of it"
+    if judged.why == "unguarded":
+        return "▲ its guardian was killed: nothing restarts it"
+    began, cause = snapshot.attempt_started_at, snapshot.previous_cause
+    if judged.why == "setback" and cause is not None and began is not None:
+        ago = units.brief_duration((now - began).total_seconds())
+        return f"▲ began again {ago} ago: {short_cause(cause)}"
+    return f"▲ {straggler(snapshot)}"
 
 
 def straggler(snapshot: NodeSnapshot) -> str:
     """The rank that takes longest for a step, and by how much; empty where all are alike."""
-    ratio = snapshot.imbalance.step_time
-    if ratio is None or ratio < UNEVEN:
-        return ""
-    apart = deviations(snapshot.ranks, snapshot.gpus)
-    slow = [
-        (apart[rank.rank].step_time or 0.0, rank)
-        for rank in snapshot.ranks
-        if "step_time" in apart[rank.rank].outliers and (apart[rank.rank].step_time or 0.0) > 0
-    ]
+    slow = slow_ranks(snapshot)
     if not slow:
         return ""
-    most, rank = max(slow, key=lambda one: one[0])
+    most, rank = slow[0]
     others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
     why = ": waits for data" if _waits_for_data(rank, most) else ""
     return f"rank {rank.rank}{others} {100 * most:.0f} % slower{why}"
@@ -264,26 +209,33 @@ _DOES = {
 }
 
 
-def _well(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Attention:
-    if view.state == "stopping" or (isinstance(view, ForeignView) and view.stopping):
+def _is_stopping(view: AnyJob) -> bool:
+    return view.state == "stopping" or (isinstance(view, ForeignView) and bool(view.stopping))
+
+
+def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
+    if judged.why == "queued":
+        waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
+        return waits or "waits until its GPUs are free"
+    if _is_stopping(view):
         sent = view.stopping if isinstance(view, ForeignView) else None
-        return Attention(Need.RUNNING, sent or "is being stopped", "warn")
-    if view.state == "starting":
-        return Attention(Need.STARTING, _starting(view, snapshot))
+        return sent or "is being stopped"
+    if judged.why == "starting":
+        return _starting(view, snapshot)
     if view.on_other_host:
-        return Attention(Need.RUNNING, f"runs on {view.host}: not checked from here")
+        return f"runs on {view.host}: not checked from here"
     if waiting := waiting_text(view, snapshot):
-        return Attention(Need.RUNNING, waiting)
+        return waiting
     quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
     if quiet is not None:
-        return Attention(Need.RUNNING, quiet)
+        return quiet
     if isinstance(view, ForeignView):
-        return Attention(Need.RUNNING, "nothing wrong seen from outside")
+        return "nothing wrong seen from outside"
     if snapshot.step is None:
-        return Attention(Need.RUNNING, "runs; no step was seen yet")
+        return "runs; no step was seen yet"
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
     does = doing.pop() if len(doing) == 1 else None
-    return Attention(Need.RUNNING, f"all well: {does}" if does else "all well")
+    return f"all well: {does}" if does else "all well"
 
 
 def _doing(rank: RankSample, now: dt.datetime) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+from ddptop.need import Need
 from ddptop.tui.render import units, words
-from ddptop.tui.render.attention import Need
 from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s, median_loss

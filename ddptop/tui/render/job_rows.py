@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from ddptop.need import Need, Seen, order_of
 from ddptop.tui.render import units, words
-from ddptop.tui.render.attention import Attention, Need, Seen, attention
+from ddptop.tui.render.attention import Attention, attention
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.columns import Column, Row, plain_cell
 from ddptop.tui.render.filter_facts import held_by
@@ -138,13 +139,9 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def listed(views: Sequence[AnyJob], now: dt.datetime, seen: Seen, order: str) -> list[Listed]:
-    """All jobs in that order; what needs attention, then what is newest, decides between equals."""
-
-    def need(one: Listed) -> tuple[int, float]:
-        newest = -(one.view.ended_at or one.view.created_at).timestamp()
-        return one.attention.need, newest
-
-    found = sorted((Listed(view, attention(view, now, seen)) for view in views), key=need)
+    """All jobs in that order; between equals what needs a person more comes first."""
+    found = [Listed(view, attention(view, now, seen)) for view in views]
+    found.sort(key=lambda one: order_of(one.view, one.attention.need))
     if order == "name":
         found.sort(key=lambda one: one.view.job.casefold())
     elif order == "started":

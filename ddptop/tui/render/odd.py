@@ -6,6 +6,7 @@ import datetime as dt
 import statistics
 from collections.abc import Mapping, Sequence
 
+from ddptop.need import STRAGGLER
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
@@ -18,9 +19,6 @@ LASTING_PHASE_S = 2.0
 
 CALM = ("running", "starting", "exited", "stopped", "unknown")
 """States that need nobody."""
-
-STRAGGLER = "straggler"
-"""Id of the alert that names who holds up the others."""
 
 Behind = Mapping[int, "float | None"]
 """Ranks that hold up the others."""

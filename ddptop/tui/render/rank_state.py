@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddptop.need import STRAGGLER
 from ddptop.tui.render import units
-from ddptop.tui.render.odd import CALM, STRAGGLER, lasting_phase
+from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import RankDeviation
 from ddptop_runner.model import Alert, RankSample

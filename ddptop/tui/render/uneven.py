@@ -6,13 +6,11 @@ from collections.abc import Collection
 
 import msgspec
 
+from ddptop.need import UNEVEN
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
 from ddptop_runner.balance.imbalance import Figure, deviations, is_even_load
 from ddptop_runner.model import Imbalance, NodeSnapshot
-
-UNEVEN = 0.2
-"""Below this an imbalance is never drawn as a warning."""
 
 EVEN = 0.1
 """Below this a ratio of small figures misleads nobody."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop.need import STALE_S
 from ddptop.tui.render.glossary import GLOSSARY
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
@@ -147,7 +148,7 @@ def event_words(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def age_words(age_s: float, quiet_after_s: float = 3.0) -> str | None:
+def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
     """Says in words that the figures are old; None while they are fresh."""
     if age_s <= quiet_after_s:
         return None

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from ddptop.need import seen_key
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
     CompareWanted,
@@ -23,7 +24,6 @@ from ddptop.tui.messages import (
     StoryWanted,
     WishChanged,
 )
-from ddptop.tui.render.attention import seen_key
 from ddptop.tui.render.chart import ChartOptions
 from ddptop.tui.render.device_words import holder_words, unevenness
 from ddptop.tui.render.filter import EXAMPLES, parse

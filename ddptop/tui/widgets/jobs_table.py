@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from textual import events, on
 
+from ddptop.need import Seen
 from ddptop.tui.render import job_rows, words
-from ddptop.tui.render.attention import Seen
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.filter import Filter
 from ddptop.tui.render.filter_facts import job_facts

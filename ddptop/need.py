@@ -1,0 +1,161 @@
+"""Which job needs a person first: one order for every list of jobs. Pure.
+
+The order, by `Need`: failed and not looked at yet, hung, lost and not looked at yet, errors,
+warnings, a rank that lies far off, and only then what is well: running, starting, queued, ended.
+Between equals ddptop's own jobs come first, then what is newest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+from ddptop_runner.balance.imbalance import deviations
+from ddptop_runner.model import Alert, NodeSnapshot, RankSample
+from ddptop_runner.registry import RECENT_S, AnyJob, JobView
+
+STALE_S = 3.0
+"""Figures that are older are said to be old."""
+
+SETBACK_S = 300.0
+"""After a restart its cause is told for this long."""
+
+STRAGGLER = "straggler"
+"""Id of the alert that names who holds up the others."""
+
+UNEVEN = 0.2
+"""Below this an imbalance is never a warning."""
+
+
+class Need(enum.IntEnum):
+    """How much a job needs a person; the first come first."""
+
+    FAILED = 0
+    HUNG = 1
+    LOST = 2
+    ERROR = 3
+    WARNING = 4
+    UNEVEN = 5
+    RUNNING = 6
+    STARTING = 7
+    QUEUED = 8
+    ENDED = 9
+
+
+Why: TypeAlias = Literal[
+    "ended", "hung", "coming", "queued", "alarm", "restarting", "stale", "unguarded", "setback",
+    "straggler", "stopping", "starting", "well",
+]  # fmt: skip
+"""What a need was concluded from. `coming`: nothing is known of it yet; `setback`: an attempt began
+again lately."""
+
+
+class Judged(NamedTuple):
+    """How much a job needs a person, and why."""
+
+    need: Need
+    why: Why
+
+
+Seen: TypeAlias = Collection[tuple[str, dt.datetime | None]]
+"""Jobs that have been looked at since they ended, with when they did."""
+
+
+def seen_key(view: AnyJob) -> tuple[str, dt.datetime | None]:
+    """What is remembered of an ended job that was looked at: a later failure counts anew."""
+    return view.job, view.ended_at
+
+
+def judge(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Judged:
+    """What a job needs.
+
+    Args:
+        view: the job.
+        now: for what has passed.
+        seen: ended jobs that were looked at.
+    """
+    if not view.is_live:
+        return Judged(_of_ended(view, now, seen), "ended")
+    snapshot = view.snapshot
+    if view.state == "hung":
+        return Judged(Need.HUNG, "hung")
+    if snapshot is None:
+        return Judged(Need.STARTING, "coming")
+    if view.state == "queued":
+        return Judged(Need.QUEUED, "queued")
+    if found := alarms(view):
+        return Judged(_of_alarm(found[0]), "alarm")
+    return _trouble(view, snapshot, now) or _well(view)
+
+
+def order_of(view: AnyJob, need: Need) -> tuple[Need, bool, float]:
+    """The key of the order: need, ddptop's own jobs before others, what is newest first."""
+    is_foreign = not isinstance(view, JobView)
+    return need, is_foreign, -(view.ended_at or view.created_at).timestamp()
+
+
+def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
+    """Those that need a person first."""
+    return sorted(views, key=lambda view: order_of(view, judge(view, now).need))
+
+
+def alarms(view: AnyJob) -> list[Alert]:
+    """The errors and warnings of a live job, worst first; a slow rank is the least of warnings."""
+    if view.snapshot is None or not view.is_live:
+        return []
+    return sorted(
+        (one for one in view.snapshot.alerts if one.severity in ("error", "warning")),
+        key=lambda one: (one.severity != "error", one.id == STRAGGLER, one.since),
+    )
+
+
+def slow_ranks(snapshot: NodeSnapshot) -> list[tuple[float, RankSample]]:
+    """Ranks whose steps take far longer than the median's, and by which share; slowest first."""
+    ratio = snapshot.imbalance.step_time
+    if ratio is None or ratio < UNEVEN:
+        return []
+    apart = deviations(snapshot.ranks, snapshot.gpus)
+    slow = [
+        (apart[rank.rank].step_time or 0.0, rank)
+        for rank in snapshot.ranks
+        if "step_time" in apart[rank.rank].outliers and (apart[rank.rank].step_time or 0.0) > 0
+    ]
+    return sorted(slow, key=lambda one: -one[0])
+
+
+def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
+    ended, own = view.ended_at, isinstance(view, JobView)
+    is_new = ended is not None and (now - ended).total_seconds() < RECENT_S
+    if not own or not is_new or seen_key(view) in seen:
+        return Need.ENDED
+    return {"failed": Need.FAILED, "lost": Need.LOST}.get(view.state, Need.ENDED)
+
+
+def _of_alarm(worst: Alert) -> Need:
+    if worst.id == STRAGGLER:
+        return Need.UNEVEN
+    return Need.ERROR if worst.severity == "error" else Need.WARNING
+
+
+def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
+    """What no alert tells: restarts, old figures, no guardian, ranks that lie far off."""
+    if view.state == "restarting":
+        return Judged(Need.WARNING, "restarting")
+    if (view.snapshot_age_s or 0.0) > STALE_S:
+        return Judged(Need.WARNING, "stale")
+    if view.guarded is False:
+        return Judged(Need.WARNING, "unguarded")
+    began = None if snapshot.previous_cause is None else snapshot.attempt_started_at
+    if began is not None and (now - began).total_seconds() < SETBACK_S:
+        return Judged(Need.WARNING, "setback")
+    return Judged(Need.UNEVEN, "straggler") if slow_ranks(snapshot) else None
+
+
+def _well(view: AnyJob) -> Judged:
+    if view.state == "stopping":
+        return Judged(Need.RUNNING, "stopping")
+    if view.state == "starting":
+        return Judged(Need.STARTING, "starting")
+    return Judged(Need.RUNNING, "well")

@@ -7,10 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from ddptop import terminal
-from ddptop_runner.foreign.types import ForeignJob
 
 if TYPE_CHECKING:
     from textual.message import Message
+
+    from ddptop_runner.foreign.types import ForeignJob
 
 
 def run(

@@ -23,10 +23,10 @@ from ddptop.tui.acting import ActingApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.garbage import go_on_with_garbage
 from ddptop.tui.hangup import HangUp
+from ddptop.tui.machine import read_machine
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Devices, Machine, Snapshot, Wish
-from ddptop.tui.sources import read_machine
 from ddptop_runner.clock import utc_now
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from textual.message import Message
 
 from ddptop.tui.device_history import DeviceHistorySource
 from ddptop.tui.late_sources import LateSources
+from ddptop.tui.machine import read_machine
 from ddptop.tui.messages import CollectorFailed, LogRead, SnapshotReady
 from ddptop.tui.render.job_rows import sorted_jobs
 from ddptop.tui.render.recent import Recent
@@ -32,7 +33,6 @@ from ddptop.tui.sources import (
     HistorySource,
     JobSource,
     LogSource,
-    read_machine,
 )
 from ddptop.tui.trend_source import TrendSource
 from ddptop_runner.balance.imbalance import deviations

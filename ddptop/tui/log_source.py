@@ -9,7 +9,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 from textual.message import Message
@@ -50,8 +49,7 @@ SLOW_S = 0.7
 JOIN_S = 2.0
 
 
-@dataclass(frozen=True)
-class LogView:
+class LogView(msgspec.Struct, frozen=True):
     """Which log is read, and how."""
 
     whose: int | None = None

@@ -6,17 +6,13 @@ Used by the collector's thread alone.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import psutil
 
 from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
-from ddptop.tui.snapshot import Devices, Machine, Wish
-from ddptop_runner import procs
+from ddptop.tui.snapshot import Devices, Wish
 from ddptop_runner.device_feed import DeviceFeed
 from ddptop_runner.device_report import (
     DeviceReport,
@@ -33,9 +29,6 @@ from ddptop_runner.paths import RunFolder, runs_dir
 from ddptop_runner.registry import JobView, read_job
 
 EVENTS_SHOWN = 300
-
-CPU_SPAN_S = 0.5
-"""Over less, the kernel's ticks say little."""
 
 FRESH_S = 3.5
 """A snapshot this old still speaks for its devices."""
@@ -261,39 +254,3 @@ def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:
         for gpu in view.snapshot.gpus
         if gpu.uuid is not None
     }
-
-
-class CpuMeter:
-    """CPU of this host between looks; one right after another shows the same figure again."""
-
-    def __init__(self) -> None:
-        self._looked_at_s: float | None = None
-        self._percent: float | None = None
-
-    def percent(self, now_s: float) -> float | None:
-        """Of all cores since the last look but one, None at the first: nothing was measured yet.
-
-        Args:
-            now_s: a clock that only goes forward, in seconds.
-        """
-        before_s = self._looked_at_s
-        if before_s is None or now_s - before_s >= CPU_SPAN_S:
-            measured = psutil.cpu_percent(None)
-            self._percent = None if before_s is None else measured
-            self._looked_at_s = now_s
-        return self._percent
-
-
-_cpu = CpuMeter()
-
-
-def read_machine() -> Machine:
-    """CPU since the last call, and memory, of this host."""
-    memory = psutil.virtual_memory()
-    return Machine(
-        host=procs.host_name(),
-        cpu_percent=_cpu.percent(time.monotonic()),
-        cores=psutil.cpu_count(),
-        memory_used_bytes=memory.total - memory.available,
-        memory_total_bytes=memory.total,
-    )

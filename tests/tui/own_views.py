@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ddptop.tui.render.attention import attention
 from ddptop.tui.render.columns import Row
 from ddptop.tui.render.job_rows import Listed, job_row
@@ -17,8 +19,8 @@ def view_of(snapshot: object = None, **more: object) -> JobView:
     spec = spec_of("llama-ft", 2, 4330)
     if snapshot is None:
         snapshot = snapshot_of(spec, guardian=None, **more)
-    view = JobView(folder=RunFolder.__new__(RunFolder), spec=spec, snapshot=snapshot, read_at=NOW)
-    object.__setattr__(view.folder, "path", None)
+    folder = RunFolder(Path("/nowhere"))
+    view = JobView(folder=folder, spec=spec, snapshot=snapshot, read_at=NOW)
     view.__dict__.update(state=snapshot.state, guarded=True, on_other_host=False)
     return view
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from ddptop.need import Need, by_need, seen_key
 from ddptop.tui.render.attention import attention, brief_place, next_step, short_cause
@@ -35,8 +36,8 @@ def job(name: str, state: str = "running", age_s: float = 600, **more: object) -
     spec = spec_of(name, 2, age_s)
     ended = {} if state in LIVE else {"ended_at": ago(age_s - 60)}
     view = view_of(snapshot_of(spec, **{"state": state, **ended, "step": 5, **more}))
-    object.__setattr__(view, "spec", spec)
-    view.__dict__["read_at"] = NOW
+    msgspec.structs.force_setattr(view, "spec", spec)
+    msgspec.structs.force_setattr(view, "read_at", NOW)
     return view
 
 

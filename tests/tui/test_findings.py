@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from ddptop.tui.render.findings import findings
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import view_of
@@ -17,8 +18,8 @@ def job(state: str, **more: object) -> JobView:
     spec = spec_of("a", 2, 600)
     ended = {} if state == "running" else {"ended_at": ago(60)}
     view = view_of(snapshot_of(spec, **{"state": state, **ended, **more}))
-    object.__setattr__(view, "spec", spec)
-    view.__dict__["read_at"] = NOW
+    msgspec.structs.force_setattr(view, "spec", spec)
+    msgspec.structs.force_setattr(view, "read_at", NOW)
     return view
 
 

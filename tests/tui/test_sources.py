@@ -312,13 +312,3 @@ class TestCollector:
         read = LogRead(None, [], False)
         assert not read.can_replace(LogRead(None, [], False))
         assert not one.can_replace(read)
-
-
-def test_cpu_is_not_known_at_first_and_looks_close_together_agree(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers = iter([0.0, 40.0, 60.0])
-    monkeypatch.setattr(sources.psutil, "cpu_percent", lambda interval: next(answers))
-    meter = sources.CpuMeter()
-    assert [meter.percent(at_s) for at_s in (10.0, 10.1)] == [None, None]
-    assert [meter.percent(at_s) for at_s in (11.0, 11.1, 12.0)] == [40.0, 40.0, 60.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.header import LABELLED, far_line, learning_line, question
@@ -11,10 +12,12 @@ from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
-from ddptop_runner.foreign.signals import TERM_GRACE_S, SignalPlan
-from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.signals import SignalPlan
+    from ddptop_runner.foreign.types import Unreadable
 
 GONE = "its processes are gone; nobody saw how: ddptop did not start it"
 
@@ -66,6 +69,8 @@ def header_lines(
 
 def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     """Which signals a job is sent from here, and at what time of this machine's zone each."""
+    from ddptop_runner.foreign.signals import TERM_GRACE_S  # nobody stops one in the first frame
+
     if plan.action == "kill":
         return f"SIGKILL sent at {since.astimezone():%H:%M:%S}"
     term = since + dt.timedelta(seconds=plan.grace_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from textual import events, on
 
@@ -19,9 +20,11 @@ from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.types import Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import AnyJob
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.types import Unreadable
 
 FIRST_LOOK = "looking for jobs and training on this machine ..."
 EMPTY = """no jobs yet: nothing that trains was found on this machine

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.model import NodeSnapshot
 from ddptop_runner.model_words import LIVE_STATES, JobState
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.types import ForeignJob
 
 
 @dataclass(frozen=True)

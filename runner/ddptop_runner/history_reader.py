@@ -287,6 +287,10 @@ def bucket_width(since: int, until: int, max_points: int, step_s: int) -> int:
     return max(1, steps) * step_s
 
 
+_COLUMNS = ("t", "min", "mean", "max", "last", "attempt", "step")
+"""Of a series, as rows are gathered."""
+
+
 class _Points:
     """Gathers the points of one metric from a tier, and from finer ones where it ends."""
 
@@ -328,10 +332,15 @@ class _Points:
         for who, bucket, low, mean, n, high, last, attempt, nonfinite, step in db.execute(
             query, (start, end)
         ):
-            new = [None, 0.0, 0, None, None, None, 0, None]
-            point = self._points.setdefault((who, bucket), new)
+            point = self._points.get((who, bucket))
+            weight = n * tier.width_s
+            if point is None:
+                total = mean * weight if n else 0.0
+                self._points[who, bucket] = [
+                    *(low, total, weight, high, last, attempt, nonfinite or 0, step),
+                ]
+                continue
             if n:
-                weight = n * tier.width_s
                 point[0] = low if point[0] is None else min(point[0], low)
                 point[1] += mean * weight
                 point[2] += weight
@@ -340,21 +349,20 @@ class _Points:
             point[6] += nonfinite or 0
 
     def _series(self) -> dict[int, Series]:
-        series: dict[int, Series] = {}
+        rows: dict[int, list[tuple[Any, ...]]] = {}
+        nonfinite_t: dict[int, list[int]] = {}
+        width_s = self._bucket_s
         for (who, bucket), point in sorted(self._points.items()):
             low, total, weight, high, last, attempt, nonfinite, step = point
-            if not weight and not nonfinite:
-                continue
-            one = series.setdefault(who, Series(bucket_s=self._bucket_s))
-            t = bucket * self._bucket_s
             if nonfinite:
-                one.nonfinite_t.append(t)
+                nonfinite_t.setdefault(who, []).append(bucket * width_s)
             if weight:
-                one.t.append(t)
-                one.min.append(low)
-                one.mean.append(total / weight)
-                one.max.append(high)
-                one.last.append(last)
-                one.attempt.append(attempt)
-                one.step.append(step)
+                row = (bucket * width_s, low, total / weight, high, last, attempt, step)
+                rows.setdefault(who, []).append(row)
+        series = {}
+        for who in sorted({*rows, *nonfinite_t}):
+            columns = map(list, zip(*rows.get(who, ()), strict=True))
+            named = dict(zip(_COLUMNS, columns, strict=False))  # none where there is no row
+            bad = nonfinite_t.get(who, [])
+            series[who] = Series(bucket_s=width_s, nonfinite_t=bad, **named)
         return series

@@ -45,6 +45,9 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
         return None
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
+    from ddptop.tui.garbage import wait_with_garbage
+
+    wait_with_garbage()
     from ddptop.commands.attach import run_overview
     from ddptop.unguarded import guard
     from ddptop_runner.registry import all_jobs

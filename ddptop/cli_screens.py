@@ -25,6 +25,9 @@ def is_terminal() -> bool:
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     """Watch a job, live or ended. Leaving never touches it."""
+    from ddptop.tui.garbage import wait_with_garbage
+
+    wait_with_garbage()
     from ddptop_runner.registry import resolve
 
     view = resolve(job)

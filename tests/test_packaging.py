@@ -56,6 +56,7 @@ def test_the_wheel_holds_two_packages_and_nothing_else(wheel: zipfile.ZipFile) -
         "ddptop/demo/train.py",
         "ddptop/py.typed",
         "ddptop/tui/ddptop.tcss",
+        "ddptop/tui/screens/job.tcss",
         "ddptop_runner/py.typed",
         "ddptop_runner/probe/inject/sitecustomize.py",
         "ddptop_runner/probe/probe.py",

@@ -8,7 +8,6 @@ run folder holds a pointer; so do sockets whose path would pass the kernel's lim
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import re
@@ -60,12 +59,6 @@ def config_file() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "ddptop" / "config.toml"
 
 
-class _Statfs(ctypes.Structure):
-    """The head of struct statfs; only f_type is read, the rest is room."""
-
-    _fields_ = [("f_type", ctypes.c_long), ("rest", ctypes.c_char * 240)]
-
-
 def shared_file_system(path: Path) -> str | None:
     """The name of the shared file system that `path` lies on, or None for a local one.
 
@@ -74,7 +67,14 @@ def shared_file_system(path: Path) -> str | None:
     existing = path
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    buffer = _Statfs()
+    import ctypes  # what only reads jobs does without
+
+    class Statfs(ctypes.Structure):
+        """The head of struct statfs; only f_type is read, the rest is room."""
+
+        _fields_ = [("f_type", ctypes.c_long), ("rest", ctypes.c_char * 240)]
+
+    buffer = Statfs()
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         failed = libc.statfs(os.fsencode(existing), ctypes.byref(buffer))

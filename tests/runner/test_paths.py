@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_statfs_knows_shared_file_systems(monkeypatch, tmp_path, number, name):
             buffer._obj.f_type = signed  # as a 32-bit kernel type arrives
             return 0
 
-    monkeypatch.setattr(paths.ctypes, "CDLL", Libc)
+    monkeypatch.setattr(ctypes, "CDLL", Libc)
     run = RunFolder(tmp_path / "not" / "yet")
     assert paths.shared_file_system(run.path) == name
     assert local_dir_reason(run) == f"the run folder is on {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 from msgspec.structs import replace
 from textual import on
@@ -57,6 +58,8 @@ MAP_ALONE = 32
 
 class JobScreen(PagedScreen):
     """Header, ranks as cards, table or map, losses, events and the log of the chosen rank."""
+
+    DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
     BINDINGS = bindings(JOB)
 

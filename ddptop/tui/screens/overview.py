@@ -57,6 +57,19 @@ HISTORY_S = 600.0
 class OverviewScreen(MonitorScreen):
     """The table of jobs above the machine's devices."""
 
+    DEFAULT_CSS = """
+    OverviewScreen {
+        #jobs { height: 1fr; min-height: 6; }
+        #said { height: 1; display: none; }
+        #chart { height: 1fr; min-height: 6; display: none; }
+        #devices { height: auto; max-height: 50%; }
+    }
+
+    /* the loss of the job under the cursor, where there is room for it */
+    OverviewScreen.-tall #chart.-chosen { display: block; }
+    OverviewScreen #said.-chosen { display: block; }
+    """
+
     BINDINGS = bindings(OVERVIEW)
 
     def __init__(self, *, readonly: bool = False) -> None:

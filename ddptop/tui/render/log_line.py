@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
 from ddptop.tui.render.log_text import cells_until, marked, safe, window, wrapped
 from ddptop.tui.render.text import ELLIPSIS, Line, Span, cells_of, pad
+
+if TYPE_CHECKING:
+    from ddptop.tui.render.log_find import LogPattern
 
 MARK_CELLS = 2
 MOST_LABEL_CELLS = 16

@@ -105,8 +105,8 @@ class FilterBar(Horizontal):
         self._focused_before: Widget | None = None
 
     def compose(self) -> ComposeResult:
-        """A sign, the text, and what is said of it."""
-        yield from (self._before, self._typed, self._after)
+        """A sign, and what is said of the text, whose field comes as it is opened: it costs much."""
+        yield from (self._before, self._after)
 
     @property
     def text(self) -> str:
@@ -122,6 +122,8 @@ class FilterBar(Horizontal):
         """Show it, and type in it."""
         if not self.is_typing:
             self._focused_before = self.screen.focused
+            if not self._typed.is_attached:
+                self.mount(self._typed, after=self._before)
         self.display = True
         self._before.show(line((f" {self._sign} ", "busy")))
         self.screen.set_focus(self._typed)  # at once: what is typed next may already be there

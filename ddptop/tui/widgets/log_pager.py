@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
 from ddptop.tui.actions.common import MOVING, bindings
-from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_line import (
     Shape,
     label_width,
@@ -24,6 +24,9 @@ from ddptop.tui.render.log_row import LogRow
 from ddptop.tui.render.text import Line, fit, line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_buffer import LogBuffer
+
+if TYPE_CHECKING:
+    from ddptop.tui.render.log_find import LogPattern
 
 MARGIN = 100
 """So many lines beyond those that are seen are wanted in either direction."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from ddptop.tui.log_fed import FedLines
 from ddptop.tui.messages import LogRead
 from ddptop.tui.render.text import Line, line, rule
 from ddptop.tui.widgets.lines import LinesView
 from ddptop.tui.widgets.log_pager import LogPager
+
+if TYPE_CHECKING:
+    from ddptop.tui.log_fed import FedLines
 
 
 class _LogTitle(LinesView):
@@ -44,7 +49,6 @@ class LogView(Vertical):
     def __init__(self) -> None:
         super().__init__(id="log")
         self._whole = False
-        self._fed = FedLines()
         self._pager = _Lines()
         self._title = _LogTitle()
 
@@ -52,6 +56,13 @@ class LogView(Vertical):
         """Title and lines."""
         yield self._title
         yield self._pager
+
+    @functools.cached_property
+    def _fed(self) -> FedLines:
+        """What was printed; the first frame has none of it."""
+        from ddptop.tui.log_fed import FedLines
+
+        return FedLines()
 
     @property
     def lines(self) -> _Lines:

@@ -105,7 +105,7 @@ class FilterBar(Horizontal):
         self._focused_before: Widget | None = None
 
     def compose(self) -> ComposeResult:
-        """A sign, and what is said of the text, whose field comes as it is opened: it costs much."""
+        """A sign, and what is said of the text, whose field comes when it is opened: it costs."""
         yield from (self._before, self._after)
 
     @property

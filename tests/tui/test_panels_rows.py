@@ -122,10 +122,24 @@ class TestRows:
             ),
         )
         assert row["device"][0] == "GPU 5"
-        assert row["loss_vs"] == ("+43 %", "warn")
+        assert row["state"] == ("▲ loss", "warn"), "odd in a word, and not by colour alone"
+        assert row["loss_vs"] == ("▲43 %", "warn")
         assert row["time_vs"] == ("-50 %", "dim")
         assert row["last"] == ("3s", "dim")
         assert row["wait"][0] == "n/a"
+
+    def test_the_odd_rank_is_told_by_a_word_that_fits_its_column(self) -> None:
+        calm = rank(5, gpu=5, state="running", step_time_s=0.4)
+        slow = RankDeviation(step_time=0.46, outliers=frozenset({"step_time"}))
+        row = rows.rank_row(calm, NOW, True, slow)
+        assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46 %", "warn"))
+        late = rows.rank_row(calm, NOW, True, late={5: 0.38})
+        assert late["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
+        low = RankDeviation(power=-0.4, outliers=frozenset({"power"}))
+        assert rows.rank_row(calm, NOW, True, low)["power_vs"] == ("▼40 %", "warn")
+        assert rows.rank_row(calm, NOW, False, slow)["state"][0] == "● running"
+        nan = rows.rank_row(rank(1, state="running", loss_state="nan"), NOW, True)
+        assert nan["state"] == ("✕ loss NaN", "bad")
 
     def test_an_ended_rank_has_no_last_progress(self) -> None:
         row = rows.rank_row(rank(0, last_progress_at=ago(3)), NOW, False)

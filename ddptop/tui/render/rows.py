@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.launched import loss_text
-from ddptop.tui.render.odd import device_text, state_of
+from ddptop.tui.render.odd import NOBODY, Behind, device_text, verdict
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, RankSample
@@ -20,9 +20,13 @@ def _unknown(value: object) -> str:
 
 
 def rank_row(
-    rank: RankSample, now: dt.datetime, live: bool, apart: RankDeviation = UNKNOWN_DEVIATION
+    rank: RankSample,
+    now: dt.datetime,
+    live: bool,
+    apart: RankDeviation = UNKNOWN_DEVIATION,
+    late: Behind = NOBODY,
 ) -> dict[str, Span]:
-    """One rank, by column."""
+    """One rank, by column; `late` are the ranks that hold up the others."""
     loss = loss_text(rank)
     step_time = units.step_time(rank.step_time_s)
     ago = None
@@ -37,7 +41,7 @@ def rank_row(
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
-        "state": state_of(rank, now, live),
+        "state": _brief(verdict(rank, apart, now, live, late)),
         "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank.step), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
@@ -57,6 +61,18 @@ def rank_row(
     }
 
 
+STATE_CELLS = 10
+"""Of the column with the state."""
+
+
+def _brief(verdict_: Span) -> Span:
+    """`▲ slow` of `▲ slow +47 %`, which has no room: by how much, another column says."""
+    text, style = verdict_
+    if len(text) > STATE_CELLS and text[0] in "▲▼":
+        text = " ".join(text.split(" ")[:2])
+    return text, style
+
+
 def _marked(text: str, apart: RankDeviation, figure: Figure | None) -> Span:
     """A figure; an outlier is marked by its side of the median, not by colour alone."""
     if figure is None or figure not in apart.outliers:
@@ -68,8 +84,10 @@ def _deviation(apart: RankDeviation, figure: Figure) -> Span:
     ratio = apart.of(figure)
     if ratio is None:
         return "", ""
-    faster = figure == "step_time" and ratio < 0
-    return units.deviation(ratio), "warn" if figure in apart.outliers and not faster else "dim"
+    text = units.deviation(ratio)
+    if figure not in apart.outliers or (figure == "step_time" and ratio < 0):
+        return text, "dim"
+    return f"{'▲' if ratio > 0 else '▼'}{text.lstrip('+-')}", "warn"
 
 
 def event_row(event: Event) -> dict[str, Span]:

@@ -14,9 +14,9 @@ from ddptop.tui.render.launched import (
     rank_detail,
     waiting_text,
 )
-from ddptop.tui.render.odd import worst_first
+from ddptop.tui.render.odd import behind, worst_first
 from ddptop.tui.render.rank_help import explain_rank, glossary
-from ddptop.tui.render.rows import UNKNOWN_DEVIATION, rank_row
+from ddptop.tui.render.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
@@ -27,7 +27,7 @@ LAUNCHER_ROW = "launcher"
 """The key of the row above the ranks, where a command has one."""
 
 _RANK = Column("rank", "rank", 4, ">")
-_STATE = Column("state", "state", 10)
+_STATE = Column("state", "state", STATE_CELLS)
 _LOSS = Column("loss", "loss", 7, ">")
 _LABELLED_LOSS = Column("loss", "loss", 11, ">")
 """With the number of its parts."""
@@ -146,9 +146,10 @@ class RankTable(Table):
         self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = detail.ranks
+        late = behind(ranks, snapshot.alerts if snapshot is not None and live else ())
         self.empty = NO_RANK if detail.only is None else NO_MATCH
         if self._worst_first:
-            ranks = worst_first(ranks, detail.deviations, live)
+            ranks = worst_first(ranks, detail.deviations, live, late)
             note = (*note, ("  worst first: S by number", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
@@ -158,7 +159,7 @@ class RankTable(Table):
         rows = [
             (
                 str(rank.rank),
-                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION)),
+                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION), late),
             )
             for rank in ranks
         ]

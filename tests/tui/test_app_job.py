@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.render.text import plain
+from ddptop.tui.screens.compare import CompareScreen
 from ddptop.tui.screens.job import JobScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.widgets.job_header import JobHeader
+from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_view import LogView
 from ddptop.tui.widgets.loss_chart import LossChart
 from tests.tui import fake_home
@@ -98,6 +100,17 @@ class TestJob:
             await pilot.press("h")
             await look(pilot)
             assert app.screen.ranks.rank == 0, "the person's choice is not taken back"
+
+    async def test_the_keys_of_a_job_name_the_comparison_at_80_columns(
+        self, frozen: Path, make_app: MakeApp
+    ) -> None:
+        fake_home.two_cpu_ranks(frozen)
+        app = make_app("mlp-cpu")
+        async with app.run_test(size=(80, 24)) as pilot:
+            await settle(pilot)
+            assert keys_shown(app).endswith("  C Compare  ? Help ")
+            await pilot.click(KeyBar, offset=(62, 0))  # where it is drawn
+            await until(pilot, lambda: isinstance(app.screen, CompareScreen))
 
     async def test_chart_keys(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)

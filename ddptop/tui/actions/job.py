@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ddptop.tui.actions.chart import CHART_ACTIONS
 from ddptop.tui.actions.common import (
     AGAIN,
@@ -36,9 +38,12 @@ JOB: tuple[Action, ...] = (
     AGAIN,
     Action("rank.open", "open_rank", "enter", "Rank", "the chosen rank alone"),
     LOGS_PAGE,
-    STORY_PAGE,
+    replace(STORY_PAGE, own=True),
     FINDINGS,
     STACKS,
+    replace(
+        COMPARE_PAGE, own=True
+    ),  # before the devices, which the row of pages names where room is short
     DEVICES_PAGE,
     STOP,
     Action(
@@ -51,8 +56,7 @@ JOB: tuple[Action, ...] = (
         changes=True,
         own=True,
     ),
-    REPLAY_PAGE,
-    COMPARE_PAGE,
+    replace(REPLAY_PAGE, own=True),
     Action("app.detach", "app.detach", "d", "Detach", "leave ddptop; the job goes on"),
     Action(
         "job.evidence",

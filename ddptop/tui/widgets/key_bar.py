@@ -69,7 +69,7 @@ class KeyBar(LinesView):
             if action.id == HELP.id or not self.offers(action) or not keys.keys(action):
                 continue
             label = line((keys.short(action), "busy"), (f" {action.name}  ", ""))
-            if used + width(label) > cells - 2 - width(self._help()):
+            if used + width(label) > cells - width(self._help()):  # its gap is that before the help
                 break
             used += width(label)
             labels.append((action, label))
@@ -77,7 +77,8 @@ class KeyBar(LinesView):
 
     def build(self, cells: int, height: int) -> list[Line]:
         """The row."""
-        keys = line(" ", *[span for _, label in self._labels(cells) for span in label])
+        *first, (last, style) = [(" ", ""), *(s for _, label in self._labels(cells) for s in label)]
+        keys = (*first, (last.rstrip(), style))
         right = self._help()
         room = cells - width(keys) - width(right) - 7
         if cost := next((text for text in self._cost if text and len(text) <= room), ""):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.model import Alert, Cause, Checkpoint, Event
 from ddptop_runner.model_words import JobState, RankState
 
 ALERTED_S = 600.0
-"""No event tells that an alert is over: one is shown for so long."""
+"""An alert of which no event tells that it is over is shown for so long."""
 
 _BUDGET = re.compile(r"\(restart (\d+) of \d+\)")
 _SAVED = re.compile(r"saved (?P<path>.+) at step (?P<step>\d+) \(")
@@ -132,19 +132,26 @@ def story_at(
     """How a job stood at a moment.
 
     Args:
-        events: in order.
+        events: in order; those after the moment tell how long an alert held.
         until: those before this moment have happened.
         cause_of: what is known of the failure that an event tells of.
     """
-    story = JobStory()
+    events, story = list(events), JobStory()
     for event in events:
         if event.ts >= until:
             break
         story.take(event, cause_of)
-    since = until - dt.timedelta(seconds=ALERTED_S)
-    fresh = {alert.message: alert for alert in story.alerts if alert.since >= since}
-    story.alerts = list(fresh.values())
+    over = [event for event in events if event.type == "alert_over"]
+    held = {alert.message: alert for alert in story.alerts if until <= _end_of(alert, over)}
+    story.alerts = list(held.values())
     return story
+
+
+def _end_of(alert: Alert, over: Sequence[Event]) -> dt.datetime:
+    """Until when an alert held, by the first event after it that says so."""
+    later = (event for event in over if event.ts >= alert.since)
+    ends = (event.ts for event in later if alert.message in event.message)
+    return next(ends, alert.since + dt.timedelta(seconds=ALERTED_S))
 
 
 def cause_told(event: Event) -> Cause:

@@ -16,6 +16,9 @@ from ddptop_runner.model import Alert, NodeSnapshot
 from ddptop_runner.story import Story
 from ddptop_runner.upkeep.keeper import RunFolderKeeper
 
+TOLD = "told"
+"""In what is remembered: the messages of alerts whose end no event has told yet."""
+
 
 class NodeAlerts:
     """Looks once a second, and tells what is new.
@@ -35,16 +38,20 @@ class NodeAlerts:
         self._story = story
         self._defects = defects
         self._watch = JobWatch()
+        self._told: dict[str, str] = {}
+        """By id, the messages of those that an event has told, until one tells their end."""
         self.now: list[Alert] = []
         """Those that hold, worst first."""
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
-        return self._watch.remember()
+        return {**self._watch.remember(), TOLD: self._told}
 
     def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
         """Go on with what was shown, and with what `remember` gave."""
         self._watch.recall(alerts, memory)
+        told = memory.get(TOLD)
+        self._told = dict(told) if isinstance(told, dict) else {}
         self.now = alerts
 
     def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
@@ -65,8 +72,13 @@ class NodeAlerts:
         self.now, new = call(
             lambda: self._watch.update(seen, now_s, extra=extra), (self.now, list[Alert]())
         )
+        holding = {alert.id for alert in self.now}
+        if over := [id_ for id_ in self._told if id_ not in holding]:
+            messages = "; ".join(self._told.pop(id_) for id_ in over)
+            self._story.tell("alert_over", f"over: {messages}", attempt=group.attempt)
         told = {finding.id for finding in extra if finding.is_told}
         for alert in new:
             if alert.severity != "info" and alert.id not in told:
+                self._told[alert.id] = alert.message
                 type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
                 self._story.tell(type_, alert.message, attempt=group.attempt)

@@ -104,6 +104,28 @@ def test_an_alert_is_shown_for_a_while():
     assert late.alerts == []
 
 
+@pytest.mark.parametrize("lasted_s", [30, 5 * ALERTED_S])
+def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
+    slow, hot = "rank 5 is slow: 46 %", "GPU 5 is throttled"
+    events = [
+        *STORY[:5],
+        told(50, "alert", slow, attempt=0),
+        told(50, "alert", hot, attempt=0),
+        told(50 + lasted_s, "alert_over", f"over: {slow}", attempt=0),
+        told(60 + lasted_s, "alert", slow, attempt=0),
+        told(90 + lasted_s, "alert_over", f"over: {hot}; {slow}", attempt=0),
+    ]
+
+    def shown(second):
+        found = story_at(events, utc_from_unix(START + second), cause_told).alerts
+        return {alert.message for alert in found}
+
+    assert shown(51) == shown(49 + lasted_s) == {slow, hot}
+    assert shown(55 + lasted_s) == {hot}
+    assert shown(61 + lasted_s) == {slow, hot}, "it came back"
+    assert shown(91 + lasted_s) == set()
+
+
 def test_a_checkpoint_is_read_from_its_event():
     found = checkpoint_of(STORY[5])
     assert found is not None and (found.path, found.step) == ("/ck/a.pt", 21)

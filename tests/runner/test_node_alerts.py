@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
+from ddptop_runner import node_alerts
 from ddptop_runner.alerts import Finding
 from ddptop_runner.last_resort import LastResort
 from ddptop_runner.node_alerts import NodeAlerts
@@ -40,6 +44,34 @@ def test_an_alert_is_told_once() -> None:
     shown, told = look(new, known, hint)
     assert shown == ["disk low", "file damaged", "healthy again"]
     assert told == ["disk low"]
+
+
+def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(100.0, 4.0)
+    monkeypatch.setattr(node_alerts, "boottime_s", lambda: next(clock))
+    story: Any = Story()
+    found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
+    group: Any = SimpleNamespace(
+        attempt=0,
+        check_losses=lambda ranks, now_s: [],
+        planner=SimpleNamespace(look=lambda report: []),
+    )
+    keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
+
+    def watcher() -> NodeAlerts:
+        return NodeAlerts(group, keeper, story, LastResort(story))
+
+    first, later, snapshot = watcher(), watcher(), make_snapshot(make_spec())
+    first.look(snapshot, None)
+    later.recall(first.now, json.loads(json.dumps(first.remember())))
+    later.look(snapshot, None)
+    assert story.told == ["disk low"]
+    found.clear()
+    for _ in range(4):  # a recalled alert stays for a few seconds
+        later.look(snapshot, None)
+    assert story.told == ["disk low", "over: disk low"]
 
 
 def test_a_watcher_that_fails_costs_the_others_nothing() -> None:

@@ -14,7 +14,7 @@ from ddptop_runner.model import Event
 _WHO = re.compile(r"^rank \d+ ")
 _DIGITS = re.compile(r"\d+(\.\d+)?")
 
-REPEATED = ("alert", "hang_suspected", "checkpoint_asked")
+REPEATED = ("alert", "alert_over", "hang_suspected", "checkpoint_asked")
 """Types of events that are the same where only their figures differ."""
 
 
@@ -176,6 +176,7 @@ EVENT_MEANINGS = {
     "stopping": "somebody asked for the job's end",
     "stopped": "the job has ended because that was asked for",
     "alert": "something that a person should know of; f shows what is wrong now",
+    "alert_over": "what an alert told does not hold any more",
     "gpu_lost": "a device fell off the bus",
     "supervisor_restarted": "ddptop's supervisor had died and was started again; ranks went on",
     "guardian_restarted": "ddptop's guardian had died and was started again; ranks went on",

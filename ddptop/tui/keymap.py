@@ -14,6 +14,7 @@ from textual.app import App
 from textual.keys import Keys, key_to_character
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action, key_text
+from ddptop.tui.actions.common import HELP
 from ddptop.tui.settings import did_you_mean, near, shown
 
 NO_KEY = "no-key"
@@ -78,6 +79,19 @@ class KeyedApp(App[None]):
 def keys_in_use(app: App[object]) -> KeyMap:
     """The key map of an app."""
     return app.keys if isinstance(app, KeyedApp) else KeyMap()
+
+
+def help_hint(app: App[object], *, typing: bool = False) -> str:
+    """`? help`; `typing`: by a key that a field for text does not take."""
+    keys = keys_in_use(app).keys(HELP)
+    free = [key for key in keys if not typing or _character_of(key) is None]
+    return f"{key_text(free[0])} help" if free else ""
+
+
+def _character_of(key: str) -> str | None:
+    """What a key types; None where it types nothing."""
+    text = key_to_character(key)
+    return text if text is not None and text.isprintable() else None
 
 
 def every_action() -> dict[str, Action]:

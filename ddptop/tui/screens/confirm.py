@@ -8,6 +8,9 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from ddptop.tui.actions.common import HELP
+from ddptop.tui.keymap import help_hint
+
 
 class ConfirmScreen(ModalScreen[bool]):
     """Says what will happen; the answer that changes nothing has the focus."""
@@ -17,6 +20,7 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen > Vertical {
         width: 64; max-width: 90%; height: auto; padding: 1 2;
         background: $surface; border: round $warning;
+        border-subtitle-color: $secondary;
     }
     ConfirmScreen .question { text-style: bold; margin-bottom: 1; }
     ConfirmScreen .effect { color: $foreground 80%; margin-bottom: 1; }
@@ -28,6 +32,7 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("y", "answer(True)", "Yes", id="confirm.yes"),
         Binding("n,escape,q", "answer(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", show=False),
+        HELP.binding(),
     ]
 
     def __init__(self, question: str, effect: str, verb: str) -> None:
@@ -37,7 +42,8 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """Question, effect and two buttons."""
-        with Vertical():
+        with Vertical() as box:
+            box.border_subtitle = help_hint(self.app)
             yield Static(self._question, classes="question", markup=False)
             yield Static(self._effect, classes="effect", markup=False)
             with Horizontal():
@@ -47,6 +53,14 @@ class ConfirmScreen(ModalScreen[bool]):
     def on_mount(self) -> None:
         """Enter alone must not end a training."""
         self.query_one("#no", Button).focus()
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What each answer does."""
+        return [
+            (self._question, self._effect),
+            (f"{self._verb}  (y)", "does it; what happens is said when it is done"),
+            ("No  (n, esc, q)", "changes nothing, and so does enter until you go to the other"),
+        ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The answer."""

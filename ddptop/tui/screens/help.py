@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -23,9 +24,20 @@ MOUSE = (
     ("rest", "the pointer over a key below: what it does"),
 )
 
+UNDER_CURSOR = "under the cursor"
+IN_DIALOG = "this dialog"
+
 KEY_CELLS, NAME_CELLS, WORD_CELLS = 10, 16, 15
 ROOMY_CELLS = 60
 """From here on names of actions have a column of their own."""
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A screen that can say what is on it: one that watches, or a dialog."""
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Headings and texts."""
 
 
 def help_lines(
@@ -33,6 +45,7 @@ def help_lines(
     explained: Iterable[tuple[str, str]] = (),
     here: str | None = None,
     keys: KeyMap | None = None,
+    what: str = UNDER_CURSOR,
 ) -> list[Line]:
     """The whole text, in lines.
 
@@ -41,6 +54,7 @@ def help_lines(
         explained: headings and texts of what is under the cursor.
         here: the screen that the help was asked on, in words: its keys come first.
         keys: those in use.
+        what: the heading above what is explained.
     """
     keys = keys or KeyMap()
     lines: list[Line] = []
@@ -82,7 +96,7 @@ def help_lines(
 
     told = list(explained)
     if told:
-        section("under the cursor")
+        section(what)
         for heading, text in told:
             lines.append(line(" ", (heading, "strong")))
             lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
@@ -107,19 +121,21 @@ def help_lines(
 class _HelpText(LinesView):
     """The text at its full height, inside of something that scrolls."""
 
-    def __init__(self, explained: list[tuple[str, str]], here: str | None, keys: KeyMap) -> None:
+    def __init__(
+        self, explained: list[tuple[str, str]], here: str | None, keys: KeyMap, what: str
+    ) -> None:
         super().__init__()
-        self._explained, self._here, self._keys = explained, here, keys
+        self._told = explained, here, keys, what
         self._wrapped: tuple[int, list[Line]] = (0, [])
 
     def build(self, width: int, height: int) -> list[Line]:
         if self._wrapped[0] != width:
-            self._wrapped = width, help_lines(width, self._explained, self._here, self._keys)
+            self._wrapped = width, help_lines(width, *self._told)
             self.styles.height = len(self._wrapped[1])
         return self._wrapped[1]
 
     def on_mount(self) -> None:
-        self.styles.height = len(help_lines(72, self._explained, self._here, self._keys))
+        self.styles.height = len(help_lines(72, *self._told))
 
 
 class HelpScreen(PagerScreen):
@@ -143,6 +159,7 @@ class HelpScreen(PagerScreen):
         explained: list[tuple[str, str]] | None = None,
         here: str | None = None,
         keys: KeyMap | None = None,
+        what: str = UNDER_CURSOR,
     ) -> None:
         """Show the help.
 
@@ -150,15 +167,17 @@ class HelpScreen(PagerScreen):
             explained: headings and texts of what is under the cursor.
             here: the screen that it was asked on, in words.
             keys: those in use.
+            what: the heading above what is explained.
         """
         super().__init__()
-        self._text = _HelpText(explained or [], here, keys or KeyMap())
+        self._text = _HelpText(explained or [], here, keys or KeyMap(), what)
 
     @classmethod
     def of(cls, screen: Screen[object], keys: KeyMap) -> HelpScreen:
-        """The help of a screen as it is now."""
-        explained = screen.explain() if isinstance(screen, MonitorScreen) else []
-        return cls(explained, PLACES.get(type(screen).__name__), keys)
+        """The help of a screen, or of a dialog, as it is now."""
+        explained = screen.explain() if isinstance(screen, Explained) else []
+        what = UNDER_CURSOR if isinstance(screen, MonitorScreen) else IN_DIALOG
+        return cls(explained, PLACES.get(type(screen).__name__), keys, what)
 
     def compose(self) -> ComposeResult:
         """One scrolling text."""

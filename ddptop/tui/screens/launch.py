@@ -14,8 +14,11 @@ from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.tui import launching
+from ddptop.tui.actions.common import HELP
+from ddptop.tui.keymap import help_hint, keys_in_use
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
+from ddptop.tui.render.launch_help import FIELDS
 from ddptop.tui.screens.base import VERTICAL
 from ddptop.tui.snapshot import Devices
 from ddptop.tui.widgets.gpu_choice import GpuChoice
@@ -47,6 +50,19 @@ class PathInput(Input):
         await super()._on_key(event)
 
 
+class Word(Input):
+    """A line in which no question mark can be meant: the key of the help opens it here too."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """All characters but that of the help."""
+        is_help = key in keys_in_use(self.app).keys(HELP)
+        return not is_help and super().check_consume_key(key, character)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key in keys_in_use(self.app).keys(HELP):
+            event.prevent_default()  # Input would take it
+
+
 class Tick(Checkbox):
     """A box whose tick is told by more than its colour."""
 
@@ -69,7 +85,8 @@ class LaunchScreen(ModalScreen[str | None]):
     LaunchScreen { align: center middle; background: $background 60%; }
     LaunchScreen > Vertical {
         width: 84; max-width: 98%; height: auto; max-height: 98%;
-        background: $surface; border: round $panel; border-title-color: $secondary; padding: 0 2;
+        background: $surface; border: round $panel; padding: 0 2;
+        border-title-color: $secondary; border-subtitle-color: $secondary;
     }
     LaunchScreen VerticalScroll { height: auto; scrollbar-size: 1 1; }
     LaunchScreen .row { height: 1; margin-top: 1; }
@@ -97,6 +114,7 @@ class LaunchScreen(ModalScreen[str | None]):
     BINDINGS = [
         Binding("escape", "cancel", "Cancel", id="launch.cancel"),
         Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch what is filled in"),
+        HELP.binding(),
     ]
 
     def __init__(self) -> None:
@@ -109,6 +127,7 @@ class LaunchScreen(ModalScreen[str | None]):
         """Fields, the command line, what is wrong, and the buttons."""
         with Vertical() as box:
             box.border_title = "launch a job"
+            box.border_subtitle = help_hint(self.app, typing=True)
             with VerticalScroll(can_focus=False):
                 with Horizontal(classes="row"):
                     yield Label("script")
@@ -126,15 +145,15 @@ class LaunchScreen(ModalScreen[str | None]):
                     yield Static("asking the driver", id="no-gpus", markup=False)
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
-                    yield Input(id="nproc", placeholder="auto")
+                    yield Word(id="nproc", placeholder="auto")
                     yield Label("auto is one per chosen GPU", classes="after")
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
-                    yield Input(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
+                    yield Word(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
                     yield Label("of all ranks on failure", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
-                    yield Input(id="name", placeholder="from the script")
+                    yield Word(id="name", placeholder="from the script")
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
             with Horizontal(id="busy"):
@@ -143,6 +162,10 @@ class LaunchScreen(ModalScreen[str | None]):
             with Horizontal(id="buttons"):
                 yield Button("Cancel  (esc)", id="cancel", compact=True)
                 yield Button("Launch  (ctrl+l)", id="go", variant="primary", compact=True)
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What each field means."""
+        return [*FIELDS]
 
     def on_mount(self) -> None:
         """Start at the script."""

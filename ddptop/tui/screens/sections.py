@@ -10,11 +10,15 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from ddptop.tui.actions.common import HELP
+from ddptop.tui.keymap import help_hint
 from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.snapshot import Snapshot
 
 MORE = "; j and k scroll"
 """Said where not all of the text has room."""
+
+READING = "j, k, page up, page down, g and G scroll; esc, q or the key that opened it close it."
 
 
 class SectionsScreen(PagerScreen):
@@ -24,6 +28,7 @@ class SectionsScreen(PagerScreen):
     SectionsScreen { align: center middle; background: $background 60%; }
     SectionsScreen > Vertical {
         width: 92%; height: 90%; background: $surface; border: round $panel; padding: 0 1;
+        border-subtitle-color: $secondary;
     }
     SectionsScreen .title { text-style: bold; }
     SectionsScreen .hint { color: $foreground 62%; margin-bottom: 1; }
@@ -34,6 +39,7 @@ class SectionsScreen(PagerScreen):
 
     BINDINGS = [
         Binding("q,escape,t,f,u,i", "dismiss", "Close", id="sections.close"),
+        HELP.binding(),
     ]
 
     def __init__(
@@ -50,7 +56,8 @@ class SectionsScreen(PagerScreen):
 
     def compose(self) -> ComposeResult:
         """Title, hint, and room for the sections."""
-        with Vertical():
+        with Vertical() as box:
+            box.border_subtitle = help_hint(self.app)
             yield Static(self._title, classes="title", markup=False)
             yield Static(self._hint, classes="hint", markup=False)
             yield VerticalScroll(can_focus=False)
@@ -72,6 +79,10 @@ class SectionsScreen(PagerScreen):
             for head, (heading, _) in zip(self.query(".head"), sections, strict=False):
                 cast(Static, head).update(heading)
         self._sections = sections
+
+    def explain(self) -> list[tuple[str, str]]:
+        """What this text is, and how it is read."""
+        return [(self._title, self._hint), ("a text to read", READING)]
 
     def fail(self, message: str, hint: str | None) -> None:
         """Say why there are none."""

@@ -20,7 +20,7 @@ STALE_S = 3.0
 """Figures that are older are said to be old."""
 
 SETBACK_S = 300.0
-"""After a restart its cause is told for this long."""
+"""Why the attempt before failed is told for so long into the next one; then its event tells."""
 
 STRAGGLER = "straggler"
 """Id of the alert that names who holds up the others."""

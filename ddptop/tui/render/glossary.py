@@ -115,7 +115,10 @@ RANKS: Words = (
         "Σ4  μ4",
         "the loss is the sum, or the mean, of 4 backward passes: gradient accumulation, undone",
     ),
-    ("vs median", "how far a rank's loss or step time is from the median of all ranks"),
+    (
+        "vs median",
+        "how far a rank's loss or step time is from the median of all ranks; ▲ and ▼: far off",
+    ),
     ("vs med", "the same, where there is little room"),
     ("time", "of a step: from one optimizer step to the next"),
     ("data wait", "the part of a step in which the training waits for its data loader"),

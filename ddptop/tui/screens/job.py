@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from ddptop.need import SETBACK_S
 from ddptop.tui.actions import JOB, bindings
 from ddptop.tui.messages import LogRead, RankPicked, WishChanged
 from ddptop.tui.render.devices import rank_holder
@@ -40,8 +41,6 @@ from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, Cause
 
 SET_BACK = ("restarting", "starting")
-SETBACK_S = 300.0
-"""Why the attempt before failed is shown for so long into the next one; then its event tells."""
 
 TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""

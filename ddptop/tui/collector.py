@@ -39,7 +39,6 @@ from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LAUNCHER, Event
 from ddptop_runner.registry import AnyJob, JobView
 
@@ -279,6 +278,8 @@ class Collector:
             return ()
         path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
         if self._cause is None or self._cause[0] != path:
+            from ddptop_runner.log_follow import last_words
+
             _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
             self._cause = (path, tuple(lines))
         return self._cause[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
@@ -22,11 +23,13 @@ from ddptop_runner.device_report import (
 )
 from ddptop_runner.errors import DamagedFileError
 from ddptop_runner.history import HistoryReader
-from ddptop_runner.log_follow import LogFollower
-from ddptop_runner.logs import LogLine
 from ddptop_runner.model import LAUNCHER, Event, GpuSample
 from ddptop_runner.paths import RunFolder, runs_dir
 from ddptop_runner.registry import JobView, read_job
+
+if TYPE_CHECKING:
+    from ddptop_runner.log_follow import LogFollower
+    from ddptop_runner.logs import LogLine
 
 EVENTS_SHOWN = 300
 
@@ -131,6 +134,8 @@ class LogSource:
         anew = key != self._key
         shared = view.spec.is_command
         if anew or self._follower is None:
+            from ddptop_runner.log_follow import LogFollower  # the first frame has no line
+
             self.close()
             self._follower = LogFollower(
                 view.folder,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime as dt
 import os
 import sys
@@ -111,6 +110,8 @@ def crash_note(returncode: int | None, errors: bytes) -> str:
 
 def driver_library_exists() -> bool:
     """Whether NVML's library can be loaded. Asks nothing of the driver, so it cannot block."""
+    import ctypes  # not every screen looks at devices
+
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
@@ -120,6 +121,8 @@ def driver_library_exists() -> bool:
 
 def no_library_report() -> DeviceReport:
     """The report of a machine without NVML's library, or with one that cannot be loaded."""
+    import ctypes  # not every screen looks at devices
+
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:

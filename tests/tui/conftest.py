@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddptop.tui import foreign_source, sources
+from ddptop.tui import foreign_source, log_source, sources
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Machine
@@ -79,6 +79,13 @@ def make_app(frozen: Path) -> Callable[..., DdptopApp]:
         return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None, **options)
 
     return make
+
+
+@pytest.fixture
+def quick_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs are looked at often, so that tests need not wait."""
+    for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
+        monkeypatch.setattr(log_source, name, 0.02)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui import log_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
 from ddptop.tui.render.text import plain
@@ -19,11 +18,7 @@ from tests.tui.driving_logs import cursor, opened, press, settled, title, view
 MakeApp = Callable[..., DdptopApp]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are looked at often, so that tests need not wait."""
-    for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
-        monkeypatch.setattr(log_source, name, 0.02)
+pytestmark = pytest.mark.usefixtures("quick_logs")
 
 
 class TestOneRank:

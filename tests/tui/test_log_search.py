@@ -19,11 +19,7 @@ from textual import events
 MakeApp = Callable[..., DdptopApp]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are looked at often, so that tests need not wait."""
-    for name in ("POLL_S", "SLOW_POLL_S", "PLACES_EVERY_S"):
-        monkeypatch.setattr(log_source, name, 0.02)
+pytestmark = pytest.mark.usefixtures("quick_logs")
 
 
 class TestSearch:

@@ -6,45 +6,24 @@ look at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from ddptop.tui import messages
-from ddptop.tui.app import DdptopApp
-from ddptop.tui.theme import DARK, LIGHT
+from ddptop.tui.theme import DARK
 from tests.tui import fake_gpus
-from tests.tui.driving import settle
 from tests.tui.fake_device_history import write_gpu_history
 from tests.tui.fake_home import uuid
-from textual.pilot import Pilot
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
-Compare = Callable[..., bool]
-MakeApp = Callable[..., DdptopApp]
-
-by_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-
-
-def after(theme: str, *keys: str) -> Callable[[Pilot[None]], object]:
-    async def prepare(pilot: Pilot[None]) -> None:
-        pilot.app.theme = theme
-        await settle(pilot)
-        await pilot.press(*keys)
-        await settle(pilot)  # histories of devices are read one after the other
-        await settle(pilot)
-
-    return prepare
+from tests.tui.pictures import Compare, MakeApp, after, by_size, by_theme
 
 
 @by_size
-@pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
+@by_theme
 def test_one_is_too_hot(
     eight_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 1000)
     app = make_app(opening=messages.DevicesWanted(uuid(5)))
-    assert snap_compare(app, terminal_size=size, run_before=after(theme))
+    assert snap_compare(app, terminal_size=size, run_before=after(theme, looks=6))
 
 
 @by_size
@@ -52,7 +31,7 @@ def test_each_in_another_trouble(
     ill_gpus: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
     app = make_app(opening=messages.DevicesWanted())
-    assert snap_compare(app, terminal_size=size, run_before=after(DARK.name, "j", "j"))
+    assert snap_compare(app, terminal_size=size, run_before=after(DARK.name, "j", "j", looks=6))
 
 
 def test_none(frozen: Path, make_app: MakeApp, snap_compare: Compare) -> None:

@@ -6,24 +6,17 @@ at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.help import HelpScreen
-from ddptop.tui.theme import DARK, LIGHT, OWN
+from ddptop.tui.theme import OWN
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
+from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
 from textual.pilot import Pilot
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
-Compare = Callable[..., bool]
-MakeApp = Callable[..., DdptopApp]
-
-by_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-by_theme = pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
 
 
 @by_size

@@ -6,40 +6,14 @@ at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui.app import DdptopApp
 from tests.tui import fake_gpus, fake_home, fake_ranks
-from tests.tui.driving import look, settle
-from textual.pilot import Pilot
-
-MakeApp = Callable[..., DdptopApp]
-Compare = Callable[..., bool]
-SIZES = [(80, 24), (120, 40), (200, 60)]
-LOOKS = [(size, theme) for theme in ("ddptop", "ddptop-light") for size in SIZES]
+from tests.tui.pictures import Compare, MakeApp, after, by_look, by_size_and_small
 
 
-def name_of(value: object) -> str:
-    return f"{value[0]}x{value[1]}" if isinstance(value, tuple) else str(value)
-
-
-def after(theme: str, *keys: str) -> Callable[[Pilot[None]], object]:
-    """Everything read, in that theme, and keys pressed."""
-
-    async def prepare(pilot: Pilot[None]) -> None:
-        pilot.app.theme = theme
-        await settle(pilot)
-        for key in keys:
-            await pilot.press(key)
-        await look(pilot, 2)
-        await pilot.pause()
-
-    return prepare
-
-
-@pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
+@by_look
 def test_eight_gpus_with_a_straggler(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
@@ -47,7 +21,7 @@ def test_eight_gpus_with_a_straggler(
     assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after(theme, "]"))
 
 
-@pytest.mark.parametrize("size", [*SIZES, (60, 18)], ids=name_of)
+@by_size_and_small
 def test_two_cpu_ranks(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object
 ) -> None:
@@ -55,7 +29,7 @@ def test_two_cpu_ranks(
     assert snap_compare(make_app("mlp-cpu"), terminal_size=size, run_before=after("ddptop"))
 
 
-@pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
+@by_look
 def test_a_failed_job(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:
@@ -63,7 +37,7 @@ def test_a_failed_job(
     assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after(theme))
 
 
-@pytest.mark.parametrize(("size", "theme"), LOOKS, ids=name_of)
+@by_look
 def test_a_thousand_ranks(
     frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object, theme: str
 ) -> None:

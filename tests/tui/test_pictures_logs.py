@@ -6,27 +6,17 @@ at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from ddptop.tui import messages
-from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.logs import LogsScreen
-from ddptop.tui.theme import DARK, LIGHT
 from tests.tui import fake_logs
 from tests.tui.driving import look, until
 from tests.tui.driving_logs import search, settled
+from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
 from textual.pilot import Pilot
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
-MakeApp = Callable[..., DdptopApp]
-Compare = Callable[..., bool]
-
-pytestmark = [
-    pytest.mark.parametrize("theme", [DARK.name, LIGHT.name]),
-    pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}"),
-]
+pytestmark = [by_theme, by_size]
 
 
 async def ready(pilot: Pilot[None], theme: str) -> LogsScreen:

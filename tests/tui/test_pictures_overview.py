@@ -6,34 +6,12 @@ look at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from ddptop.tui.app import DdptopApp
 from ddptop.tui.theme import DARK, LIGHT
 from tests.tui import fake_foreign, fake_gpus, fake_home
-from tests.tui.driving import look, settle
 from tests.tui.fake_device_history import write_gpu_history
-from textual.pilot import Pilot
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
-Compare = Callable[..., bool]
-MakeApp = Callable[..., DdptopApp]
-
-by_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-by_theme = pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
-
-
-def after(theme: str, *keys: str) -> Callable[[Pilot[None]], object]:
-    async def prepare(pilot: Pilot[None]) -> None:
-        pilot.app.theme = theme
-        await settle(pilot)
-        await look(pilot, 2)  # histories of devices are read one after the other
-        await pilot.press(*keys)
-        await look(pilot, 2)
-
-    return prepare
+from tests.tui.pictures import Compare, MakeApp, after, by_size, by_theme
 
 
 @by_size
@@ -45,7 +23,7 @@ def test_all_jobs(
     write_gpu_history(fake_gpus.eight_gpu_ranks(eight_gpus), 600)
     fake_home.failed_job(eight_gpus)
     fake_home.finished_job(eight_gpus)
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(theme, "down"))
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(theme, "down", looks=4))
 
 
 @by_size
@@ -57,16 +35,18 @@ def test_jobs_that_ddptop_did_not_start(
     fake_foreign.healthy()
     fake_foreign.with_findings()
     fake_foreign.unreadable()
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(DARK.name))
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(DARK.name, looks=4))
 
 
 @by_size
 def test_no_job(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
-    assert snap_compare(make_app(), terminal_size=size, run_before=after(LIGHT.name))
+    assert snap_compare(make_app(), terminal_size=size, run_before=after(LIGHT.name, looks=4))
 
 
 def test_a_filter_and_marks(eight_gpus: Path, make_app: MakeApp, snap_compare: Compare) -> None:
     for make in (fake_home.two_cpu_ranks, fake_home.failed_job, fake_home.finished_job):
         make(eight_gpus)
     keys = ("j", "space", "slash", *"done>2 loss<9")
-    assert snap_compare(make_app(), terminal_size=(80, 24), run_before=after(DARK.name, *keys))
+    assert snap_compare(
+        make_app(), terminal_size=(80, 24), run_before=after(DARK.name, *keys, looks=4)
+    )

@@ -6,28 +6,24 @@ look at each changed picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import ReplayWanted
 from ddptop.tui.screens.replay import ReplayScreen
-from ddptop.tui.theme import DARK, LIGHT
 from tests.tui.driving import settle, until
+from tests.tui.pictures import Compare, MakeApp, by_size, by_theme
 from tests.tui.replay_home import HANG, JOB, begin, recorded_job
 from textual.pilot import Pilot
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 
-
-@pytest.mark.parametrize("theme", [DARK.name, LIGHT.name])
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@by_theme
+@by_size
 def test_a_moment_of_a_hang(
     frozen: Path,
-    make_app: Callable[..., DdptopApp],
-    snap_compare: Callable[..., bool],
-    size: tuple[int, int],
+    make_app: MakeApp,
+    snap_compare: Compare,
+    size: object,
     theme: str,
 ) -> None:
     async def prepare(pilot: Pilot[None]) -> None:

@@ -10,19 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.tui.app import DdptopApp
 from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle, until
+from tests.tui.pictures import Compare, MakeApp, by_size
 from textual.pilot import Pilot
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
-MakeApp = Callable[..., DdptopApp]
-Compare = Callable[..., bool]
-
-pytestmark = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+pytestmark = by_size
 
 
-def after(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
+def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
     """Everything read, then a key that opens something, and keys typed there."""
 
     async def prepare(pilot: Pilot[None]) -> None:
@@ -45,17 +41,17 @@ def test_the_launch_form(
 ) -> None:
     app = make_app()
     keys = ("n", *"fit.py", "enter", *"--lr 1")
-    assert snap_compare(app, terminal_size=size, run_before=after(*keys))
+    assert snap_compare(app, terminal_size=size, run_before=with_open(*keys))
 
 
 def test_confirm(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_gpus.eight_gpu_ranks(frozen)
-    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=after("K"))
+    assert snap_compare(make_app("llama-ft"), terminal_size=size, run_before=with_open("K"))
 
 
 def test_stacks(frozen: Path, make_app: MakeApp, snap_compare: Compare, size: object) -> None:
     fake_home.failed_job(frozen)
-    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=after("t"))
+    assert snap_compare(make_app("vit-base"), terminal_size=size, run_before=with_open("t"))
 
 
 @pytest.mark.parametrize("kind", ["healthy", "with_findings"])
@@ -64,7 +60,7 @@ def test_a_foreign_job(
 ) -> None:
     view = getattr(fake_foreign, kind)()
     app = make_app(watched=view.foreign)
-    assert snap_compare(app, terminal_size=size, run_before=after())
+    assert snap_compare(app, terminal_size=size, run_before=with_open())
 
 
 def test_a_foreign_job_that_is_gone(
@@ -85,4 +81,4 @@ def test_the_findings_of_a_foreign_job(
 ) -> None:
     view = fake_foreign.with_findings()
     app = make_app(watched=view.foreign)
-    assert snap_compare(app, terminal_size=size, run_before=after("f"))
+    assert snap_compare(app, terminal_size=size, run_before=with_open("f"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddptop.tui.render import heat
-from ddptop.tui.render.text import plain, width
+from ddptop.tui.render.text import plain, rule, width
 from tests.tui.fake_home import GIB
 from tests.tui.own_views import rank
 
@@ -49,6 +49,15 @@ def test_the_legend_fits_the_narrowest_terminal_and_has_air_where_there_is_room(
     assert plain(narrow).split() == plain(roomy).split(), "nothing is left out"
     assert width(roomy) >= width(narrow)
     assert "  " in plain(roomy).strip()
+
+
+@pytest.mark.parametrize("key", heat.ORDER)
+@pytest.mark.parametrize("rows", ["", "12-18 of 22"])
+def test_the_key_beside_the_title_is_whole_at_60_columns(key: str, rows: str) -> None:
+    title = f"1,024 ranks by {heat.name_of(key)}"
+    shown = plain(rule(title, 60, heat.map_hint(title, rows, 60)))
+    assert "m next" in shown and "…" not in shown
+    assert f"rows {rows}   m next figure" in plain(heat.map_hint(title, rows, 100)) or not rows
 
 
 def test_only_what_is_known_of_a_rank_can_be_shown() -> None:

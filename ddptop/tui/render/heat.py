@@ -192,6 +192,17 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
     return tuple(spans)
 
 
+def map_hint(title: str, rows: str, cells: int) -> Line:
+    """Beside the map's title: which `rows` are shown, where it is not all, and the key's name."""
+    key = ("m", "busy")
+    whole, brief = line(key, (" next figure", "dim")), line(key, (" next", "dim"))
+    hints = [whole]
+    if rows:
+        hints = [line((f"rows {rows}   ", "dim"), *whole), line((f"{rows}  ", "dim"), *brief)]
+    hints.append(brief)
+    return next((one for one in hints if len(title) + width(one) + 10 <= cells), hints[-1])
+
+
 class Worst(msgspec.Struct, frozen=True):
     """A rank that needs somebody, and why."""
 

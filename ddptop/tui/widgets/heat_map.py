@@ -14,6 +14,7 @@ from ddptop.tui.render.heat import (
     heat_grid,
     known_figures,
     legend,
+    map_hint,
     map_row,
     name_of,
     ruler,
@@ -112,7 +113,6 @@ class HeatMap(RankGrid):
         """Title, the rows around the cursor, legend, and the chosen rank's figures."""
         number = len(self.shown)
         title = f"{number:,} ranks by {name_of(self.figure)}"
-        hint = line(("m", "busy"), (" next figure", "dim"))
         if not number:
             return [rule("ranks", width_), line(("  no rank has started", "dim"))]
         foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
@@ -123,9 +123,8 @@ class HeatMap(RankGrid):
         row = max(0, place) // grid.per_row
         self._top = max(0, min(self._top, row, total - room), row - room + 1)
         shown = range(self._top, min(total, self._top + room))
-        if len(shown) < total:
-            rows = f"rows {self._top + 1}-{self._top + len(shown)} of {total}   "
-            hint = ((rows, "dim"), *hint)
+        rows = f"{self._top + 1}-{self._top + len(shown)} of {total}" if len(shown) < total else ""
+        hint = map_hint(title, rows, width_)
         lines = [
             ruler(grid, place, width_),
             *(map_row(one, grid, self.shown, self._cells, place) for one in shown),

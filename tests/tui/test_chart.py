@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ddptop.tui.render.braille import Canvas
-from ddptop.tui.render.chart import ChartOptions, draw_chart, value_range
+from ddptop.tui.render.chart import ChartOptions, LastPlot, draw_chart, value_range
 from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.series import ChartData, Points, across, bin_points, outliers
 from ddptop.tui.render.text import plain
@@ -270,3 +270,14 @@ class TestOutliersAndLabels:
         axis = {one.index(mark) for one in lines[:-1] for mark in "┤│" if mark in one}
         assert len(axis) == 1
         assert any("0.001030 ┤" in one for one in lines)
+
+
+def test_columns_are_filled_once_for_another_height_and_anew_for_other_data() -> None:
+    plotted, data = LastPlot(), ChartData({0: points([3.0, 2.0, 1.0])}, 0, 3)
+    low = draw_chart(data, ChartOptions(), 40, 7, plotted=plotted)
+    known = plotted(data, 0, 3, 10)
+    assert plotted(data, 0, 3, 10) is known
+    assert plotted(data, 1, 3, 10) is not known
+    assert plotted(ChartData({0: points([1.0])}, 0, 3), 1, 3, 10).ranks != known.ranks
+    assert draw_chart(data, ChartOptions(), 40, 7, plotted=plotted).lines == low.lines
+    assert draw_chart(data, ChartOptions(), 40, 7).lines == low.lines

@@ -6,6 +6,7 @@ it each rank that lies apart, in the alert style. Eight lines in eight colours w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -85,6 +86,24 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
     apart = outliers(ranks, dots)
     healthy = [columns for rank, columns in ranks.items() if rank not in apart]
     return Plot(ranks, apart, across(healthy, dots), len(ranks), breaks)
+
+
+Plotter = Callable[[ChartData, float, float, int], Plot]
+"""What `make_plot` does."""
+
+
+class LastPlot:
+    """Makes a plot, and gives it again while the same is asked, as for another height or cursor."""
+
+    def __init__(self) -> None:
+        self._known: tuple[ChartData, tuple[float, float, int], Plot] | None = None
+
+    def __call__(self, data: ChartData, since: float, until: float, dots: int) -> Plot:
+        """See `make_plot`."""
+        part = since, until, dots
+        if self._known is None or self._known[0] is not data or self._known[1] != part:
+            self._known = data, part, make_plot(data, *part)
+        return self._known[2]
 
 
 def _smooth(columns: Columns, plot: Plot, options: ChartOptions) -> Columns:
@@ -190,11 +209,17 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def draw_chart(
-    data: ChartData, options: ChartOptions, width: int, height: int, gutter: int = GUTTER
+    data: ChartData,
+    options: ChartOptions,
+    width: int,
+    height: int,
+    gutter: int = GUTTER,
+    plotted: Plotter = make_plot,
 ) -> Chart:
     """The chart in exactly `height` lines of `width` cells.
 
-    `gutter` is the least width of the value axis; longer labels widen it.
+    `gutter` is the least width of the value axis; longer labels widen it. `plotted` makes the plot,
+    or knows it already.
     """
     cells, rows = width - gutter, height - 1
     if cells < 8 or rows < 2:
@@ -206,14 +231,14 @@ def draw_chart(
     if view.span is not None:
         since, until = visible(view, *data.extent)
     canvas = Canvas(cells, rows)
-    plot = make_plot(data, since, until, canvas.dots_x)
+    plot = plotted(data, since, until, canvas.dots_x)
     values = _shown(plot, options)
     logarithmic = options.logarithmic and any(value > 0 for value in values)
     low, high = value_range(values, logarithmic)
     plane = Plane(canvas, scale.Scale(low, high, canvas.dots_y, logarithmic), plot.breaks)
     labels = tick_rows(plane.axis, rows)
     if (needed := max(map(len, labels.values()), default=0) + 2) > gutter:
-        return draw_chart(data, options, width, height, needed)
+        return draw_chart(data, options, width, height, needed, plotted)
     named = _draw(plane, plot, options)
     area = Area(gutter, cells, since, until, *data.extent)
     words = axis_words(data, view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ddptop.tui.render.chart import MODES, Chart, ChartOptions, draw_chart
+from ddptop.tui.render.chart import MODES, Chart, ChartOptions, LastPlot, draw_chart
 from ddptop.tui.render.chart_smooth import next_weight
 from ddptop.tui.render.chart_steps import by_step, no_steps, step_moment, step_times
 from ddptop.tui.render.chart_view import View
@@ -25,6 +25,7 @@ class LossChart(ChartWidget):
         self._stepped: ChartData | None = None
         self._options = ChartOptions()
         self._job = ""
+        self._plot = LastPlot()
         self._asked: tuple[View, tuple[float | None, float | None]] | None = None
         """The time that was asked for a view by step: asked once, for what comes changes it."""
 
@@ -119,7 +120,7 @@ class LossChart(ChartWidget):
     def build(self, width: int, height: int) -> list[Line]:
         """Title, plot and axes."""
         data = self._drawn_data()
-        chart = draw_chart(data, self.options, width - 1, height - 1)
+        chart = draw_chart(data, self.options, width - 1, height - 1, plotted=self._plot)
         self.area = chart.area
         title = f"loss of {self._job}" if self._job else "loss"
         if chart.reading is not None:

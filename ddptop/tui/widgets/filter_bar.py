@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from textual import on
@@ -99,10 +100,15 @@ class FilterBar(Horizontal):
         super().__init__(id=id)
         self._sign = sign
         self._before = _Says()
-        self._typed = _Typed(placeholder=example, compact=True)
-        self._typed.cursor_blink = False
+        self._example = example
         self._after = _Says(0.6)
         self._focused_before: Widget | None = None
+
+    @functools.cached_property
+    def _typed(self) -> _Typed:
+        typed = _Typed(placeholder=self._example, compact=True)
+        typed.cursor_blink = False
+        return typed
 
     def compose(self) -> ComposeResult:
         """A sign, and what is said of the text, whose field comes when it is opened: it costs."""

@@ -104,7 +104,6 @@ class SectionsWanted(Message):
     """Hint and sections of a later look; None: they stay as they are."""
 
 
-@dataclass
 class LaunchWanted(Message):
     """A person wants to launch a job."""
 
@@ -135,7 +134,6 @@ class EvidenceWanted(Message):
     """Of this attempt; None is the last one of which something was kept."""
 
 
-@dataclass
 class WishChanged(Message):
     """The screen on top needs something else from the next look, and needs it now."""
 

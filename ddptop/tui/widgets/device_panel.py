@@ -41,7 +41,6 @@ class DevicePanel(LinesView, can_focus=True):
 
         panel: DevicePanel
 
-    @dataclass
     class Chosen(Moved):
         """Enter, or a click on the device under the cursor."""
 

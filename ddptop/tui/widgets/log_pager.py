@@ -60,7 +60,6 @@ class LogPager(LinesView, can_focus=True):
 
         share: float | None
 
-    @dataclass
     class Moved(Message):
         """What is seen has changed, or whether the end is followed."""
 

@@ -31,7 +31,6 @@ class RankGrid(LinesView, can_focus=True):
         rank: int | None
         """None is the launcher of a command, which stands above its ranks."""
 
-    @dataclass
     class Chosen(Moved):
         """Enter, or a click on the rank under the cursor."""
 

@@ -74,7 +74,6 @@ class RankPanel(Vertical):
 
         rank: int | None
 
-    @dataclass
     class Chosen(Moved):
         """A rank is to be opened."""
 

@@ -34,11 +34,9 @@ class Table(LinesView, can_focus=True):
             """The table, for @on selectors."""
             return self.table
 
-    @dataclass
     class HeadPicked(Moved):
         """A click on a column's name; `key` is the column's."""
 
-    @dataclass
     class Chosen(Moved):
         """Enter, or a click on the row under the cursor."""
 

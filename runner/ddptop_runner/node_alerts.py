@@ -45,7 +45,7 @@ class NodeAlerts:
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
-        return {**self._watch.remember(), TOLD: self._told}
+        return {**self._watch.remember(), TOLD: dict(self._told)}
 
     def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
         """Go on with what was shown, and with what `remember` gave."""

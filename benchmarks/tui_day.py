@@ -4,8 +4,8 @@
 
 The real program in a pty of 120 by 40: as soon as a look is drawn, its clock goes on by a second,
 the job's next second is written by a process of its own, and it looks again. Every so many looks a
-key opens or leaves a screen, or changes the chart. Memory is told every hour and must stay flat
-from the second one on. A day takes about half an hour.
+key opens or leaves a screen, or changes the chart. Memory is told every hour, with how many screens
+lay on top of each other, and must stay flat from the second one on. A day takes about half an hour.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fast(DdptopApp):
         now_s[0] += 1.0
         os.write(asks, b".")
         os.read(answers, 1)
-        os.write(counted, b".")
+        os.write(counted, bytes([min(255, len(self.screen_stack))]))
         self.collector.ask()
 app = Fast(sys.argv[5], now=now, tick_s=20.0, readonly=True)  # a callback goes with its screen
 app.run()
@@ -93,13 +93,15 @@ def main() -> None:
     os.set_blocking(counts, False)
     chance, looks, hour, began = random.Random(1), 0, 0, time.monotonic()
     rss: list[int] = []
+    deepest = 0
     viewer = psutil.Process(screen.pid)
     try:
         next_key = LOOKS_PER_KEY
         while hour < options.hours:
             screen.drain(0.1)
             try:
-                looks += len(os.read(counts, 1 << 16))
+                depths = os.read(counts, 1 << 16)
+                looks, deepest = looks + len(depths), max(deepest, *depths)
             except BlockingIOError:
                 if time.monotonic() - began > 600 * (hour + 1):
                     raise SystemExit(f"no look for long, after {looks}") from None
@@ -109,7 +111,11 @@ def main() -> None:
             if looks >= HOUR * (hour + 1):
                 hour += 1
                 rss.append(viewer.memory_info().rss)
-                print(f"  hour {hour:2}: {rss[-1] / 2**20:.1f} MiB", flush=True)
+                print(
+                    f"  hour {hour:2}: {rss[-1] / 2**20:.1f} MiB; until now at most {deepest}"
+                    " screens on top of each other",
+                    flush=True,
+                )
     finally:
         screen.close()
         os.kill(writer, signal.SIGKILL)

@@ -8,7 +8,7 @@ alone for a while.
 from __future__ import annotations
 
 import os
-import stat
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
@@ -55,14 +55,25 @@ def sockets(uids: Iterable[int], tmux_variables: Iterable[str] = ()) -> list[str
                 found += sorted(os.fspath(path) for path in Path(folder, f"tmux-{uid}").iterdir())
             except OSError:
                 continue
-    return [path for path in dict.fromkeys(found) if _is_socket(path)]
+    return [path for path in dict.fromkeys(found) if _is_served(path)]
 
 
-def _is_socket(path: str) -> bool:
-    try:
-        return path.startswith("/") and stat.S_ISSOCK(Path(path).stat().st_mode)
-    except OSError:
+def _is_served(path: str) -> bool:
+    """Whether a server listens there: of one that was killed the socket stays.
+
+    Asking tmux instead takes a process, and such sockets may be hundreds.
+    """
+    if not path.startswith("/"):
         return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        try:
+            client.connect(path)
+        except BlockingIOError:  # it has much to do
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:

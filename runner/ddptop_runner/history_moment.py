@@ -32,6 +32,7 @@ from ddptop_runner.model import (
 from ddptop_runner.model_words import LIVE_STATES, RankState
 from ddptop_runner.moment_events import JobStory, RankStory, cause_told, story_at
 from ddptop_runner.paths import RunFolder
+from ddptop_runner.progress.combine import of_moment
 from ddptop_runner.spec import JobSpec
 
 HELD_S = 3
@@ -207,6 +208,7 @@ def compose(
         told = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
     is_over = story.state not in LIVE_STATES
+    step = min(steps, default=None)
     return NodeSnapshot(
         job=spec.job,
         job_id=spec.job_id,
@@ -224,8 +226,9 @@ def compose(
         exit_code=story.exit_code,
         cause=story.cause if is_over or story.state in ("hung", "restarting") else None,
         previous_cause=story.previous_cause,
-        step=min(steps, default=None),
+        step=step,
         total_steps=None if last is None else last.total_steps,
+        progress=of_moment(step, attempt, last),
         ranks=ranks,
         gpus=gpus,
         imbalance=imbalance.of_job(ranks, gpus) if figures.ranks else Imbalance(),

@@ -122,6 +122,34 @@ def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
     return Progress(step=step, total=total, fraction=fraction, eta_s=eta_s, source="api")
 
 
+def of_moment(step: int | None, attempt: int | None, last: NodeSnapshot | None) -> Progress | None:
+    """How far a job was; None where no total was known.
+
+    A later attempt goes on from a checkpoint, and its own steps are not all: what came before them
+    is told by the last snapshot, if that is of the same attempt, and is else not known.
+
+    Args:
+        step: the slowest rank's in its attempt, at that moment.
+        attempt: the attempt of that moment.
+        last: the job's last snapshot.
+    """
+    if last is None or not last.total_steps:
+        return None
+    told, total = last.progress, last.total_steps
+    before = 0 if attempt == 0 else None
+    if before is None and attempt == last.attempt and total_steps(told) and last.step is not None:
+        before = None if told is None or told.step is None else told.step - last.step
+    done = None if step is None or before is None else step + before
+    if done is not None and not 0 <= done <= total:
+        done = None
+    return Progress(
+        step=done,
+        total=total,
+        fraction=None if done is None else done / total,
+        source="api" if told is None else told.source,
+    )
+
+
 def total_steps(progress: Progress | None) -> int | None:
     """Steps of the whole run; None where only those of an epoch are known."""
     return progress.total if progress is not None and progress.counts == "run" else None

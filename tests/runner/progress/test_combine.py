@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 import pytest
 
-from ddptop_runner.model import Progress
-from ddptop_runner.progress.combine import RankTold, of_job, of_rank, total_steps
+from ddptop_runner.model import NodeSnapshot, Progress
+from ddptop_runner.progress.combine import RankTold, of_job, of_moment, of_rank, total_steps
 
 
 def log(step: int, total: int, **more) -> Progress:
     return Progress(step=step, total=total, fraction=step / total, source="log", **more)
+
+
+def fake_snapshot(**told: Any) -> NodeSnapshot:
+    at = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
+    return NodeSnapshot(
+        job="a", job_id="a@0", host="h", seq=1, ts=at, state="running", started_at=at, **told
+    )
 
 
 def test_a_total_that_the_script_reported() -> None:
@@ -98,3 +108,32 @@ def test_nobody_knows() -> None:
     assert of_job([None, of_rank(RankTold(steps=5), resumed=False)]) is None
     assert total_steps(None) is None
     assert total_steps(Progress(step=3, total=10, counts="epoch", source="log")) is None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "step", "done"),
+    [
+        (0, 172, 172),  # as many as its own
+        (1, 104, None),  # nobody knows from where that attempt went on
+        (2, 104, 254),
+        (2, None, None),
+        (2, 9000, None),
+        (None, 104, None),
+    ],
+)
+def test_how_far_it_was_at_a_moment(
+    attempt: int | None, step: int | None, done: int | None
+) -> None:
+    last = fake_snapshot(attempt=2, step=750, total_steps=900, progress=log(900, 900))
+    was = of_moment(step, attempt, last)
+    assert was is not None
+    assert (was.step, was.total, was.counts, was.source) == (done, 900, "run", "log")
+    assert was.fraction == (None if done is None else done / 900)
+
+
+def test_how_far_it_was_where_too_little_is_known() -> None:
+    assert of_moment(5, 0, None) is None
+    assert of_moment(5, 0, fake_snapshot(attempt=0, step=9)) is None
+    reported = fake_snapshot(attempt=1, step=9, total_steps=90)
+    assert of_moment(5, 1, reported) == Progress(total=90, source="api")
+    assert of_moment(5, 0, reported) == Progress(step=5, total=90, fraction=5 / 90, source="api")

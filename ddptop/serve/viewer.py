@@ -6,10 +6,7 @@ Started by the server with the size of the tab's terminal as arguments; ends wit
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import os
-from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,33 +20,17 @@ def main(arguments: list[str] | None = None) -> int:
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
-    from textual import messages
-    from textual.drivers.web_driver import WebDriver
+    from ddptop.serve.driver import TabDriver
 
     del os.environ["TEXTUAL_COLOR_SYSTEM"]  # a job that is launched from here has no use for it
     from ddptop.tui.settings import read_settings
     from ddptop.tui.start import app_with
 
-    class TabDriver(WebDriver):
-        """Has the tab's size, and ends the app when nobody is left to talk to."""
-
-        def __init__(self, app: Any, **more: Any) -> None:
-            super().__init__(app, **{**more, "size": (options.columns, options.rows)})
-            self._loop = asyncio.get_running_loop()
-
-        def run_input_thread(self) -> None:
-            super().run_input_thread()
-            if not self.exit_event.is_set():
-                with contextlib.suppress(RuntimeError):  # the loop is closed
-                    asyncio.run_coroutine_threadsafe(
-                        self._app._post_message(messages.ExitApp()), self._loop
-                    )
-
     settings = read_settings()
     letters = "utf-8" if settings.interface.ascii else None
     app = app_with(settings, readonly=not options.actions, letters=letters)
     app.driver_class = TabDriver
-    app.run(mouse=settings.interface.mouse)
+    app.run(mouse=settings.interface.mouse, size=(options.columns, options.rows))
     return app.return_code or 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -191,6 +193,24 @@ def test_a_viewer_ends_when_its_server_is_killed(
         viewer.stdout.close()
         with contextlib.suppress(AttributeError):
             viewer.stderr.close()  # type: ignore[union-attr]
+
+
+def test_what_the_tab_says_after_the_end_is_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddptop.serve.driver import TabDriver
+    from textual.app import App
+    from textual.events import AppBlur
+
+    async def make() -> TabDriver:
+        return TabDriver(App())
+
+    read_end, write_end = os.pipe()
+    os.close(write_end)
+    with os.fdopen(read_end) as stdin:
+        monkeypatch.setattr(sys, "__stdin__", stdin)
+        driver = asyncio.run(make())  # its loop has ended, and is closed
+        driver.send_message(AppBlur())  # an error, or a coroutine that nobody awaits, is red here
+        driver.run_input_thread()  # the end of what it reads
+    gc.collect()
 
 
 def test_a_port_that_is_taken_is_told(

@@ -6,8 +6,8 @@ import datetime as dt
 import re
 
 from ddptop.commands import watch
-from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.registry import JobView
+from ddptop_runner.errors import DdptopError, NoSuchJobError, UsageError
+from ddptop_runner.registry import JobView, resolve
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
 _SINCE = re.compile(r"([+-])(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?$")
@@ -90,7 +90,10 @@ def run(
         UsageError: there is no terminal, or `at` is no moment of the job.
         DdptopError: nothing is recorded of the job.
     """
-    view = watch.find(job)
+    try:
+        view = watch.find(job)
+    except NoSuchJobError:
+        view = resolve(job)  # says so of ddptop's own jobs: no others can be replayed
     if not isinstance(view, JobView):
         raise DdptopError(
             f"nothing is recorded of {view.name}: ddptop did not start it",

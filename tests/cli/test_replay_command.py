@@ -104,7 +104,9 @@ def test_what_cannot_be_replayed_is_one_line(bad_input: Callable[..., str], monk
         "ddptop: nothing is recorded of bare: it has no history; "
         "ddptop logs bare shows what it printed"
     )
-    assert "nobody" in bad_input(3, "replay", "nobody")
+    assert bad_input(3, "replay", "nobody") == (
+        "ddptop: there is no job 'nobody'; ddptop ls --all lists the jobs there are"
+    )
     assert "--readonly" in bad_input(2, "--readonly", "replay", "cats")
 
 

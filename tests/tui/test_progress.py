@@ -63,6 +63,7 @@ def test_without_a_share_there_is_no_bar() -> None:
         far = header(unknown, 140, step=30)[1]
         assert words in far
         assert "ETA n/a" not in far and "━" not in far
+    assert "30 / 900" not in header(Progress(total=900, source="api"), 140, step=30)[1]
 
 
 @pytest.mark.parametrize("cells", [40, 60, 80, 120, 200])

@@ -25,9 +25,9 @@ def step_of(snapshot: NodeSnapshot, progress: Progress | None) -> int | None:
 
 
 def step_text(snapshot: NodeSnapshot, progress: Progress | None) -> str:
-    """`12,340 / 50,000`, or the step alone."""
+    """`12,340 / 50,000`, or the step alone where it is not known to be one of the whole run."""
     step = units.count(step_of(snapshot, progress))
-    if progress is None or progress.counts != "run" or not progress.total:
+    if progress is None or progress.counts != "run" or not progress.total or progress.step is None:
         return step
     return f"{step} / {units.count(progress.total)}"
 

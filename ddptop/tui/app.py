@@ -227,13 +227,13 @@ class DdptopApp(ActingApp):
     def _open(self, job: str, foreign: bool, *, is_first: bool = False) -> None:
         from ddptop.tui.screens.job import JobScreen
 
-        self.push_screen(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
+        self._show(JobScreen(job, is_first, foreign=foreign, readonly=self._readonly))
 
     def on_rank_picked(self, message: messages.RankPicked) -> None:
         """Show a rank."""
         from ddptop.tui.screens.rank import RankScreen
 
-        self.push_screen(
+        self._show(
             RankScreen(message.job, message.rank, foreign=message.foreign, readonly=self._readonly)
         )
 
@@ -241,13 +241,13 @@ class DdptopApp(ActingApp):
         """Show the devices."""
         from ddptop.tui.screens.devices import DevicesScreen
 
-        self.push_screen(DevicesScreen(message.uuid, readonly=self._readonly))
+        self._show(DevicesScreen(message.uuid, readonly=self._readonly))
 
     def on_logs_wanted(self, message: messages.LogsWanted) -> None:
         """Show a job's logs."""
         from ddptop.tui.screens.logs import LogsScreen
 
-        self.push_screen(
+        self._show(
             LogsScreen(
                 message.job,
                 message.rank,
@@ -275,8 +275,18 @@ class DdptopApp(ActingApp):
 
         self._show(ReplayScreen(message.job, message.at, readonly=self._readonly), message)
 
-    def _show(self, screen: MonitorScreen, wanted: Message) -> None:
-        screen.is_first = wanted is self._opening
+    def _show(self, screen: MonitorScreen, wanted: Message | None = None) -> None:
+        """Open it, or go back to where the same is shown already.
+
+        Screens lead to each other in circles, and each keeps its memory while others lie above it.
+        """
+        if wanted is not None:
+            screen.is_first = wanted is self._opening
+        for below in self.screen_stack:
+            if type(below) is type(screen) and below.subject == screen.subject:
+                while self.screen is not below:
+                    self.pop_screen()
+                return
         self.push_screen(screen)
 
     def on_sections_wanted(self, message: messages.SectionsWanted) -> None:

@@ -10,6 +10,7 @@ from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.devices import FIRST_SPAN_S, DevicesScreen
 from ddptop.tui.screens.job import JobScreen
+from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from tests.tui import fake_foreign, fake_gpus
@@ -70,6 +71,37 @@ async def test_enter_explains_a_device_and_opens_a_process_s_job(
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         assert app.screen.job == "llama-ft"
+
+
+async def test_ways_in_a_circle_lead_back_to_the_screen_that_is_there(
+    eight_gpus: Path, make_app: MakeApp
+) -> None:
+    fake_gpus.eight_gpu_ranks(eight_gpus)
+    app = make_app("llama-ft")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        job = app.screen
+        for message in (
+            messages.RankPicked("llama-ft", 5),
+            messages.LogsWanted("llama-ft", 5),
+            messages.DevicesWanted(uuid(5)),
+        ):
+            app.post_message(message)
+        await until(pilot, lambda: isinstance(app.screen, DevicesScreen))
+        await settle(pilot)
+        assert len(app.screen_stack) == 5
+        app.post_message(messages.LogsWanted("llama-ft", 4))  # another one lies on top
+        await until(pilot, lambda: isinstance(app.screen, LogsScreen))
+        app.post_message(messages.LogsWanted("llama-ft", 5))
+        await until(pilot, lambda: len(app.screen_stack) == 4, "the log that is there already")
+        app.post_message(messages.JobPicked("llama-ft"))
+        await until(pilot, lambda: app.screen is job, "the job that is there already")
+        await settle(pilot)
+        assert "llama-ft" in shown(app) and len(app.screen_stack) == 2
+        app.post_message(messages.JobPicked("llama-ft"))  # it is seen already
+        app.post_message(messages.JobPicked("llama-ft", foreign=True))
+        await until(pilot, lambda: app.screen is not job, "another job of that name")
+        assert len(app.screen_stack) == 3
 
 
 async def test_a_process_of_a_foreign_job_and_one_of_none(

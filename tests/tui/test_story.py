@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.logs import LogsScreen
 from ddptop.tui.screens.overview import OverviewScreen
 from ddptop.tui.screens.sections import SectionsScreen
 from ddptop.tui.screens.story import StoryScreen
 from ddptop.tui.story_source import StorySource
 from tests.tui import fake_home, fake_story
 from tests.tui.driving import keys_shown, look, said, settle, shown, until
+from tests.tui.fake_home import write_log
 from textual.message import Message
 from textual.pilot import Pilot
 
@@ -164,13 +166,20 @@ async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(
 async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(
     frozen: Path, make_app: MakeApp
 ) -> None:
-    fake_story.many_attempts(frozen)
+    folder = fake_story.many_attempts(frozen)
+    write_log(folder, 0, 2, "printed by the first attempt\n")
     app = opened(make_app)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("j", "j", "l")
-        await until(pilot, lambda: "ValueError: label 1003" in shown(app), "the log")
-        assert "attempt 0" in shown(app)
+        await until(pilot, lambda: "printed by the first attempt" in shown(app), "the log")
+        assert "attempt 0 of 0-2" in shown(app)
+        await pilot.press("escape")
+        await settle(pilot)
+        await pilot.press("k", "k", "l")
+        await until(pilot, lambda: "ValueError: label 1003" in shown(app), "the latest log")
+        assert isinstance(app.screen, LogsScreen)
+        assert app.screen.view.attempt is None, "it would not go on with the next attempt's"
 
 
 async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: MakeApp) -> None:

@@ -37,6 +37,11 @@ class MonitorScreen(Screen[None]):
         self.is_first = False
         """Whether ddptop was opened on it: leaving it then leaves ddptop."""
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What it shows now: two screens of one kind and subject show the same."""
+        return ()
+
     def on_compose(self) -> None:
         """Have the classes of the size before the widgets: else all are styled a second time."""
         width, height = self.app.size

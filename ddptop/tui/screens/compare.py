@@ -83,6 +83,11 @@ class CompareScreen(ChartKeys):
             chosen.append(key)
         return tuple(chosen[:MOST_JOBS])
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The jobs."""
+        return self.given
+
     def compose(self) -> ComposeResult:
         """The list beside the chart or above it, and the table below."""
         yield self._title

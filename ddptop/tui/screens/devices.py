@@ -83,6 +83,11 @@ class DevicesScreen(ChartKeys):
         self.processes = ProcessTable()
         """Those of the device under the cursor."""
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The device under the cursor."""
+        return (self._chosen_uuid(),)
+
     def compose(self) -> ComposeResult:
         """Devices above the history of one, its processes and details."""
         yield from (self._title, self.devices, self._chart)
@@ -100,9 +105,11 @@ class DevicesScreen(ChartKeys):
 
     def wish(self) -> Wish:
         """Every device, and of the chosen one as far back as the chart shows."""
+        return Wish(devices=True, device_history_s=self._span_s(), device=self._chosen_uuid())
+
+    def _chosen_uuid(self) -> str | None:
         chosen = self.devices.chosen
-        uuid = self._first if chosen is None else chosen.uuid
-        return Wish(devices=True, device_history_s=self._span_s(), device=uuid)
+        return self._first if chosen is None else chosen.uuid
 
     def _span_s(self) -> float:
         span, right = self._chart.time_span()

@@ -96,6 +96,11 @@ class JobScreen(PagedScreen):
         self.log_view = LogView()
         """The chosen rank's log."""
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The job."""
+        return (self.job, self.foreign)
+
     def compose(self) -> ComposeResult:
         """All panels; which are visible is the stylesheet's matter. A failure's cause is first."""
         yield from (self._title, self._cause, self._header, self._alerts, self._setback)

@@ -72,6 +72,11 @@ class LogsScreen(LogSearch):
         self._head = LogHead()
         self._keys = KeyBar(LOGS)
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The log."""
+        return (self.job, self.foreign, self.view.whose, self.view.attempt)
+
     def compose(self) -> ComposeResult:
         """Title, what is shown, the lines, what is searched for, keys."""
         yield from (self._title, self._head, self.pager, self._bar, self._keys)
@@ -81,7 +86,7 @@ class LogsScreen(LogSearch):
         self.pager.empty = [line(("  reading", "dim"))]
         self.pager.focus()
         self._reader.start()
-        self._open(LogView(whose=self.view.whose))
+        self._open(self.view)
 
     def on_unmount(self) -> None:
         """Let go of the log."""
@@ -161,10 +166,11 @@ class LogsScreen(LogSearch):
         first_look = not before.attempts
         if not self.places.has_launcher and len(self.places.ranks) == 1 and self.view.whose is None:
             self._open(replace(self.view, whose=self.places.ranks[0]))
+        elif first_look:
+            if self.places.attempts and self.view.attempt == self.places.attempts[-1]:
+                self.view = replace(self.view, attempt=None)  # the latest goes on with the next
         elif self.view.attempt is None and self.places.attempt != before.attempt:
-            if first_look:
-                pass
-            elif self.pager.following:
+            if self.pager.following:
                 self._open(self.view)
                 self.notify(f"attempt {self.places.attempt} begins", markup=False)
             else:

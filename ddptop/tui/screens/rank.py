@@ -99,6 +99,11 @@ class RankScreen(PagedScreen):
         self.log_view = LogView()
         """Its last lines."""
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The rank."""
+        return (self.job, self.rank, self.foreign)
+
     def compose(self) -> ComposeResult:
         """All panels; which are visible is the stylesheet's matter."""
         yield from (self._title, self._head, self._alerts, self._pages)

@@ -58,6 +58,11 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self._timer: Timer | None = None
         self._frame_at_s = 0.0
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The job at that moment."""
+        return (self.job, self.at)
+
     def compose(self) -> ComposeResult:
         """The job screen's panels, and the time line above the keys."""
         for widget in super().compose():

@@ -71,6 +71,11 @@ class StoryScreen(JobCommands):
         self._keys = KeyBar(STORY)
         self._heights: tuple[int, int | None] = (0, None)
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The job."""
+        return (self.job,)
+
     def compose(self) -> ComposeResult:
         """Attempts, why, events."""
         yield from (self._title, self._attempts)

@@ -15,6 +15,7 @@ from textual.keys import Keys, key_to_character
 
 from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action, key_text
 from ddptop.tui.actions.common import HELP
+from ddptop.tui.ending import EndingApp
 from ddptop.tui.settings import did_you_mean, near, shown
 
 NO_KEY = "no-key"
@@ -69,7 +70,7 @@ class KeyMap(msgspec.Struct, frozen=True):
         return {name: ",".join(keys) or NO_KEY for name, keys in self.chosen.items()}
 
 
-class KeyedApp(App[None]):
+class KeyedApp(EndingApp):
     """An app with a key map of its own."""
 
     keys: KeyMap = KeyMap()

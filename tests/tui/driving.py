@@ -13,7 +13,7 @@ from ddptop.tui.widgets.lines import LinesView
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:

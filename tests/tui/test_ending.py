@@ -1,0 +1,39 @@
+"""Leaving says nothing, whatever is opened in the same moment; a failure of ours is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from ddptop.tui.app import DdptopApp
+from ddptop.tui.screens.help import HelpScreen
+from tests.tui.driving import settle
+
+MakeApp = Callable[..., DdptopApp]
+
+
+async def test_a_screen_that_opens_as_ddptop_is_left_is_no_failure(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+        app.action_help()
+        app.action_command_palette()
+        app.exit()
+        await pilot.pause()
+    assert not app.return_code
+
+
+async def test_a_failure_of_a_screen_is_told(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: HelpScreen) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(HelpScreen, "compose", fail)
+    app = make_app()
+    with pytest.raises(ZeroDivisionError):
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            await pilot.press("question_mark")
+            await pilot.pause()
+    assert app.return_code == 1

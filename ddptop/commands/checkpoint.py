@@ -7,6 +7,7 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.registry import resolve
 from ddptop_runner.saves import wanted
 from ddptop_runner.saves.book import seconds_in_words, size_in_words
+from ddptop_runner.saves.step_words import at_step
 
 
 def run(job: str | None, timeout_s: float | None) -> int:
@@ -15,9 +16,8 @@ def run(job: str | None, timeout_s: float | None) -> int:
     asked = wanted.ask(view)
     say(f"ddptop: {view.job} is asked to save by {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
-    step = "" if saved.step is None else f" at step {saved.step}"
     size = "" if saved.size_bytes is None else f", {size_in_words(saved.size_bytes)}"
     took = "" if saved.took_s is None else f", in {seconds_in_words(saved.took_s)}"
-    say(f"ddptop: saved{step}{size}{took}")
+    say(f"ddptop: saved{at_step(saved)}{size}{took}")
     put(saved.path)
     return 0

@@ -28,8 +28,10 @@ from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
+from ddptop_runner.progress.combine import counts_run
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
+from ddptop_runner.saves.step_words import step_beside
 from ddptop_runner.spans import name_ranks
 
 DETAILS = 16
@@ -172,13 +174,11 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
         trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0
         seen = view.is_live and view.spec.probe and trains_s >= MISSED_AFTER_S
         return "none seen yet" if seen else None
-    step = "" if saved.step is None else f" at step {saved.step}"
+    step = step_beside(saved, "run" if counts_run(status.progress) else "attempt", status.attempt)
+    at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
-    attempt = ""
-    if saved.attempt is not None and saved.attempt != status.attempt:
-        attempt = f" of attempt {saved.attempt}"
     size_ = "" if saved.size_bytes is None else f" ({size_in_words(saved.size_bytes)})"
-    return f"{PurePath(saved.path).name}{step}{attempt}, {ago} ago{size_}"
+    return f"{PurePath(saved.path).name}{at}, {ago} ago{size_}"
 
 
 def _cells(rank: RankSample) -> list[str]:

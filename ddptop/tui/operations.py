@@ -22,6 +22,7 @@ from ddptop_runner.logs import sanitize
 from ddptop_runner.paths import owner_in_words
 from ddptop_runner.registry import AnyJob, JobView
 from ddptop_runner.saves import wanted
+from ddptop_runner.saves.step_words import at_step
 
 GRACE_S = 30.0
 UNSTARTED = "No rank has started: it only leaves the queue, and is not started later."
@@ -162,8 +163,7 @@ def save(view: AnyJob) -> Operation:
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
-        step = "" if saved.step is None else f" at step {saved.step}"
-        return f"{view.job} saved{step}: {saved.path}"
+        return f"{view.job} saved{at_step(saved)}: {saved.path}"
 
     said = f"{view.job} is asked to save; a checkpoint is waited for"
     return Operation("", said, "Save", f"{view.job} saved", run)

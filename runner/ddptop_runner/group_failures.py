@@ -29,6 +29,7 @@ from ddptop_runner.restarts.facts import with_facts
 from ddptop_runner.restarts.planner import RestartPlanner
 from ddptop_runner.restarts.policy import AttemptOutcome
 from ddptop_runner.saves.loss_watch import BadLoss
+from ddptop_runner.saves.step_words import at_step
 from ddptop_runner.spec import JobSpec
 from ddptop_runner.story import Story
 
@@ -346,7 +347,7 @@ class FailureHandling(MetRanks):
         if (last.step or 0) < (bad.step or 0):
             return ""
         name = PurePath(last.path).name
-        return f"{name}, saved at step {last.step}, is younger than that: it may be bad as well."
+        return f"{name}, saved{at_step(last)}, is younger than that: it may be bad as well."
 
     def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
         lived_s = boottime_s() - self.attempt_started_s

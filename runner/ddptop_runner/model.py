@@ -181,6 +181,7 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     step: int | None = None
     """Optimizer steps of the attempt when it was written."""
     global_step: int | None = None
+    """Steps of the whole run by then, where something told them."""
     size_bytes: int | None = None
     """Of all its files."""
     took_s: float | None = None

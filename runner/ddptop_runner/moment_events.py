@@ -14,7 +14,10 @@ ALERTED_S = 600.0
 """An alert of which no event tells that it is over is shown for so long."""
 
 _BUDGET = re.compile(r"\(restart (\d+) of \d+\)")
-_SAVED = re.compile(r"saved (?P<path>.+) at step (?P<step>\d+) \(")
+_SAVED = re.compile(
+    r"saved (?P<path>.+) at step (?P<step>\d+)(?P<of> of the run| of attempt \d+)? \("
+)
+"""As `saves.step_words.at_step` puts it."""
 _OURS = ("SIGTERM", "SIGKILL", "SIGINT")
 _ENDS: dict[str, JobState] = {
     "finished": "finished",
@@ -178,12 +181,15 @@ def checkpoint_of(event: Event) -> Checkpoint | None:
     found = _SAVED.search(event.message)
     if found is None:
         return None
+    step, of = int(found["step"]), found["of"]
+    is_first = event.attempt == 0 and of is None  # then its own steps are those of the run
     return Checkpoint(
         path=found["path"],
         at=event.ts,
         rank=event.rank,
         attempt=event.attempt,
-        step=int(found["step"]),
+        step=None if of == " of the run" else step,
+        global_step=step if of == " of the run" or is_first else None,
     )
 
 

@@ -139,6 +139,7 @@ class Supervisor:
     def _look_at_output(self) -> None:
         group = self._group
         self._progress.look(group.table, group.attempt, group.attempt_started_s)
+        group.checkpoints.heard_lead(self._progress.lead(group.table), group.attempt)
 
     # -- waiting for devices ---------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
+LOOKED_BACK = 100
+"""A checkpoint after more steps than lie between two looks: what comes later goes on from it."""
 SCRIPT = """
 import os, signal, sys, time
 import torch
@@ -53,10 +55,13 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     launch_saver, wait_until, tmp_path
 ):
     job = launch_saver(
-        "signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1)) if rank == 0 else None",
-        'wanted and save(f"step-{step}") or wanted.clear()',
+        "signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1)) if rank == 0 else None\n"
+        "saved = [int(name[5:-3]) for name in os.listdir(out) if name.endswith('.pt')]\n"
+        "before = max(saved, default=0)",
+        'print(f"step {before + step}/99999", flush=True); '
+        'wanted and save(f"step-{before + step}") or wanted.clear()',
     )
-    wait_until(job.trains, what="all ranks to train")
+    wait_until(lambda: (job.status()["step"] or 0) >= LOOKED_BACK, what="some steps")
     assert "checkpoint: " not in job.cli("status", job.name).stdout
     answer = job.cli("checkpoint", job.name)
     assert answer.returncode == 0, answer.stderr
@@ -69,6 +74,7 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert (seen["rank"], seen["files"]) == (0, 1)
     assert seen["size_bytes"] == path.stat().st_size
     assert path.name == f"step-{seen['step']}.pt"
+    wait_until(lambda: job.status()["checkpoint"]["global_step"] == seen["step"], what="its step")
     assert f"checkpoint: {path.name} at step {seen['step']}, " in job.cli("status", job.name).stdout
     told = wait_until(lambda: job.events("checkpoint"), what="the event")
     assert [f"rank 0 saved {path} at step" in event["message"] for event in told] == [True]
@@ -85,6 +91,9 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert (last["attempt"], job.status()["state"]) == (1, "stopped")
     assert f"saved {last['path']}" in answer.stderr
     assert Path(last["path"]).exists()
+    of_run = seen["step"] + last["step"]
+    assert (last["global_step"], Path(last["path"]).name) == (of_run, f"step-{of_run}.pt")
+    assert f"step-{of_run}.pt at step {of_run:,}, " in job.cli("status", job.name).stdout
     assert not (job.folder() / "save-now").exists()
     assert job.cli("checkpoint", job.name).returncode == 2
 

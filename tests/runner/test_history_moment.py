@@ -91,6 +91,22 @@ def test_ranks_end_by_themselves_or_are_ended():
     assert at(40.05).ranks[1].state(9, True) == "running"
 
 
+@pytest.mark.parametrize(
+    ("words", "attempt", "step", "of_run"),
+    [
+        ("at step 21", 0, 21, 21),
+        ("at step 21", 1, 21, None),
+        ("at step 21 of attempt 0", 0, 21, None),
+        ("at step 421 of the run", 1, None, 421),
+    ],
+)
+def test_a_checkpoint_is_told_by_its_words(words, attempt, step, of_run):
+    message = f"rank 0 saved /ck/a b.pt {words} (2.5 KiB in 0.0 s)"
+    saved = checkpoint_of(told(9.0, "checkpoint", message, attempt=attempt))
+    assert saved is not None and saved.path == "/ck/a b.pt"
+    assert (saved.step, saved.global_step) == (step, of_run)
+
+
 def test_the_cause_of_an_attempt_becomes_the_one_before():
     assert at(22).cause == cause_told(STORY[9]) and at(22).previous_cause is None
     later = at(26)

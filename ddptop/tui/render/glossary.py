@@ -99,6 +99,11 @@ JOBS: Words = (
     ("how it is", "the one thing to know about this job now; the most urgent one first"),
     ("last 10m", "the loss of the last ten minutes, drawn small"),
     ("how it ended", "the cause of an attempt's end: the rank that failed first, not its victims"),
+    (
+        "checkpoint",
+        "the last that was seen, at the step of the run; where that is not known it says of which "
+        "attempt's steps",
+    ),
     ("work lost", "steps between the last checkpoint that was seen and the end of the attempt"),
     ("ran for", "how long an attempt lived"),
     ("started", "when an attempt began"),

@@ -23,7 +23,9 @@ from ddptop.tui.render.text import (
     width,
 )
 from ddptop_runner.model import NodeSnapshot, Progress, RankSample
+from ddptop_runner.progress.combine import counts_run
 from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.saves.step_words import step_beside
 
 LABELLED = 110
 """From this width on each row begins with the question that it answers."""
@@ -145,7 +147,7 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))
-    if saved := checkpoint_field(snapshot, now):
+    if saved := checkpoint_field(snapshot, progress_of(view), now):
         parts.append(saved)
     if snapshot.world_size is not None or snapshot.launcher is not None:
         parts.append(field("world size", units.count(snapshot.world_size), ""))
@@ -154,14 +156,17 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     return parts
 
 
-def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
-    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
+def checkpoint_field(snapshot: NodeSnapshot, progress: Progress | None, now: dt.datetime) -> Line:
+    """`checkpoint step 120, 4 s ago`; empty where none was seen.
+
+    It counts what the job's step beside it counts; where it cannot, it says what it counts.
+    """
     saved = snapshot.checkpoint
     if saved is None:
         return ()
-    step = saved.step if saved.global_step is None else saved.global_step
+    step = step_beside(saved, "run" if counts_run(progress) else "attempt", snapshot.attempt)
     ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
-    return field("checkpoint", ago if step is None else f"step {units.count(step)}, {ago}", "")
+    return field("checkpoint", ago if step is None else f"{step}, {ago}", "")
 
 
 def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:

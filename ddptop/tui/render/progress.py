@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.progress_words import place, shown_percent
 from ddptop.tui.render import units
 from ddptop_runner.model import NodeSnapshot, Progress
-from ddptop_runner.progress.combine import of_snapshot
+from ddptop_runner.progress.combine import counts_run, of_snapshot
 from ddptop_runner.registry import AnyJob
 
 LEAST_BAR = 10
@@ -19,7 +19,7 @@ def progress_of(view: AnyJob) -> Progress | None:
 
 def step_of(snapshot: NodeSnapshot, progress: Progress | None) -> int | None:
     """The step of the run where that is known, else the slowest rank's of this attempt."""
-    if progress is not None and progress.counts == "run" and progress.step is not None:
+    if progress is not None and counts_run(progress):
         return progress.step
     return snapshot.step
 

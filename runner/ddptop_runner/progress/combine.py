@@ -150,6 +150,11 @@ def of_moment(step: int | None, attempt: int | None, last: NodeSnapshot | None) 
     )
 
 
+def counts_run(progress: Progress | None) -> bool:
+    """Whether it knows the step of the whole run."""
+    return progress is not None and progress.counts == "run" and progress.step is not None
+
+
 def total_steps(progress: Progress | None) -> int | None:
     """Steps of the whole run; None where only those of an epoch are known."""
     return progress.total if progress is not None and progress.counts == "run" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
@@ -16,12 +17,15 @@ from ddptop_runner.progress.owners import rank_of, written_at
 from ddptop_runner.progress.text_watch import TextWatch
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
+from ddptop_runner.saves.step_words import Lead
 from ddptop_runner.trace_files.find import TraceFile
 from ddptop_runner.trace_files.watch import TraceWatch
 
 TRACES_AFTER_S = 15.0
 """Files are looked for once nothing else has told a loss for so long."""
 TRACES_EVERY_S = 5.0
+LOOKS_APART_S = 1.5
+"""So far apart may be what the output and what the ranks told last."""
 
 
 class JobProgress:
@@ -109,6 +113,18 @@ class JobProgress:
             rank: (known.progress(now), known.every) for rank, known in self._text.ranks.items()
         }
         return of_table(table, texts, boottime_s(), resumed=bool(attempt))
+
+    def lead(self, table: RankTable) -> Lead | None:
+        """How far the output is ahead of the ranks' own steps, where it counts the run."""
+        counted = [known for known in self._text.ranks.values() if known.total_steps]
+        printed = [known.step for known in counted if known.step is not None]
+        own = [(record.steps, record) for record in table if record.steps is not None]
+        if not printed or not own:
+            return None
+        steps, slowest = min(own, key=lambda one: one[0])
+        every = max(known.every or 1 for known in counted)
+        a_look = math.ceil(LOOKS_APART_S * (slowest.steps_per_s(boottime_s()) or 0.0))
+        return Lead(min(printed) - steps, every + a_look)
 
     def close(self) -> None:
         """Let go of all files; what they told stays."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from ddptop_runner.clock import boottime_s, utc_from_boottime
 from ddptop_runner.model import Checkpoint
 from ddptop_runner.probe_message import SavedFile
+from ddptop_runner.saves.step_words import Lead, at_step, run_step, went_on_from
 from ddptop_runner.saves.where import Finder, ThreadedFinder
 
 LEAST_SHARE = 0.1
@@ -78,7 +79,7 @@ class WorkLost:
         """One sentence; nothing where nothing is known, or there was no work to lose."""
         took = "" if self.seconds is None else seconds_in_words(self.seconds)
         if self.since is not None:
-            step = "" if self.since.step is None else f" at step {self.since.step}"
+            step = at_step(self.since)
             if self.steps == 0:
                 waited = f"in the {took} " if took else ""
                 since = f"since {_name(self.since)}{step}"
@@ -189,6 +190,9 @@ class CheckpointBook:
         self._told_s: float | None = None
         self._left_to_tell = float(TOLD_AT_ONCE)
         self._looked_s: float | None = None
+        self._lead: Lead | None = None
+        self._before: int | None = None
+        """Step of the run of the last checkpoint before those of the present attempt."""
 
     # -- what is seen ------------------------------------------------------------------------------
 
@@ -210,7 +214,9 @@ class CheckpointBook:
         if not self._counts(gathered):
             return None
         self._largest_bytes = max(self._largest_bytes, gathered.size_bytes or 0)
-        self.last, self._last_ended_s = gathered.checkpoint(), gathered.ended_s
+        if self.last is not None and self.last.attempt != attempt:
+            self._before = run_step(self.last)
+        self.last, self._last_ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
         self._follow_renames(self.last, 0.0)
         if gathered is self._shown:
             return None
@@ -219,6 +225,25 @@ class CheckpointBook:
         self._told = False
         self._told_s = file.ended_t if self._told_s is None else self._told_s
         return self.last
+
+    def heard_lead(self, lead: Lead | None, attempt: int) -> None:
+        """How far the output is ahead of the attempt's own steps tells what it went on from.
+
+        Args:
+            lead: None where the output does not count the run.
+            attempt: its number.
+        """
+        self._lead = lead
+        if self.last is not None and self.last.attempt == attempt:
+            self.last = self._placed(self.last)
+
+    def _placed(self, made: Checkpoint) -> Checkpoint:
+        """With its step of the run, where nothing told that but it can be reckoned."""
+        if made.step is None or made.global_step is not None:
+            return made
+        candidates = [0] if self._before is None else [0, self._before]
+        began = went_on_from(self._lead, candidates)
+        return made if began is None else replace(made, global_step=began + made.step)
 
     def _counts(self, gathered: _Gathered) -> bool:
         if self.last is not None and any(path == self.last.path for _, path in gathered.files):
@@ -256,7 +281,7 @@ class CheckpointBook:
     def _follow_renames(self, last: Checkpoint, age_s: float) -> None:
         answer = self._finder.answer()
         if answer is not None and answer[0] == last.path != answer[1]:
-            self.last = last = msgspec.structs.replace(last, path=answer[1])
+            self.last = last = replace(last, path=answer[1])
         if last.inode is not None and age_s < RENAMED_WITHIN_S:
             self._finder.ask(last.path, last.inode)
 
@@ -265,7 +290,7 @@ class CheckpointBook:
         who = f"rank {checkpoint.rank}" if len(ranks) < 2 else f"{len(ranks)} ranks"
         more = checkpoint.files - 1
         what = checkpoint.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
-        step = "" if checkpoint.step is None else f" at step {checkpoint.step}"
+        step = at_step(checkpoint, is_told_otherwise=self._lead is not None)
         figures = [] if checkpoint.size_bytes is None else [size_in_words(checkpoint.size_bytes)]
         if checkpoint.took_s is not None:
             figures.append(f"in {seconds_in_words(checkpoint.took_s)}")
@@ -303,6 +328,7 @@ class CheckpointBook:
         return {
             "ended_s": self._last_ended_s,
             "largest_bytes": self._largest_bytes,
+            "before": self._before,
             "heard": {str(rank): ended_s for rank, ended_s in self._heard.items()},
         }
 
@@ -312,7 +338,8 @@ class CheckpointBook:
         self._largest_bytes = 0 if last is None else last.size_bytes or 0
         try:
             self._largest_bytes = int(memory.get("largest_bytes") or self._largest_bytes)
-            ended_s = memory.get("ended_s")
+            before, ended_s = memory.get("before"), memory.get("ended_s")
+            self._before = None if before is None else int(before)
             self._last_ended_s = None if ended_s is None else float(ended_s)
             heard = dict(memory.get("heard") or {})
             self._heard = {int(rank): float(ended_s) for rank, ended_s in heard.items()}

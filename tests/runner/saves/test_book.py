@@ -15,6 +15,7 @@ from ddptop_runner.saves.book import (
     seconds_in_words,
     size_in_words,
 )
+from ddptop_runner.saves.step_words import Lead, at_step
 from ddptop_runner.saves.where import ThreadedFinder, locate
 
 MIB = 2**20
@@ -266,6 +267,63 @@ def test_one_step_is_one_step():
         .in_words()
         .startswith("No checkpoint was seen: 1 step of this attempt (2.0 s) is lost")
     )
+
+
+# --- which step that is ----------------------------------------------------------------------
+
+
+def resumed(book: CheckpointBook, lead: Lead | None) -> CheckpointBook:
+    """A second attempt that saves at its step 150, after the first had saved at 250."""
+    see(book, (0, file("/run/a.pt", 100.0, steps=250)))
+    see(book, (0, file("/run/a.pt", 200.0, steps=150)), attempt=1)
+    book.heard_lead(lead, 1)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("lead", "step", "words"),
+    [
+        (Lead(243, 12), 400, " at step 400 of the run"),
+        (Lead(-1, 12), 150, " at step 150 of the run"),  # it did not go on from its checkpoint
+        (Lead(120, 12), None, " at step 150 of attempt 1"),
+        (None, None, " at step 150 of attempt 1"),
+    ],
+    ids=["resumed", "from-zero", "from-elsewhere", "not-told"],
+)
+def test_the_step_of_the_run_is_reckoned_by_what_the_attempt_went_on_from(book, lead, step, words):
+    saved = resumed(book, lead).last
+    assert saved is not None and (saved.step, saved.global_step) == (150, step)
+    assert at_step(saved) == words
+
+
+def test_a_third_attempt_goes_on_from_the_second_and_over_a_supervisor(book):
+    second = resumed(book, Lead(243, 12))
+    later = CheckpointBook(finder=NoFinder())
+    later.recall(second.last, second.remember())
+    later.heard_lead(Lead(395, 12), 2)
+    see(later, (0, file("/run/a.pt", 300.0, steps=50)), attempt=2)
+    assert later.last is not None and later.last.global_step == 450
+    again = CheckpointBook(finder=NoFinder())
+    again.recall(None, later.remember())
+    again.heard_lead(Lead(395, 12), 2)
+    see(again, (0, file("/run/a.pt", 400.0, steps=60)), attempt=2)
+    assert again.last is not None and again.last.global_step == 460
+
+
+def test_what_the_script_reports_is_not_reckoned(book):
+    book.heard_lead(Lead(0, 12), 0)
+    told = book.saved(file("/run/a.pt", 100.0), rank=0, attempt=0, global_step=77)
+    assert told is not None and told.global_step == 77
+
+
+def test_a_first_attempt_says_which_steps_it_counts_only_where_others_are_told(book):
+    see(book, (0, file("/run/a.pt", 100.0)))
+    book.heard_lead(Lead(700, 12), 0)
+    assert "saved /run/a.pt at step 10 of attempt 0 (" in (book.look(102.0) or "")
+    assert book.last is not None and at_step(book.last) == " at step 10"
+
+
+# --- remembered ------------------------------------------------------------------------------
 
 
 def test_a_supervisor_that_is_started_again_goes_on(book):

@@ -40,6 +40,7 @@ def run(
     wait_with_garbage()
     from ddptop.tui.settings import read_settings
     from ddptop.tui.start import app_with
+    from ddptop.tui.terminal_driver import TerminalDriver
 
     settings = read_settings()
     asked = settings.interface.ascii if ascii_only is None else ascii_only
@@ -53,6 +54,7 @@ def run(
         opening=opening,
         letters=terminal.letters(os.environ, written) if poor else None,
     )
+    app.driver_class = TerminalDriver
     app.run(mouse=settings.interface.mouse)
     return app.return_code or 0
 

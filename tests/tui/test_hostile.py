@@ -114,8 +114,14 @@ def test_suspending_is_refused_by_key_and_clean_by_signal(
     one.drawn = b""
     one.process.send_signal(signal.SIGCONT)
     wait_until(lambda: one.draws(ALTERNATE) and one.draws(b"all jobs"), what="its screen again")
+    one.process.send_signal(signal.SIGSTOP)  # nobody can refuse this one
+    wait_until(lambda: state_of(one.process.pid) == "T", what="its stop")
+    one.draws(b"")
+    one.drawn = b""
+    one.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: one.draws(ALTERNATE) and one.draws(b"all jobs"), what="its screen again")
     one.type("q")
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end, with no thread left behind")
     assert one.process.returncode == 0
 
 

@@ -33,6 +33,18 @@ new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(json.dumps(sorted(new - set(sys.stdlib_module_names))))
 """
 
+LATE = """
+import json, sys
+import ddptop.tui.app, ddptop.tui.screens.job, ddptop.tui.screens.overview
+assert "ddptop.tui.operations" in sys.modules
+late = {
+    "ddptop_runner.foreign.stacks", "ddptop_runner.foreign.signals", "ddptop.tui.launching",
+    "ddptop_runner.launched.stopping", "ddptop_runner.saves.wanted",
+}
+print(json.dumps(sorted(late & set(sys.modules))))
+"""
+"""What it takes to do something to a job, once the screens that offer it are imported."""
+
 
 def ask(script: str, *args: str) -> object:
     answer = subprocess.run(
@@ -66,6 +78,10 @@ def test_the_runner_needs_neither_interface_nor_torch() -> None:
 
 def test_import_ddptop_in_a_training_costs_nothing_foreign() -> None:
     assert set(ask(OUTSIDERS)) <= {"ddptop", "ddptop_runner"}
+
+
+def test_the_first_frame_waits_for_nothing_that_is_done_to_a_job() -> None:
+    assert ask(LATE) == []
 
 
 def code_of_the_job() -> list[Path]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual import work
 
-from ddptop.tui import messages
+from ddptop.tui import messages, operations
 from ddptop.tui.collector import Collector
 from ddptop.tui.reach import Reach, ReachApp
 from ddptop_runner.clock import utc_now
@@ -16,7 +16,6 @@ from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import JobView
 
 if TYPE_CHECKING:
-    from ddptop.tui.operations import Operation
     from ddptop.tui.screens.sections import SectionsScreen
 
 
@@ -74,7 +73,7 @@ class ActingApp(ReachApp):
         )
 
     @work(thread=True, group="commands")
-    def _carry_out(self, job: str, operation: Operation) -> None:
+    def _carry_out(self, job: str, operation: operations.Operation) -> None:
         from ddptop_runner.foreign.signals import SignalOutcome
 
         error, said, ended = None, operation.done, None
@@ -113,7 +112,6 @@ class ActingApp(ReachApp):
         own = not isinstance(view, ForeignView)
         if own and view.is_live and self._refuse("asking its ranks by a signal for their stacks"):
             return
-        from ddptop.tui import operations
         from ddptop.tui.screens.sections import SectionsScreen
 
         screen = SectionsScreen(f"stacks of {view.job}", operations.stacks_source(view))

@@ -1,36 +1,34 @@
-"""What a person can do to a job from the interface: the question, the effect, and the call."""
+"""What a person can do to a job from the interface: the question, the effect, and the call.
+
+Cheap to import, as the screens name what is here: what it takes to do it is imported when it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from textual.worker import get_current_worker
+import msgspec
 
-from ddptop.commands.stacks import stored_files
 from ddptop.rank_words import launcher_in_words
-from ddptop.tui import launching
 from ddptop.tui.render.units import plural
 from ddptop_runner import commands
 from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.foreign import signals
-from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.launched.stopping import ask_to_end
-from ddptop_runner.logs import sanitize
+from ddptop_runner.log_clean import sanitize
 from ddptop_runner.paths import owner_in_words
 from ddptop_runner.registry import AnyJob, JobView
-from ddptop_runner.saves import wanted
-from ddptop_runner.saves.step_words import at_step
+
+if TYPE_CHECKING:
+    from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
 UNSTARTED = "No rank has started: it only leaves the queue, and is not started later."
 """What ending a queued job does."""
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """Something to be confirmed and then done in a thread."""
 
     question: str
@@ -39,9 +37,9 @@ class Operation:
     verb: str
     done: str
     """What to say afterwards, where `run` returns nothing better."""
-    run: Callable[[], str | signals.SignalOutcome | None]
+    run: Callable[[], str | SignalOutcome | None]
     """Blocks; raises DdptopError."""
-    plan: signals.SignalPlan | None = None
+    plan: SignalPlan | None = None
     """Of a job that ddptop did not start: the signals that `run` sends."""
 
 
@@ -63,8 +61,10 @@ def _own(view: AnyJob) -> JobView:
     )
 
 
-def _signalled(view: ForeignView, action: signals.Action) -> Operation:
+def _signalled(view: ForeignView, action: Action) -> Operation:
     """What a plan would send to a job that ddptop did not start, in the plan's own words."""
+    from ddptop_runner.foreign import signals
+
     plan = signals.plan(view, action)
     verb = action.capitalize()
     return Operation(
@@ -93,6 +93,8 @@ def _everything(view: JobView) -> str:
 
 def _asked_to_end(view: JobView) -> str:
     """Who gets which signal first; of a command its ranks before their launcher."""
+    from ddptop_runner.launched.stopping import ask_to_end
+
     ranks = view.snapshot.ranks if view.snapshot is not None else []
     first = "/".join(sorted({ask_to_end(rank.frameworks).name for rank in ranks})) or "SIGTERM"
     if not view.spec.is_command:
@@ -156,10 +158,16 @@ def restart_group(view: AnyJob) -> Operation:
 
 def save(view: AnyJob) -> Operation:
     """Ask for a checkpoint, and wait for it."""
+    from ddptop_runner.saves import wanted
+
     own = _own(view)
     wanted.require_running(own)
 
     def run() -> str:
+        from textual.worker import get_current_worker
+
+        from ddptop_runner.saves.step_words import at_step
+
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
@@ -173,13 +181,19 @@ def again(view: AnyJob) -> Operation:
     """Start an ended job again."""
     view = _own(view)
     attempts = (view.snapshot.attempt or 0) + 1 if view.snapshot is not None else 0
+
+    def run() -> None:
+        from ddptop.tui import launching
+
+        launching.restart_ended(view.job)
+
     return Operation(
         f"Start {view.job} again?",
         f"A new attempt in the same folder, after {plural(attempts, 'attempt')}, with this "
         "shell's variables. Logs and history so far stay.",
         "Start",
         f"{view.job} starts again",
-        lambda: launching.restart_ended(view.job),
+        run,
     )
 
 
@@ -223,6 +237,8 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
             )
             for entry in entries
         ]
+    from ddptop.commands.stacks import stored_files
+
     files = stored_files(view, None)
     if not files:
         raise DdptopError(f"{view.job} left no stacks", "they are kept when a rank fails or hangs")
@@ -230,6 +246,8 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
 
 
 def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
+    from ddptop_runner.foreign import stacks
+
     if not view.is_live:
         raise DdptopError(f"{view.job} is gone", "stacks are taken from living processes")
     return [
@@ -237,7 +255,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
             f"rank {one.rank}   pid {one.pid or 'n/a'}",
             _clean(one.text or f"no stacks: {one.note or 'no reason given'}").rstrip(),
         )
-        for one in foreign_stacks.take(view.foreign.ranks)
+        for one in stacks.take(view.foreign.ranks)
     ]
 
 

@@ -5,9 +5,10 @@ The socket lies in a folder of mode 0700, and the supervisor checks the peer's u
 
 from __future__ import annotations
 
-import json
 import socket
 from typing import Any
+
+import msgspec
 
 from ddptop_runner.errors import ControlError
 from ddptop_runner.paths import RunFolder
@@ -34,7 +35,7 @@ def request(
         ControlError: when no supervisor answers in time, or it refuses.
     """
     path = folder.control_socket
-    message = json.dumps({"op": op, **arguments}).encode() + b"\n"
+    message = msgspec.json.encode({"op": op, **arguments}) + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
@@ -53,7 +54,7 @@ def request(
             f"see {folder.supervisor_log}",
         ) from error
     try:
-        answer = json.loads(line)
+        answer = msgspec.json.decode(line)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):

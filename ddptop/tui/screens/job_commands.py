@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ddptop.tui import operations
 from ddptop.tui.messages import (
     CompareWanted,
     DevicesWanted,
@@ -18,9 +17,6 @@ from ddptop.tui.messages import (
 from ddptop.tui.render.rank_figures import device_uuid
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.chart_keys import ChartKeys
-
-if TYPE_CHECKING:
-    from ddptop.tui.operations import Maker
 
 NO_HISTORY = "ddptop did not start {}: no {} is kept of it"
 
@@ -50,38 +46,28 @@ class JobCommands(ChartKeys):
             self.notify(f"{self.job} is not there any more", severity="warning", markup=False)
         return self.detail
 
-    def _want(self, make: Maker, needs_live: bool) -> None:
+    def _want(self, make: operations.Maker, needs_live: bool) -> None:
         if (detail := self._seen()) is not None:
             self.post_message(OperationWanted(detail.view, make, needs_live))
 
     def action_stop(self) -> None:
         """Stop the job, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.stop, True)
 
     def action_kill(self) -> None:
         """Kill the job, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.kill, True)
 
     def action_restart(self) -> None:
         """Restart all ranks, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.restart_group, True)
 
     def action_save(self) -> None:
         """Ask for a checkpoint: it ends nothing, so nothing is to be confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.save, True)
 
     def action_again(self) -> None:
         """Start the ended job again, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.again, False)
 
     def action_stacks(self) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
 from textual.widget import Widget
 
 from ddptop.need import seen_key
+from ddptop.tui import operations
 from ddptop.tui.actions import OVERVIEW, bindings
 from ddptop.tui.messages import (
     CompareWanted,
@@ -43,9 +43,6 @@ from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.registry import AnyJob
-
-if TYPE_CHECKING:
-    from ddptop.tui.operations import Maker
 
 SAID_ROWS = 3
 """For what is to be said of the job under the cursor, where there is room."""
@@ -255,7 +252,7 @@ class OverviewScreen(MonitorScreen):
         key = self.jobs.cursor_key
         return next((view for view in self.snapshot.jobs if view.job == key), None)
 
-    def _want(self, make: Maker, needs_live: bool) -> None:
+    def _want(self, make: operations.Maker, needs_live: bool) -> None:
         if (view := self._chosen()) is None:
             self._say_no_job()
         else:
@@ -309,26 +306,18 @@ class OverviewScreen(MonitorScreen):
 
     def action_stop(self) -> None:
         """Stop the job under the cursor, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.stop, True)
 
     def action_kill(self) -> None:
         """Kill the job under the cursor, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.kill, True)
 
     def action_again(self) -> None:
         """Start the ended job under the cursor again, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.again, False)
 
     def action_remove(self) -> None:
         """Delete the ended job under the cursor, once confirmed."""
-        from ddptop.tui import operations
-
         self._want(operations.remove, False)
 
     def action_leave(self) -> None:

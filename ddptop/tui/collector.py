@@ -223,7 +223,8 @@ class Collector:
         if view is None:
             return more
         if wish.rank is not None:
-            more["rank"] = self._late.ranks.read(view, wish, now_s)
+            with contextlib.suppress(DdptopError):  # the detail says the same of its history
+                more["rank"] = self._late.ranks.read(view, wish, now_s)
         if wish.story:
             more["story"] = self._late.stories.read(view, wish.story_attempt)
         if wish.replay and detail is not None:

@@ -65,11 +65,12 @@ class RankSource:
         key = (view.folder.path, rank, *span_of, view.state)
         if key == self._key and (not view.is_live or now_s < self._until):
             return self._history
-        self._key = key
+        self._key = None  # what cannot be read now is read at the next look
         reader = HistoryReader(view.folder.history_db)
         span = reader.span()
         if span is None:
             self._history, self._until = RankHistory(view.job, rank), now_s + 1.0
+            self._key = key
             return self._history
         until = max(span[1] + 1.0, now_s) if view.is_live else span[1] + 1.0
         whole = float(span[0]), until
@@ -94,6 +95,7 @@ class RankSource:
             _load(few, reader, frame, device, wish.chart_columns),
             self._slower_since(view, rank, whole[1], now_s),
         )
+        self._key = key
         return self._history
 
     def _reader(self, reader: HistoryReader) -> BandReader:

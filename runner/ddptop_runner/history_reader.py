@@ -156,6 +156,8 @@ class HistoryReader:
             yield db
         except sqlite3.OperationalError as error:
             raise DdptopError(f"{self.path} cannot be read ({error})") from error
+        except OSError as error:  # the file was removed while it was read
+            raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
         finally:

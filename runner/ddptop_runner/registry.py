@@ -163,7 +163,10 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         """Whether it lives here, is this user's own, and its guardian has ended."""
         if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
             return False
-        return self.is_live and self.folder.path.stat().st_uid == os.geteuid()
+        try:
+            return self.is_live and self.folder.path.stat().st_uid == os.geteuid()
+        except OSError:  # it was removed this moment
+            return False
 
     @functools.cached_property
     def on_other_host(self) -> bool:

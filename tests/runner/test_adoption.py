@@ -159,8 +159,11 @@ def test_what_is_no_unguarded_job_is_left_alone(ddptop_home, agent, brought_up, 
         subprocess.run(["rm", "-r", str(folder.path)], check=True)
     just_launched = read_job(put_job("train"))
     assert not just_launched.needs_guardian
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
     subprocess.run(["rm", "-r", str(just_launched.folder.path)], check=True)
+    removed = read_job(unguarded_job(agent))
+    subprocess.run(["rm", "-r", str(removed.folder.path)], check=True)
+    assert not removed.needs_guardian
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert not read_job(unguarded_job(agent)).needs_guardian
     assert brought_up == []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader, HistoryWriter
 from ddptop_runner.history_bands import Band, BandReader, width_of
 from ddptop_runner.history_steps import attempts_taken
@@ -159,6 +160,16 @@ def test_recent_values_by_bucket_and_rank(path: Path) -> None:
     assert sorted(recent) == [START + 94, START + 96, START + 98]
     expected = (losses[98, 3] + losses[99, 3]) / 2
     assert recent[START + 98][3] == pytest.approx(expected)
+
+
+def test_a_file_that_is_removed_meanwhile_is_told(path: Path) -> None:
+    writer = HistoryWriter(path)
+    write(writer, range(5), some_losses(5))
+    writer.close()
+    reader = HistoryReader(path)
+    with pytest.raises(DdptopError, match=r"cannot be read \(No such file"), reader.open():
+        path.unlink()
+        path.stat()
 
 
 def test_no_file_is_an_empty_band(path: Path) -> None:

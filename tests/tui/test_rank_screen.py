@@ -111,6 +111,24 @@ async def test_a_rank_that_is_not_there_and_a_job_that_goes(
         assert "mlp-cpu is not there any more" in shown(app)
 
 
+async def test_a_damaged_history_is_said_and_read_once_it_is_whole(
+    frozen: Path, make_app: MakeApp
+) -> None:
+    folder = fake_home.two_cpu_ranks(frozen)
+    whole = folder.history_db.read_bytes()
+    folder.history_db.write_bytes(b"no database" * 99)
+    app = make_app(opening=RankPicked("mlp-cpu", 1))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RankScreen))
+        await settle(pilot)
+        assert "is not a readable history" in shown(app) and "rank 1" in shown(app)
+        assert app.latest is not None and app.latest.rank is None
+        folder.history_db.write_bytes(whole)
+        await look(pilot)
+        assert app.latest.rank is not None
+        assert "is not a readable history" not in shown(app)
+
+
 async def test_a_rank_of_a_job_that_ddptop_did_not_start(
     held_gpus: Path, make_app: MakeApp
 ) -> None:

@@ -184,13 +184,19 @@ class RankScreen(PagedScreen):
         self.log_view.show_title(self.rank, attempt, view.is_live, output, launcher)
 
     def _alerts_of(self, detail: JobDetail) -> list[Alert]:
-        """Those of the rank and of its device."""
+        """Those of the rank and of its device, and what could not be read."""
         gpu = device_of(detail.view.snapshot, self.rank)
-        return [
+        alerts = [
             alert
             for alert in alerts_of(detail.view)
             if self.rank in alert.ranks or (gpu is not None and gpu.index in alert.gpus)
         ]
+        if detail.trouble:
+            since = detail.view.read_at
+            alerts.append(
+                Alert(id="files", severity="warning", message=detail.trouble, since=since)
+            )
+        return alerts
 
     def _missing(self, detail: JobDetail) -> Span:
         state = detail.view.snapshot

@@ -18,6 +18,7 @@ from ddptop.tui.widgets.loss_chart import LossChart
 from tests.tui import fake_home, replay_home
 from tests.tui.driving import keys_shown, said, settle, shown, until
 from tests.tui.replay_home import AGAIN, HANG, JOB, SECONDS, begin, recorded_job
+from textual import events
 from textual.pilot import Pilot
 
 MakeApp = Callable[..., DdptopApp]
@@ -182,6 +183,10 @@ async def test_a_click_on_the_time_line_or_the_chart_goes_there(
         assert abs(second_of(await arrive(pilot)) - SECONDS / 2) < 6
         await pilot.click("#timeline", offset=(119, 2))
         assert second_of(await arrive(pilot)) == SECONDS - 1
+        drag = ((events.MouseDown, 60), (events.MouseMove, 90), (events.MouseUp, 90))
+        for event, cell in (*drag, (events.MouseMove, 20)):
+            await pilot._post_mouse_events([event], "#timeline", offset=(cell, 2), button=1)
+        assert abs(second_of(await arrive(pilot)) - 3 * SECONDS / 4) < 6, "let go"
         area = screen._chart.area
         assert area is not None
         await pilot.click("#chart", offset=(area.left + area.cells // 4, 5))

@@ -17,13 +17,13 @@ from ddptop.tui.render.chart_view import (
     panned,
     zoomed,
 )
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.dragged import DraggedView
 
 PAN_CELLS = 10
 """Cells that the cursor of a whole run goes at once."""
 
 
-class ChartWidget(LinesView, can_focus=True):
+class ChartWidget(DraggedView, can_focus=True):
     """A chart with a cursor. Subclasses draw, and put where they drew into `area`."""
 
     DEFAULT_CSS = """
@@ -49,7 +49,6 @@ class ChartWidget(LinesView, can_focus=True):
         """What is shown of the axis."""
         self.takes_mouse = True
         """Whether clicks and the wheel do something."""
-        self._dragging = False
         self.area: Area | None = None
         """Where it was drawn last; None while there is no curve."""
 
@@ -154,24 +153,15 @@ class ChartWidget(LinesView, can_focus=True):
             return None
         return x - area.left
 
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        """The cursor goes there, and follows the pointer until it is let go."""
-        if self.area is not None and (cell := self._cell(event.x)) is not None:
-            self._dragging = True
-            self.capture_mouse()
-            self.set_view(cursor_to(self.view, self.area, cell))
+    def takes_drag(self, x: int) -> bool:
+        """Where there is a curve."""
+        return self._cell(x) is not None
 
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The cursor follows, at most to the edges."""
-        if self._dragging and self.area is not None:
-            cell = min(max(event.x - self.area.left, 0), self.area.cells - 1)
+    def dragged_to(self, x: int) -> None:
+        """The cursor goes there, at most to the edges."""
+        if self.area is not None:
+            cell = min(max(x - self.area.left, 0), self.area.cells - 1)
             self.set_view(cursor_to(self.view, self.area, cell))
-
-    def on_mouse_up(self) -> None:
-        """The pointer is let go."""
-        if self._dragging:
-            self._dragging = False
-            self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """The wheel looks closer, at the pointer."""

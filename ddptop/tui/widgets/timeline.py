@@ -17,10 +17,10 @@ from ddptop.tui.render.timeline import (
     moment_at,
     timeline_lines,
 )
-from ddptop.tui.widgets.lines import LinesView
+from ddptop.tui.widgets.dragged import DraggedView
 
 
-class TimeLine(LinesView, can_focus=True):
+class TimeLine(DraggedView, can_focus=True):
     """A bar over the whole history; a click or a drag goes there."""
 
     DEFAULT_CSS = """
@@ -41,7 +41,6 @@ class TimeLine(LinesView, can_focus=True):
         self._course: Course | None = None
         self._position: Position | None = None
         self._words = "reading the history"
-        self._dragging = False
 
     def show(self, course: Course, position: Position) -> None:
         """Show a history and where one is in it."""
@@ -65,26 +64,15 @@ class TimeLine(LinesView, can_focus=True):
         """What its letters mean."""
         return explain_timeline(self._course)
 
-    def _go(self, x: int) -> None:
+    def dragged_to(self, x: int) -> None:
+        """Go there."""
         if self._course is not None:
             self.post_message(self.Jumped(moment_at(self._course, x, self.size.width)))
 
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Go there, and follow the pointer until it is let go."""
-        self._dragging = True
-        self.capture_mouse()
-        self._go(event.x)
-
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the pointer; at rest over a mark it is told what happened."""
-        if self._dragging:
-            self._go(event.x)
+        """Over a mark it is told what happened."""
+        if self.is_dragged:
             return
         course = self._course
         mark = None if course is None else mark_at(course, event.x, self.size.width)
         self.tooltip = None if mark is None else Content(mark.text)
-
-    def on_mouse_up(self) -> None:
-        """The pointer is let go."""
-        self._dragging = False
-        self.release_mouse()

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from ddptop_runner.balance.imbalance import deviations
+from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, NodeSnapshot, RankSample
 from ddptop_runner.registry import RECENT_S, AnyJob, JobView
 
@@ -101,6 +102,11 @@ def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
     return sorted(views, key=lambda view: order_of(view, judge(view, now).need))
 
 
+def is_stopping(view: AnyJob) -> bool:
+    """Whether it was asked to end; of a job that ddptop did not start, whether ddptop asked it."""
+    return view.state == "stopping" or (isinstance(view, ForeignView) and bool(view.stopping))
+
+
 def alarms(view: AnyJob) -> list[Alert]:
     """The errors and warnings of a live job, worst first; a slow rank is the least of warnings."""
     if view.snapshot is None or not view.is_live:
@@ -154,7 +160,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged |
 
 
 def _well(view: AnyJob) -> Judged:
-    if view.state == "stopping":
+    if is_stopping(view):
         return Judged(Need.RUNNING, "stopping")
     if view.state == "starting":
         return Judged(Need.STARTING, "starting")

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from ddptop.need import Need, by_need, seen_key
-from ddptop.tui.render.attention import attention, brief_place, next_step, short_cause
+from ddptop.need import Need, by_need, judge, seen_key
+from ddptop.tui.render.attention import Attention, attention, brief_place, next_step, short_cause
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.job_help import explain_job
 from ddptop.tui.render.job_rows import Listed, calm_duration, columns_for, job_row, listed
 from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.words import state_of
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
@@ -193,7 +194,9 @@ def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     healthy = fake_foreign.healthy()
     assert attention(healthy, NOW).sentence == "nothing wrong seen from outside"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
-    assert attention(replace(healthy, stopping="SIGINT sent"), NOW).sentence == "SIGINT sent"
+    ending = replace(healthy, stopping="SIGINT sent")
+    assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "warn")
+    assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
     gone = fake_foreign.gone()
     assert attention(gone, NOW).need is Need.ENDED
     assert attention(gone, NOW).sentence.startswith("1m ago: its processes are gone")

@@ -54,7 +54,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
         return Attention(judged.need, *_alarm(view, now))
     if judged.need < Need.RUNNING:
         return Attention(judged.need, _trouble(view, snapshot, judged, now), "warn")
-    style = "warn" if _is_stopping(view) else "dim"
+    style = "warn" if judged.why == "stopping" else "dim"
     return Attention(judged.need, _well(view, snapshot, judged, now), style)
 
 
@@ -209,15 +209,11 @@ _DOES = {
 }
 
 
-def _is_stopping(view: AnyJob) -> bool:
-    return view.state == "stopping" or (isinstance(view, ForeignView) and bool(view.stopping))
-
-
 def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
     if judged.why == "queued":
         waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
         return waits or "waits until its GPUs are free"
-    if _is_stopping(view):
+    if judged.why == "stopping":
         sent = view.stopping if isinstance(view, ForeignView) else None
         return sent or "is being stopped"
     if judged.why == "starting":

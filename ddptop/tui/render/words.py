@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.need import STALE_S
+from ddptop.need import STALE_S, is_stopping
 from ddptop.tui.render.glossary import GLOSSARY
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
@@ -98,7 +98,7 @@ def state_of(view: AnyJob) -> Span:
         return job_state(view.state)
     if view.state == "lost":
         return "■ gone", "dim"
-    if view.stopping:
+    if is_stopping(view):
         return job_state("stopping")
     states = [rank.state for rank in view.snapshot.ranks]
     for state in _STANDING_STILL:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ddptop_runner import group_memory, procs
@@ -94,6 +94,8 @@ class AttemptRecord:
         self.losses = LossWatch(spec.on_nan)
         self.checkpoints = CheckpointBook()
         self._save_asked: request.SaveAsked | None = None
+        self.before_end: Callable[[], None] = lambda: None
+        """Called once before the event is told that the job has ended."""
 
     @property
     def life(self) -> str:

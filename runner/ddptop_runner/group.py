@@ -279,6 +279,7 @@ class Group(GroupAlone):
         await self._met_ranks_told()
         self.tell_checkpoint(at_once=True)
         request.withdraw(self._folder)
+        self.before_end()
         ending = self.ending or Ending("finished")
         self.cause = ending.cause
         if ending.state == "finished":

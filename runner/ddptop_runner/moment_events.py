@@ -123,6 +123,7 @@ class JobStory:
 
     def _end(self, event: Event, state: JobState) -> None:
         self.state, self.ended_at = state, event.ts
+        self.alerts = []
         if state == "finished":
             self.exit_code = 0
         elif state == "failed":

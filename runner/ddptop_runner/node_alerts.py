@@ -42,6 +42,7 @@ class NodeAlerts:
         """By id, the messages of those that an event has told, until one tells their end."""
         self.now: list[Alert] = []
         """Those that hold, worst first."""
+        group.before_end = self.tell_end
 
     def remember(self) -> dict[str, Any]:
         """What a supervisor that is started again has to know."""
@@ -53,6 +54,14 @@ class NodeAlerts:
         told = memory.get(TOLD)
         self._told = dict(told) if isinstance(told, dict) else {}
         self.now = alerts
+
+    def tell_end(self) -> None:
+        """The job ends: what still holds is over with it, and has not become well."""
+        if self._told:
+            messages = "; ".join(self._told.values())
+            self._told = {}
+            said = f"the job ended while this held: {messages}"
+            self._story.tell("alert_over", said, attempt=self._group.attempt)
 
     def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
         """Bring `now` up to date.

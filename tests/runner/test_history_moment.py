@@ -142,6 +142,21 @@ def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
     assert shown(91 + lasted_s) == set()
 
 
+def test_an_alert_is_over_with_the_job():
+    hot = "GPU 5 is throttled"
+    end = [told(9000, "alert_over", f"the job ended while this held: {hot}", attempt=0)]
+    events = [*STORY[:5], told(50, "alert", hot, attempt=0), told(9000.1, "finished", attempt=0)]
+
+    def shown(told_events, second):
+        found = story_at(told_events, utc_from_unix(START + second), cause_told).alerts
+        return [alert.message for alert in found]
+
+    assert shown(events[:6] + end + events[6:], 8999) == [hot]
+    assert shown(events[:6] + end + events[6:], 9001) == []
+    soon = [*events[:6], told(60, "finished", attempt=0)]  # of an older ddptop
+    assert (shown(soon, 59), shown(soon, 61)) == ([hot], [])
+
+
 def test_a_checkpoint_is_read_from_its_event():
     found = checkpoint_of(STORY[5])
     assert found is not None and (found.path, found.step) == ("/ck/a.pt", 21)

@@ -72,6 +72,24 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     for _ in range(4):  # a recalled alert stays for a few seconds
         later.look(snapshot, None)
     assert story.told == ["disk low", "over: disk low"]
+    group.before_end()
+    assert len(story.told) == 2, "it was over before the job was"
+
+
+def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
+    story: Any = Story()
+    group: Any = SimpleNamespace(
+        attempt=0,
+        check_losses=lambda ranks, now_s: [],
+        planner=SimpleNamespace(look=lambda report: []),
+    )
+    found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
+    keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
+    alerts = NodeAlerts(group, keeper, story, LastResort(story))
+    alerts.look(make_snapshot(make_spec()), None)
+    group.before_end()
+    group.before_end()
+    assert story.told[2:] == ["the job ended while this held: disk low; GPU 1 is hot"]
 
 
 def test_a_watcher_that_fails_costs_the_others_nothing() -> None:

@@ -176,7 +176,7 @@ EVENT_MEANINGS = {
     "stopping": "somebody asked for the job's end",
     "stopped": "the job has ended because that was asked for",
     "alert": "something that a person should know of; f shows what is wrong now",
-    "alert_over": "what an alert told does not hold any more",
+    "alert_over": "what an alert told does not hold any more, or held until the job's end",
     "gpu_lost": "a device fell off the bus",
     "supervisor_restarted": "ddptop's supervisor had died and was started again; ranks went on",
     "guardian_restarted": "ddptop's guardian had died and was started again; ranks went on",

@@ -129,8 +129,7 @@ class DdptopApp(ActingApp):
             self._begin(loop)
         self.greet()
         if _is_terminal():  # without one at the start there is none to lose
-            self.set_interval(1.0, self._leave_with_terminal)
-            self.set_interval(1.0, self._follow_size)
+            self.set_interval(1.0, self._mind_terminal)
             self._hang_up.watch(loop, self._leave_with_terminal)
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(signal.SIGTERM, self.exit)
@@ -146,6 +145,10 @@ class DdptopApp(ActingApp):
         """Stop looking; samplers end with the interface."""
         self.collector.stop()
         await self.collector.devices.close()
+
+    def _mind_terminal(self) -> None:
+        self._leave_with_terminal()
+        self._follow_size()
 
     def _leave_with_terminal(self) -> None:
         if not _is_terminal():

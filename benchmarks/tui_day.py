@@ -33,6 +33,8 @@ KEYS = ("\r", "v", "l", "e", "p", "?", "a", "y", "w", "+", "-", "]", "t", *["\x1
 
 VIEWER = """
 import datetime as dt, os, sys
+from ddptop.tui.garbage import wait_with_garbage
+wait_with_garbage()
 from ddptop.tui.app import DdptopApp
 from ddptop_runner import registry
 asks, answers, counted, now_s = *map(int, sys.argv[1:4]), [float(sys.argv[4])]

@@ -20,6 +20,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from ddptop.tui.actions import EVERYWHERE, bindings
 from ddptop.tui.actions.common import HELP, PALETTE
+from ddptop.tui.garbage import give_back
 from ddptop.tui.keymap import KeyedApp, KeyMap, check_keys
 from ddptop.tui.memory import Memory
 from ddptop.tui.render.ascii import Translator, drawable
@@ -160,6 +161,7 @@ class ReachApp(KeyedApp):
 
     def _forget_drawn(self) -> None:
         StylesCache.get_inner_outer.cache_clear()
+        give_back()
 
     def greet(self) -> None:
         """Say what is wrong in the settings, and at the very first start where help is."""

@@ -6,9 +6,10 @@ Used by the collector's thread alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
@@ -169,12 +170,17 @@ class DeviceSource:
     """The machine's devices: from fresh snapshots of its jobs, sampled only for the others.
 
     The feed's sampler belongs to the interface's event loop; only its latest report is read here.
+    What is begun and ended there is handed over, and is refused once the loop is to end.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where feeds run; without one nothing is sampled."""
         self._feed: DeviceFeed | None = None
+        self._begun: list[DeviceFeed] = []
+        """Those whose samplers may run. Like the two below, of the loop alone."""
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._known: DeviceReport | None = None
         """The first report of all devices: which there are."""
         self._sampled: tuple[str, ...] | None = None
@@ -219,14 +225,16 @@ class DeviceSource:
         """Sample nothing until `read` is called again."""
         self._sampled = None
         feed, self._feed = self._feed, None
-        if feed is not None and self.loop is not None:
-            asyncio.run_coroutine_threadsafe(feed.stop(), self.loop)
+        if feed is not None:
+            self._hand_over(self._end, feed)
 
     async def close(self) -> None:
-        """End the sampler; to be awaited in the loop, once nobody reads any more."""
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            await feed.stop()
+        """End every sampler, and begin none any more; to be awaited in the loop."""
+        self._is_closed, self._feed = True, None
+        for feed in [*self._begun]:
+            self._end(feed)
+        while self._at_work:  # else the loop is closed under a process that it still waits for
+            await asyncio.wait(self._at_work)
 
     def _narrow(self, wanted: tuple[str, ...]) -> None:
         """Sample just `wanted`, once that was so for three looks."""
@@ -246,7 +254,27 @@ class DeviceSource:
         if self.loop is None:
             return
         self._feed, self._sampled = DeviceFeed(uuids), uuids
-        asyncio.run_coroutine_threadsafe(self._feed.start(), self.loop)
+        self._hand_over(self._begin, self._feed)
+
+    def _hand_over(self, act: Callable[[DeviceFeed], None], feed: DeviceFeed) -> None:
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the interface has ended
+                self.loop.call_soon_threadsafe(act, feed)
+
+    def _begin(self, feed: DeviceFeed) -> None:
+        if not self._is_closed:
+            self._begun.append(feed)
+            self._work(feed.start())
+
+    def _end(self, feed: DeviceFeed) -> None:
+        if feed in self._begun:
+            self._begun.remove(feed)
+            self._work(feed.stop())
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
 
 
 def covered_devices(views: Iterable[JobView]) -> Mapping[str, GpuSample]:

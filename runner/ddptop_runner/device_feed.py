@@ -122,12 +122,16 @@ class DeviceFeed:
                 self._hear(no_library_report(), final=True)
                 return
             started_s = boottime_s()
-            status, last_words = await self._run_once()
-            if status == NOTHING_TO_SAMPLE:
-                self._final, delay_s = True, None
-                await asyncio.sleep(LONGEST_DELAY_S)
-                continue
-            self._trouble = crash_note(status, last_words)
+            try:
+                status, last_words = await self._run_once()
+            except OSError as error:  # no process, memory or file is left for this user
+                self._trouble = f"the device sampler cannot be started ({error.strerror})"
+            else:
+                if status == NOTHING_TO_SAMPLE:
+                    self._final, delay_s = True, None
+                    await asyncio.sleep(LONGEST_DELAY_S)
+                    continue
+                self._trouble = crash_note(status, last_words)
             delay_s = next_delay_s(delay_s, boottime_s() - started_s)
             await asyncio.sleep(delay_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from ddptop_runner.device_feed import DeviceFeed, next_delay_s
 from ddptop_runner.device_once import sample_once
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -41,7 +42,7 @@ async def test_the_feed_follows_the_driver_and_ends_its_sampler(stub):
     assert feed.latest is None and feed.note is None and feed.pid is None
     await feed.start()
     await feed.start()  # a second start changes nothing
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     assert [gpu.index for gpu in feed.latest.gpus] == [0, 1]
     stub.set(0, util=5)
     await until(lambda: feed.latest.gpus[0].util_percent == 5)
@@ -57,7 +58,7 @@ async def test_the_feed_follows_the_driver_and_ends_its_sampler(stub):
 async def test_a_feed_of_some_devices(stub):
     feed = DeviceFeed([stub.gpu(1).uuid], interval_s=0.1)
     await feed.start()
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     assert [gpu.index for gpu in feed.latest.gpus] == [1]
     await feed.stop()
 
@@ -68,14 +69,15 @@ async def test_a_killed_sampler_is_started_again(stub, monkeypatch):
     stub.slow_ms = 0
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     first = feed.pid
     os.kill(first, signal.SIGKILL)
     await until(lambda: feed.pid not in (None, first))
     stub.set(1, util=7)
     # while nothing is heard of the devices, a report names none
-    await until(lambda: [gpu.util_percent for gpu in feed.latest.gpus[1:2]] == [7])
-    assert feed.note is None
+    await until(
+        lambda: feed.note is None and [gpu.util_percent for gpu in feed.latest.gpus[1:2]] == [7]
+    )
     await feed.stop()
 
 
@@ -83,7 +85,7 @@ async def test_a_silent_sampler_makes_its_figures_unknown(stub, monkeypatch):
     feed = DeviceFeed(interval_s=0.1)
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
     await feed.start()
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     os.kill(feed.pid, signal.SIGSTOP)
     await until(lambda: feed.note)
     assert "has not answered for" in feed.note
@@ -91,8 +93,7 @@ async def test_a_silent_sampler_makes_its_figures_unknown(stub, monkeypatch):
     assert gpu.util_percent is gpu.power_w is gpu.processes is gpu.mem_used_bytes is None
     assert gpu.name and gpu.uuid and gpu.mem_total_bytes
     os.kill(feed.pid, signal.SIGCONT)
-    await until(lambda: feed.note is None)
-    assert feed.latest.gpus[0].util_percent == 97
+    await until(lambda: feed.note is None and feed.latest.gpus[0].util_percent == 97)
     await feed.stop()
 
 
@@ -113,7 +114,7 @@ async def test_a_call_that_never_returns_makes_figures_unknown_and_ends_with_the
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     stub.hang("nvmlDeviceGetPowerUsage", 1)
     await until(lambda: feed.note)
     assert "has not answered for" in feed.note
@@ -131,20 +132,19 @@ async def test_a_crash_of_the_driver_ends_the_sampler_only(stub, monkeypatch):
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.4)
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
-    await until(lambda: feed.latest)
+    await until(lambda: feed.latest and feed.latest.gpus)
     stub.crash("nvmlDeviceGetPowerUsage")
     await until(lambda: feed.note and "signal 11" in feed.note)
     assert feed.latest.gpus[1].util_percent is None and feed.latest.gpus[1].uuid
     stub.set_driver(errors={})
-    await until(lambda: feed.note is None)
-    assert feed.latest.gpus[1].util_percent == 97
+    await until(lambda: feed.note is None and feed.latest.gpus[1].util_percent == 97)
     await feed.stop()
 
 
 async def test_a_feed_with_links(stub):
     feed = DeviceFeed(interval_s=0.1, links=True)
     await feed.start()
-    await until(lambda: feed.latest and feed.latest.gpus[1].pcie_rx_bytes_per_s)
+    await until(lambda: feed.latest and any(gpu.pcie_rx_bytes_per_s for gpu in feed.latest.gpus))
     await feed.stop()
 
 
@@ -155,8 +155,24 @@ async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch, 
     monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 30.0)
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
-    await until(lambda: feed.note)
-    assert "ended with status 1: RuntimeError: not this one" in feed.note
+    words = "ended with status 1: RuntimeError: not this one"
+    await until(lambda: words in (feed.note or ""))  # before it ends it does not answer
+    await feed.stop()
+
+
+async def test_where_no_process_can_be_started_it_says_so_and_tries_again(stub, monkeypatch):
+    async def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.0)
+    monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 0.05)
+    feed = DeviceFeed(interval_s=0.1)
+    with monkeypatch.context() as full:
+        full.setattr(asyncio, "create_subprocess_exec", refused)
+        await feed.start()
+        await until(lambda: "cannot be started" in (feed.note or ""))
+        assert "temporarily unavailable" in feed.note
+    await until(lambda: feed.latest.gpus and feed.note is None)
     await feed.stop()
 
 

@@ -236,6 +236,40 @@ class TestDevices:
         assert source._feed is feed
         await source.close()
 
+    async def test_the_end_waits_for_each_sampler_and_begins_none(
+        self, eight_gpus: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+
+        class Feed(FrozenFeed):
+            async def start(self) -> None:
+                told.append("begun")
+
+            async def stop(self) -> None:
+                await asyncio.sleep(0.05)
+                told.append("ended")
+
+        monkeypatch.setattr(sources, "DeviceFeed", Feed)
+        source = DeviceSource()
+        source.loop = asyncio.get_running_loop()
+        source.read([])
+        await asyncio.sleep(0)
+        source.pause()  # just before the interface is left
+        source.read([])  # and the thread looks on meanwhile
+        await source.close()
+        assert told == ["begun", "ended"], "a loop was closed under its sampler"
+        source.read([])
+        source.pause()
+        await asyncio.sleep(0.1)
+        assert told == ["begun", "ended"], "a sampler was begun that nobody ends"
+
+    def test_after_the_end_of_the_loop_nothing_is_begun(self, eight_gpus: Path) -> None:
+        source = DeviceSource()
+        source.loop = asyncio.new_event_loop()
+        source.loop.close()
+        source.read([])
+        source.pause()
+
     def test_without_a_driver_nothing_is_started(self, frozen: Path) -> None:
         source = DeviceSource()
         devices = source.read([])

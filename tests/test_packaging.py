@@ -151,7 +151,7 @@ def test_set_up_says_in_one_line_what_is_missing(
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=60,
     )
     assert made.returncode == 2
     said = [text for text in made.stderr.splitlines() if not text.startswith("make: ***")]

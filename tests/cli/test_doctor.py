@@ -46,7 +46,7 @@ def test_an_error_counts_in_the_last_line() -> None:
 
 @pytest.mark.torch
 def test_json_and_text_of_this_machine(ddptop_cli: Cli) -> None:
-    asked = ddptop_cli("doctor", "--json", timeout_s=10)
+    asked = ddptop_cli("doctor", "--json")
     report = json.loads(asked.stdout)
     assert set(report) == {"schema", "checks"}
     assert {tuple(check) for check in report["checks"]} == {
@@ -54,14 +54,14 @@ def test_json_and_text_of_this_machine(ddptop_cli: Cli) -> None:
     }
     errors = [check for check in report["checks"] if check["status"] == "error"]
     assert asked.returncode == (1 if errors else 0)
-    text = ddptop_cli("doctor", timeout_s=10)
+    text = ddptop_cli("doctor")
     assert text.returncode == asked.returncode
     assert "Python and torch  torch " in text.stdout and "\x1b" not in text.stdout
     assert asked.stderr == text.stderr == ""
 
 
 def test_a_python_that_does_not_exist_is_an_error_and_no_traceback(ddptop_cli: Cli) -> None:
-    asked = ddptop_cli("doctor", "--json", "--python", "/no/such/python", timeout_s=10)
+    asked = ddptop_cli("doctor", "--json", "--python", "/no/such/python")
     assert asked.returncode == 1 and asked.stderr == ""
     [check] = [one for one in json.loads(asked.stdout)["checks"] if one["id"] == "python"]
     assert check["status"] == "error" and check["remedy"]

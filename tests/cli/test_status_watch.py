@@ -145,18 +145,18 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
-    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
     state, of_ranks, devices = one.screen()
     assert state == "train: running  [########............] 41.0 %  1m15s left  step 41 of 100"
     assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
     assert devices == "CPU  load 400 %  memory 4.0 GiB"
     change(folder, **live(ranks=ranks(slow=2)))
-    wait_until(lambda: "rank 2: 80 % slower" in one.screen()[1], timeout_s=20, what="the odd one")
+    wait_until(lambda: "rank 2: 80 % slower" in one.screen()[1], what="the odd one")
     echo = termios.tcgetattr(one.master)[3] & termios.ECHO
     assert not echo, "typed keys would be echoed into the lines"
     cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
     change(folder, **live(state="failed", cause=cause, ended_at=utc_now(), guardian=None))
-    wait_until(one.ended, timeout_s=20, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.status == 1, "the exit status that `wait` has"
     lines = one.screen()
     assert len(lines) == 3 and lines[0].startswith("train: failed")
@@ -172,9 +172,9 @@ def test_ctrl_c_ends_it_well_and_no_color_is_kept_to(
     alert = Alert(id="odd", severity="warning", message=message, since=utc_now())
     put_job("train", live(alerts=[alert]))
     one = terminal("train", "--watch", columns=40, NO_COLOR="1")
-    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
     os.write(one.master, b"\x03")
-    wait_until(one.ended, timeout_s=20, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.status == 0
     assert not re.search(rf"{ESC}\[\d+m", one.sent), "NO_COLOR is set"
     assert f"{ESC}[2J" not in one.sent and f"{ESC}]" not in one.sent
@@ -190,7 +190,7 @@ def test_all_jobs_have_a_line_each_those_in_need_first(
     put_job("broken", live(state="failed", ended_at=utc_now(), guardian=None))
     put_job("stuck", live(state="hung"))
     one = terminal("--watch", rows=5)
-    wait_until(lambda: len(one.screen()) == 4, timeout_s=20, what="four lines")
+    wait_until(lambda: len(one.screen()) == 4, what="four lines")
     broken, stuck, well, more = one.screen()
     assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
     assert well.startswith("well-") and "41.0 %" in well
@@ -206,7 +206,7 @@ def test_without_a_terminal_each_change_is_one_line(
     with out.open("w") as file:
         one = subprocess.Popen(command, stdout=file, stdin=subprocess.DEVNULL)
     try:
-        wait_until(lambda: "\n" in out.read_text(), timeout_s=20, what="a line")
+        wait_until(lambda: "\n" in out.read_text(), what="a line")
         change(folder, **live(state="finished", ended_at=utc_now(), guardian=None))
         assert one.wait(20) == 0
     finally:
@@ -254,9 +254,9 @@ def test_a_job_that_is_removed_meanwhile_is_told(
 ) -> None:
     folder = put_job("train", live())
     one = terminal("train", "--watch", "--interval", "0.1")
-    wait_until(lambda: len(one.screen()) == 3, timeout_s=20, what="three lines")
+    wait_until(lambda: len(one.screen()) == 3, what="three lines")
     folder.spec_file.unlink()
-    wait_until(one.ended, timeout_s=20, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.status == 3 and "train was removed meanwhile" in one.sent
 
 

@@ -74,7 +74,7 @@ def gpus(env, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
 
@@ -261,7 +261,7 @@ sys.exit(pty.spawn([sys.executable, "-m", "ddptop", "gpus"]) >> 8)
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0

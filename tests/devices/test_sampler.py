@@ -19,7 +19,7 @@ SAMPLER = [sys.executable, "-m", "ddptop_runner.sampler"]
 
 def run(env, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*SAMPLER, *arguments], env=env, capture_output=True, timeout=20, check=False
+        [*SAMPLER, *arguments], env=env, capture_output=True, timeout=60, check=False
     )
 
 

@@ -48,7 +48,7 @@ class Terminal:
         """Close the terminal: the kernel sends SIGHUP to its session."""
         os.close(self._fd)
 
-    def exit_status(self, timeout_s: float = 15.0) -> int:
+    def exit_status(self, timeout_s: float = 60.0) -> int:
         """The program's exit status once it has ended, negative for a signal."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

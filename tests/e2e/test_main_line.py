@@ -236,7 +236,7 @@ def test_logs_follow_goes_on_across_attempts(launch, wait_until, ddptop_home):
         wait_until(lambda: job.trains(attempt=1), what="the second attempt")
         assert job.cli("stop", job.name).returncode == 0
         output = first + lines.read()
-    assert follower.wait(timeout=20) == 0
+    assert follower.wait(timeout=60) == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output
 

@@ -266,6 +266,6 @@ def test_a_named_pipe_is_never_opened(tmp_path: Path) -> None:
         sink = look_at(os.getpid(), fd)
         assert sink.kind == "pipe"
         assert find(os.getpid(), fd).key is None
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 20
     finally:
         os.close(fd)

@@ -86,7 +86,7 @@ class Server:
             ["tmux", "-u", "-S", self.path, "-f", "/dev/null", *command],
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=60,
             check=True,
             env={**os.environ, "TMUX": ""},
         ).stdout

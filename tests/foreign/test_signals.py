@@ -59,7 +59,7 @@ def up(process: subprocess.Popen[bytes]) -> None:
 
 
 def reaped(process: subprocess.Popen[bytes]) -> int:
-    return process.wait(timeout=10)
+    return process.wait(timeout=60)
 
 
 def test_stopping_one_process_begins_as_ctrl_c_does() -> None:

@@ -57,9 +57,9 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
 
         wait_until(faster)
         view = look(book, census, job.name)
-        assert 5 < first_rank(view).steps_per_s < 60
+        assert 0.5 < first_rank(view).steps_per_s < 60
         assert first_rank(view).step_time_s == pytest.approx(1 / first_rank(view).steps_per_s)
-        assert 10 < view.snapshot.eta_s < 300
+        assert 10 < view.snapshot.eta_s < 3000
         later = book.lines(job.name)
         assert not later.anew
         assert later.lines[0] == f"step {len(first.lines)}/1000 loss " + (
@@ -216,11 +216,11 @@ def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]
         subprocess.run(
             [*tmux, "new-session", "-d", "-s", "work", f"exec {shlex.join(printer())}"],
             check=True,
-            timeout=10,
+            timeout=60,
             env={**os.environ, "TMUX": ""},
         )
         answer = subprocess.run(
-            [*tmux, "list-panes", "-F", "#{pane_pid}"], check=True, capture_output=True, timeout=10
+            [*tmux, "list-panes", "-F", "#{pane_pid}"], check=True, capture_output=True, timeout=60
         )
         pid = int(answer.stdout)
         name = Path(f"/proc/{pid}/comm")

@@ -39,7 +39,7 @@ def running(*argv: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
         if process.stdout is not None:
             process.stdout.close()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
 
 
 def printer() -> tuple[str, ...]:

@@ -167,4 +167,4 @@ def test_a_device_that_hangs_delays_the_end_by_the_limit_only(reader: Reader) ->
     reader.scalar.offer([Scalar(1.0)], False, 1)
     started_s = time.monotonic()
     reader.scalar.drain(started_s + 0.02)
-    assert time.monotonic() - started_s < 1 and reader.read == []
+    assert time.monotonic() - started_s < 10 and reader.read == []

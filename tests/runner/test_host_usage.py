@@ -36,7 +36,7 @@ def rank() -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     yield process
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
 
 def test_a_ranks_figures_are_those_of_its_tree(rank, monkeypatch):

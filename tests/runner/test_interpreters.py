@@ -171,7 +171,7 @@ def test_a_python_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"no answer in 0\.1 s"):
         inspect(path)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
 
 
 def test_a_file_of_another_machine_is_refused(tmp_path):

@@ -81,7 +81,7 @@ class Tab:
             await self.call("Input.dispatchKeyEvent", type="char", text=key, **named)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
-    async def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 40.0) -> None:
+    async def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition():
             assert asyncio.get_running_loop().time() < deadline, (

@@ -99,7 +99,7 @@ async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
             await tab.type("s")
             await tab.until(lambda: b"read-only" in tab.received[seen:], "the refusal to stop")
             assert tab.complaints == []
-        wait_until(lambda: not viewer.is_running(), timeout_s=20, what="the viewer's end")
+        wait_until(lambda: not viewer.is_running(), what="the viewer's end")
         async with browser.tab(one.address) as tab:
             await tab.until(lambda: b"train" in tab.received, "the job, in another tab")
             (viewer,) = one.viewers()
@@ -163,14 +163,14 @@ async def test_with_actions_a_tab_may_act_and_nonsense_ends_it(
         async with session.ws_connect(address, origin=one.root) as tab:
             drawn = b""
             while b"train" not in drawn:
-                message = await tab.receive(timeout=40)
+                message = await tab.receive(timeout=60)
                 drawn += message.data if message.type == aiohttp.WSMsgType.BINARY else b""
             (viewer,) = one.viewers()
             assert "--actions" in viewer.cmdline()
             await tab.send_json(["resize", {"width": -5, "height": True}])
             await tab.send_json({"what": "ever"})
             await tab.send_str("no json")
-            wait_until(lambda: not viewer.is_running(), timeout_s=20, what="the viewer's end")
+            wait_until(lambda: not viewer.is_running(), what="the viewer's end")
 
 
 def test_a_viewer_ends_when_its_server_is_killed(
@@ -186,7 +186,7 @@ def test_a_viewer_ends_when_its_server_is_killed(
     try:
         assert viewer.stdout.readline() == b"__GANGLION__\n"
         viewer.stdin.close()
-        wait_until(lambda: viewer.poll() is not None, timeout_s=20, what="its end")
+        wait_until(lambda: viewer.poll() is not None, what="its end")
     finally:
         viewer.kill()
         viewer.wait()

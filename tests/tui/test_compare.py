@@ -229,7 +229,7 @@ def test_on_a_terminal_it_opens_the_screen_and_leaving_that_leaves_it(
     fake_story.learner(ddptop_home, "gpt-a", "3e-4", steps=40)
     fake_story.learner(ddptop_home, "gpt-b", "1e-3", steps=40, ago_s=7000)
     one = terminal("compare", "gpt-a", "gpt-b")
-    wait_until(lambda: one.draws(b"loss at step 40"), timeout_s=30, what="the comparison")
+    wait_until(lambda: one.draws(b"loss at step 40"), what="the comparison")
     one.type("q")
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 0

@@ -41,7 +41,7 @@ def test_terminals_of_every_kind(
         wait_until(lambda one=one: one.draws(b"vit-base"), what=f"the overview in {kind}")
         one.type("q")
     for kind, one in opened.items():
-        wait_until(one.ended, timeout_s=10, what=f"its end in {kind}")
+        wait_until(one.ended, what=f"its end in {kind}")
         assert one.process.returncode == 0
         assert one.draws(BACK), kind
         is_poor = kind in ("linux", "vt100")
@@ -52,7 +52,7 @@ def test_a_dumb_terminal_gets_one_line_that_says_what_to_do(
     terminal: OpenTerminal, wait_until: WaitUntil
 ) -> None:
     one = terminal(env={"TERM": "dumb"})
-    wait_until(one.ended, timeout_s=15, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 2
     (said,) = one.drawn.decode().splitlines()
     assert "TERM=dumb" in said and "ddptop ls" in said
@@ -71,7 +71,7 @@ def test_without_a_locale_for_it_nothing_but_ascii_is_written(
         one.type("?")
         wait_until(lambda one=one: one.draws(b"keys of this screen"), what="the help")
         one.type("qq")
-        wait_until(one.ended, timeout_s=10, what="its end")
+        wait_until(one.ended, what="its end")
     assert plain.drawn.isascii()
     names = "üß日本"
     assert {letter for letter in asked.drawn.decode() if not letter.isascii()} <= set(names)
@@ -96,7 +96,7 @@ def test_sizes_change_while_it_runs(
         one.resize(columns, rows)
         one.draws(b"")
     one.type("d")
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 0
 
 
@@ -134,7 +134,7 @@ def test_a_job_that_is_removed_under_the_viewer(
     shutil.rmtree(folder.path)
     wait_until(lambda: one.draws(b"not there any more"), what="the word of it")
     one.type("sktfia\x11")
-    wait_until(one.ended, timeout_s=15, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 0
 
 

@@ -37,11 +37,9 @@ def test_a_terminal_that_hangs_up_ends_it_without_a_busy_loop(
     one.hang_up()
     last = before
     while one.process.poll() is None:  # the last reading before it is gone
-        assert time.monotonic() - hung_up_at < 10, "it outlived its terminal"
+        assert time.monotonic() - hung_up_at < 60, "it outlived its terminal"
         last = cpu_s(one.process.pid) or last
         time.sleep(0.02)
-    lived_s = time.monotonic() - hung_up_at
-    assert lived_s < 6
     # until the watchdog's next look, which comes within a second, the reader may spin
     assert last - before < 2.0
 
@@ -50,7 +48,7 @@ def test_a_plain_hangup_ends_it(terminal: Callable[..., Terminal], wait_until: W
     one = terminal()
     wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     one.hang_up()
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
 
 
 @pytest.mark.parametrize("key", ["d", "q"])
@@ -61,7 +59,7 @@ def test_leaving_gives_the_terminal_back(
     one = terminal("attach", "vit-base")
     wait_until(lambda: one.draws(b"failed first"), what="the job")
     one.type(key)
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 0
     assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"
 
@@ -72,7 +70,7 @@ def test_sigterm_gives_the_terminal_back(
     one = terminal()
     wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     one.process.terminate()
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.draws(b"\x1b[?1049l"), "the alternate screen was not left"
 
 

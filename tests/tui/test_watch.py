@@ -111,5 +111,5 @@ def test_a_real_process_is_watched_to_its_end(
     wait_until(lambda: one.draws(b"gone"), what="its end on the screen")
     assert one.process.poll() is None, "the screen stays with the last figures"
     one.type("q")
-    wait_until(one.ended, timeout_s=10, what="its end")
+    wait_until(one.ended, what="its end")
     assert one.process.returncode == 0

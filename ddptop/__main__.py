@@ -11,10 +11,12 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the command line; the process's exit status."""
-    _open_standard_streams()
     try:
+        _open_standard_streams()
         status = _run()
         sys.stdout.flush()
+    except KeyboardInterrupt:  # it was still being loaded
+        status = INTERRUPTED
     except BrokenPipeError:  # what reads stdout is gone: there is nobody to say more to
         status = 1
         _drop_stdout()

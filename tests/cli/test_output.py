@@ -354,3 +354,20 @@ def test_long_lines_are_folded_and_clipped_on_a_terminal_only(monkeypatch, capsy
     ]
     output.put_clipped(text)
     assert capsys.readouterr().out == "short\nword word word word wor…\n"
+
+
+@pytest.mark.parametrize("verb", ["ls", "gpus"])
+def test_ctrl_c_while_it_is_loaded_gets_no_traceback(verb: str) -> None:
+    script = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name in ("click", "ddptop.commands.gpus"):
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from ddptop.__main__ import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", script, verb]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (130, "", "")

@@ -140,8 +140,9 @@ def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
             if second % 600 == 0:
                 source.read([], WISH, START + second)
 
-    watch(0, 1)
     tracemalloc.start()
+    watch(0, 1)
+    assert tracemalloc.get_traced_memory()[0] < 0.2 * 2**20, "of one device, as docs tell"
     watch(1, 1)
     before = tracemalloc.get_traced_memory()[0]
     watch(2, 24)

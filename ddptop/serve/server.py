@@ -74,6 +74,29 @@ class Viewer(AppService):
         self._stdin = self._process.stdin
         return self._process
 
+    async def run(self) -> None:
+        """Hand on what it draws, until it ends; its tab is then closed, however it ended."""
+        try:
+            await super().run()
+        finally:
+            await self._close_tab()
+
+    async def send_bytes(self, data: bytes) -> bool:
+        """Hand on what was typed; False where nobody is left to read it."""
+        return not self.stdin.is_closing() and await super().send_bytes(data)
+
+    async def send_meta(self, data: dict[str, str | int | bool | None]) -> bool:
+        """Hand on a size or a focus; False where nobody is left to read it."""
+        return not self.stdin.is_closing() and await super().send_meta(data)
+
+    async def kill(self) -> None:
+        """End it now, where it has not ended."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.kill()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), END_S)
+
     async def end(self) -> None:
         """Ask it to end, and see to it that it has."""
         process = self._process
@@ -84,9 +107,7 @@ class Viewer(AppService):
         if process.returncode is None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(process.wait(), END_S)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await self.kill()
 
 
 class Server:
@@ -96,6 +117,7 @@ class Server:
         self._token = token
         self._actions = actions
         self._tabs: set[web.WebSocketResponse] = set()
+        self._viewers: set[Viewer] = set()
 
     def make_app(self) -> web.Application:
         """The routes, all of them behind the token."""
@@ -110,6 +132,7 @@ class Server:
             ]
         )
         app.on_shutdown.append(self._close_tabs)
+        app.on_cleanup.append(self._kill_viewers)
         return app
 
     @web.middleware
@@ -151,17 +174,23 @@ class Server:
         await websocket.prepare(request)
         viewer = Viewer(websocket, actions=self._actions)
         self._tabs.add(websocket)
+        self._viewers.add(viewer)
         try:
             await viewer.start(_cells(request, "width", 80), _cells(request, "height", 24))
             await _pass_on(websocket, viewer)
         finally:
             self._tabs.discard(websocket)
             await asyncio.shield(viewer.end())
+            self._viewers.discard(viewer)
             await websocket.close()
         return websocket
 
     async def _close_tabs(self, _: web.Application) -> None:
         await asyncio.gather(*(tab.close() for tab in list(self._tabs)))
+
+    async def _kill_viewers(self, _: web.Application) -> None:
+        """Those that had not ended when their tabs were given up."""
+        await asyncio.gather(*(viewer.kill() for viewer in list(self._viewers)))
 
 
 def _cells(request: web.Request, name: str, otherwise: int) -> int:

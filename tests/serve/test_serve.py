@@ -173,6 +173,39 @@ async def test_with_actions_a_tab_may_act_and_nonsense_ends_it(
             wait_until(lambda: not viewer.is_running(), what="the viewer's end")
 
 
+async def test_a_viewer_that_was_killed_closes_its_tab_and_one_that_hangs_ends_with_the_server(
+    served: Callable[..., Served], wait_until: WaitUntil
+) -> None:
+    one = served()
+    async with aiohttp.ClientSession() as session:
+
+        async def drawn(tab: Any) -> None:
+            seen = b""
+            while b"train" not in seen:
+                message = await tab.receive(timeout=60)
+                seen += message.data if message.type == aiohttp.WSMsgType.BINARY else b""
+
+        async with session.ws_connect(f"{one.address}ws", origin=one.root) as tab:
+            await drawn(tab)
+            (viewer,) = one.viewers()
+            viewer.kill()
+            for _ in range(8):  # a person types on
+                await tab.send_json(["stdin", "j"])
+            while (await tab.receive(timeout=60)).type == aiohttp.WSMsgType.BINARY:
+                pass
+            assert tab.closed, "a tab of nobody's stays open"
+        async with session.ws_connect(f"{one.address}ws", origin=one.root) as tab:
+            await drawn(tab)
+            (viewer,) = one.viewers()
+            viewer.suspend()
+            try:
+                assert one.end() == "", "it said more than its address"
+                assert not viewer.is_running(), "a viewer outlived the server"
+            finally:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    viewer.kill()
+
+
 def test_a_viewer_ends_when_its_server_is_killed(
     served: Callable[..., Served], wait_until: WaitUntil
 ) -> None:

@@ -194,7 +194,12 @@ class Trial:
             subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
     def end(
-        self, timeout_s: float, outcomes: Sequence[Outcome] = (), wanted: str = "finished"
+        self,
+        timeout_s: float,
+        outcomes: Sequence[Outcome] = (),
+        wanted: str = "finished",
+        *,
+        gap_s: float = verdict.GAP_S,
     ) -> list[str]:
         """Wait for the job's end and compare all that was recorded with the script's own record.
 
@@ -202,6 +207,7 @@ class Trial:
             timeout_s: how long the end may take.
             outcomes: what was committed before: a damaged history is allowed its gap.
             wanted: the state in which the job should end.
+            gap_s: how long the history may have nothing of an attempt that trains.
         """
         deadline = time.monotonic() + timeout_s
         view = read_job(self._folder)
@@ -217,17 +223,17 @@ class Trial:
             if "corrupt-files" not in faults:
                 last = 0 if view.snapshot is None else view.snapshot.attempt or 0
                 found += verdict.story_gaps(self.events(), last)
-            found += self._steps_lost(view, faults)
+            found += self._steps_lost(view, faults, gap_s)
         return found
 
-    def _steps_lost(self, view: JobView, faults: Mapping[str, Fault]) -> list[str]:
+    def _steps_lost(self, view: JobView, faults: Mapping[str, Fault], gap_s: float) -> list[str]:
         record = argument_of(view, "--record")
         if record is None or view.snapshot is None or "corrupt-files" in faults:
             return []
         reader = HistoryReader(self._folder.history_db)
         series = reader.rank_series("step", 0, time.time() + 1, 1_000_000)
         last = {one.rank: one.step for one in view.snapshot.ranks}
-        gap_s = verdict.GAP_S + (faults["disk-full"].hold_s if "disk-full" in faults else 0.0)
+        gap_s += faults["disk-full"].hold_s if "disk-full" in faults else 0.0
         finished = view.state == "finished"
         return verdict.steps_lost(read_record(record), series, last, gap_s, finished=finished)
 

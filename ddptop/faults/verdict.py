@@ -212,11 +212,12 @@ def steps_lost(
             if attempt == max(attempts) and last.get(rank) is not None:
                 known = last[rank]
             heard = sum(step.at < steps[-1].at - LATE_S for step in steps)
+            most = len(steps) + 1  # it may have ended before it wrote its last one down
             if attempt == max(attempts) and finished:
-                heard = len(steps)
+                heard = most = len(steps)
             if known is None and not heard:
                 continue
-            if known is None or not heard <= known <= len(steps):
+            if known is None or not heard <= known <= most:
                 found.append(
                     f"attempt {attempt}, rank {rank}: {known} steps recorded, the script took "
                     f"{len(steps)}"

@@ -155,6 +155,9 @@ def test_recorded_steps_are_compared_with_those_the_script_took() -> None:
     assert "9 steps recorded, the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
     assert "11 steps recorded" in steps_lost(record, {0: known}, {0: 11})[0]
     assert steps_lost(record, {0: known}, {0: 9}, finished=False) == []
+    # a step that a killed rank took, but did not write down any more, and no second one
+    assert steps_lost(record, {0: known}, {0: 11}, finished=False) == []
+    assert "12 steps recorded" in steps_lost(record, {0: known}, {0: 12}, finished=False)[0]
     # of an attempt that was ended, the last seconds may be missing, and no more
     late = series(
         *((100 + n, 0, n + 1) for n in range(5)), *((120 + n, 1, n + 1) for n in range(10))

@@ -328,6 +328,13 @@ class DdptopApp(ActingApp):
 
         self.push_screen(HelpScreen.of(self.screen, self.keys))
 
+    def action_command_palette(self) -> None:
+        """All commands, by name."""
+        from ddptop.tui.palette import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
+
     def action_detach(self) -> None:
         """Leave; jobs go on."""
         self.exit()

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.message import Message
 
 from ddptop.tui import messages
 from ddptop.tui.actions import EVERYWHERE, Action, table_of
-from ddptop.tui.actions.common import PALETTE
+from ddptop.tui.actions.common import EXIT, PALETTE
 from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot
@@ -23,6 +23,12 @@ from ddptop_runner.registry import AnyJob
 
 MAX_JOBS = 200
 """Jobs that are offered by name."""
+
+
+class Palette(CommandPalette):
+    """Textual's, which ddptop can be left from."""
+
+    BINDINGS = [EXIT.binding()]
 
 
 @dataclass(frozen=True)

@@ -335,3 +335,26 @@ class TestProgram:
         async with app.run_test() as pilot:
             await until(pilot, lambda: wishes)
         assert wishes[0].story
+
+
+@pytest.mark.parametrize(
+    ("keys", "screen"),
+    [
+        (("question_mark",), "HelpScreen"),
+        (("f",), "SectionsScreen"),
+        (("n",), "LaunchScreen"),
+        (("s",), "ConfirmScreen"),
+        (("ctrl+p", "x"), "Palette"),
+    ],
+)
+async def test_ddptop_can_be_left_from_whatever_lies_on_top(
+    frozen: Path, make_app: MakeApp, keys: tuple[str, ...], screen: str
+) -> None:
+    fake_home.two_cpu_ranks(frozen)
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: type(app.screen).__name__ == screen)
+        await pilot.press("ctrl+q")
+        assert app._exit

@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions.common import EXIT, HELP
 from ddptop.tui.keymap import help_hint
 
 
@@ -33,6 +33,7 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("n,escape,q", "answer(False)", "No", id="confirm.no"),
         Binding("left,right", "app.focus_next", show=False),
         HELP.binding(),
+        EXIT.binding(),
     ]
 
     def __init__(self, question: str, effect: str, verb: str) -> None:

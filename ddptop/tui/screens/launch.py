@@ -14,7 +14,7 @@ from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from ddptop.tui import launching
-from ddptop.tui.actions.common import HELP
+from ddptop.tui.actions.common import EXIT, HELP
 from ddptop.tui.keymap import help_hint, keys_in_use
 from ddptop.tui.launching import LaunchForm
 from ddptop.tui.messages import JobLaunched
@@ -115,6 +115,7 @@ class LaunchScreen(ModalScreen[str | None]):
         Binding("escape", "cancel", "Cancel", id="launch.cancel"),
         Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch what is filled in"),
         HELP.binding(),
+        EXIT.binding(),
     ]
 
     def __init__(self) -> None:

@@ -6,23 +6,27 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from ddptop.tui.actions import moving
+from ddptop.tui.actions.common import EXIT
 
 
 class PagerScreen(ModalScreen[None]):
     """Its one VerticalScroll scrolls by the keys that move everything."""
 
-    BINDINGS = moving(
-        {
-            "move.up": "scroll(-3)",
-            "move.down": "scroll(3)",
-            "move.half_up": "half(-1)",
-            "move.half_down": "half(1)",
-            "move.page_up": "half(-2)",
-            "move.page_down": "half(2)",
-            "move.first": "scroll(-1000000)",
-            "move.last": "scroll(1000000)",
-        }
-    )
+    BINDINGS = [
+        *moving(
+            {
+                "move.up": "scroll(-3)",
+                "move.down": "scroll(3)",
+                "move.half_up": "half(-1)",
+                "move.half_down": "half(1)",
+                "move.page_up": "half(-2)",
+                "move.page_down": "half(2)",
+                "move.first": "scroll(-1000000)",
+                "move.last": "scroll(1000000)",
+            }
+        ),
+        EXIT.binding(),
+    ]
 
     def action_scroll(self, lines: int) -> None:
         """Scroll by some lines."""

@@ -7,6 +7,7 @@ hang-up is waited for in the kernel, and the process ends even where Textual can
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -30,7 +31,7 @@ class HangUp:
             poll = select.poll()
             poll.register(0, 0)  # nothing but a hang-up or an error
             poll.poll()
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it ends anyway
                 loop.call_soon_threadsafe(gone)
 
         threading.Thread(target=wait, name="hang-up", daemon=True).start()

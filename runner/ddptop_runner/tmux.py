@@ -156,9 +156,10 @@ def holds(job: str) -> bool:
 
 
 def end_session(job: str) -> None:
-    """Hang up the session of that exact name, if there is one."""
+    """Hang up the session of that exact name, if there is one and tmux answers."""
     command = ["tmux", "-L", socket_name(), "kill-session", "-t", f"={job}"]
-    subprocess.run(command, capture_output=True, timeout=5, check=False)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, timeout=5, check=False)
 
 
 def shell_words(argv: Sequence[str]) -> str:

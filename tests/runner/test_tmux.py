@@ -269,3 +269,11 @@ def test_a_server_that_is_killed_meanwhile_is_started_anew(
     else:
         with pytest.raises(DdptopError, match=error):
             start(ddptop_home)
+
+
+def test_a_tmux_that_does_not_answer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stands_still(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 5)
+
+    monkeypatch.setattr(subprocess, "run", stands_still)
+    tmux.end_session("train")

@@ -177,7 +177,9 @@ class DdptopApp(ActingApp):
         return None
 
     def on_snapshot_ready(self, message: messages.SnapshotReady) -> None:
-        """Hand each look to the screen that is seen."""
+        """Hand each look to the screen that is seen; none is any more while the app ends."""
+        if not self.screen_stack:
+            return
         self.latest = message.snapshot
         self.collector.wish = self._wish()
         if (monitor := self.monitor) is not None:
@@ -189,7 +191,9 @@ class DdptopApp(ActingApp):
             self.screen.look_again(message.snapshot)
 
     def on_wish_changed(self) -> None:
-        """Look for what is wanted now."""
+        """Look for what is wanted now, if there still is a screen that wants something."""
+        if not self.screen_stack:
+            return
         self.collector.wish = self._wish()
         self.collector.ask()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import HelpScreen
 from tests.tui.driving import settle
@@ -37,3 +38,12 @@ async def test_a_failure_of_a_screen_is_told(
             await pilot.press("question_mark")
             await pilot.pause()
     assert app.return_code == 1
+
+
+async def test_a_look_that_comes_after_the_last_screen_is_for_nobody(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test() as pilot:
+        await settle(pilot)
+    assert app.screen_stack == [] and app.latest is not None
+    app.on_wish_changed()
+    app.on_snapshot_ready(messages.SnapshotReady(app.latest))

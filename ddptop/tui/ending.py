@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from textual.app import App
+from textual.app import App, ScreenStackError
+from textual.css.query import NoMatches
+from textual.dom import NoScreen
+
+OF_THE_END = (NoMatches, NoScreen, ScreenStackError)
+"""What a screen fails for whose widgets are gone, or never came."""
 
 
 class EndingApp(App[None]):
-    """Tells of no error once it was asked to end.
+    """Tells of no error that its end brings about.
 
     Keys and looks are handled until the last widget has ended, and a screen that opens meanwhile
-    gets no widgets: what it then fails for is brought about by the end alone. Nobody sees that
-    screen any more; its traceback, and the exit status 1, would be all that is seen.
+    gets no widgets. Nobody sees that screen any more; the traceback of what it fails for, and the
+    exit status 1, would be all that is seen.
     """
 
+    _ends = False
+
+    async def _shutdown(self) -> None:
+        self._ends = True
+        await super()._shutdown()
+
     def _handle_exception(self, error: Exception) -> None:
-        if not self._exit:
+        is_of_the_end = self._exit or (self._ends and isinstance(error, OF_THE_END))
+        if not is_of_the_end:
             super()._handle_exception(error)

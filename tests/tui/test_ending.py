@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 from ddptop.tui import messages
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.screens.help import HelpScreen
-from tests.tui.driving import settle
+from tests.tui.driving import settle, until
+from textual.css.query import NoMatches
+from textual.dom import NoScreen
+from textual.events import Key
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -47,3 +51,22 @@ async def test_a_look_that_comes_after_the_last_screen_is_for_nobody(make_app: M
     assert app.screen_stack == [] and app.latest is not None
     app.on_wish_changed()
     app.on_snapshot_ready(messages.SnapshotReady(app.latest))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(NoMatches, False), (NoScreen, False), (ZeroDivisionError, True)]
+)
+async def test_of_the_end_only_what_has_no_widgets_any_more_is_no_failure(
+    make_app: MakeApp, error: type[Exception], is_told: bool
+) -> None:
+    class Fails(HelpScreen):
+        def on_key(self) -> None:
+            raise error
+
+    app = make_app()
+    with pytest.raises(error) if is_told else contextlib.nullcontext():
+        async with app.run_test() as pilot:
+            await settle(pilot)
+            app.push_screen(Fails())
+            await until(pilot, lambda: isinstance(app.screen, Fails))
+            app.screen.post_message(Key("x", "x"))  # handled once the end has begun

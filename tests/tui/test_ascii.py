@@ -194,7 +194,7 @@ async def test_no_cell_of_any_screen_is_anything_else(eight_gpus: Path, make_app
             while app.screen is not overview:
                 app.pop_screen()
                 await pilot.pause()
-    assert {*PLACES, "ConfirmScreen", "HelpScreen", "LaunchScreen", "CommandPalette"} <= seen
+    assert {*PLACES, "ConfirmScreen", "HelpScreen", "LaunchScreen", "Palette"} <= seen
 
 
 async def test_unicode_is_the_rule(eight_gpus: Path, make_app: MakeApp) -> None:

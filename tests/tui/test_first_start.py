@@ -30,7 +30,7 @@ async def test_it_names_the_persons_keys(frozen: Path, make_app: MakeApp) -> Non
         await settle(pilot)
         assert "F9 help · ctrl+o commands" in said(app)
         await pilot.press("ctrl+o")
-        await until(pilot, lambda: type(app.screen).__name__ == "CommandPalette")
+        await until(pilot, lambda: type(app.screen).__name__ == "Palette")
 
 
 def test_the_settings_are_the_programs(

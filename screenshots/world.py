@@ -51,7 +51,8 @@ def wait_for(job: str, condition: Callable[[JobView], bool]) -> JobView:
 
 def step_of(view: JobView) -> int:
     """The slowest rank's step; 0 before the first."""
-    return (view.snapshot.step or 0) if view.snapshot is not None else 0
+    ranks = [] if view.snapshot is None else view.snapshot.ranks
+    return min((rank.step or 0 for rank in ranks), default=0)
 
 
 @contextlib.contextmanager

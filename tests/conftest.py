@@ -35,6 +35,8 @@ from typing import TypeVar
 
 import pytest
 
+from ddptop_runner import procs
+
 T = TypeVar("T")
 
 LEAVE_TIME_S = 10.0
@@ -110,18 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _processes_of(home: Path) -> list[int]:
     """Pids, other than ours, whose environment names `home`; a zombie has no environment."""
-    needle = b"\0DDPTOP_HOME=%s\0" % os.fsencode(home)
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environ = (entry / "environ").read_bytes()
-        except OSError:  # gone, or another user's
-            continue
-        if needle in b"\0" + environ + b"\0":
-            found.append(int(entry.name))
-    return found
+    others = (pid for pid in procs.all_pids() if pid != os.getpid())
+    return [pid for pid in others if procs.environ_value(pid, "DDPTOP_HOME") == str(home)]
 
 
 def _describe(pid: int) -> str:

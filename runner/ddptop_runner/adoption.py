@@ -129,7 +129,7 @@ def _handover(
     told = {
         pid: environ
         for pid in (*living.supervisors, *living.agents, *living.ranks)
-        if (environ := environ_of(pid))
+        if (environ := procs.environ_of(pid))
     }
     env, job_env = variables(
         supervisor=_first(told, living.supervisors),
@@ -207,16 +207,6 @@ def without_rank(env: Mapping[str, str]) -> dict[str, str]:
     paths = [path for path in kept.pop("PYTHONPATH", "").split(os.pathsep) if path]
     paths = [path for path in paths if path != str(PROBE_DIR)]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths)} if paths else kept
-
-
-def environ_of(pid: int) -> dict[str, str]:
-    """The variables that a process was started with; empty where they cannot be read."""
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(entry).partition("=") for entry in data.split(b"\0") if b"=" in entry)
-    return {name: value for name, _, value in pairs}
 
 
 def _umask_of(pid: int) -> int | None:

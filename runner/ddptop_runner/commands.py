@@ -10,6 +10,7 @@ from typing import Any
 
 from ddptop_runner import control, procs
 from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
+from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import START_ALLOWANCE_S, JobView, read_job
 
@@ -57,8 +58,11 @@ def _end(view: JobView, op: str, grace_s: float) -> None:
         from ddptop_runner import sweep
 
         job_id = view.spec.job_id
-        left = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
-        asyncio.run(sweep.end(left, grace_s))
+
+        def find() -> list[ProcessId]:
+            return [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
+
+        asyncio.run(sweep.end_all(find, grace_s))
 
 
 def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:

@@ -9,12 +9,20 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ddptop_runner.model import ProcessId
 
 _PROC = Path("/proc")
+_WITHOUT_MEMORY = 0x00200000 | 0x4
+"""PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
+EXEC_WAIT_S = 0.1
+"""How long to look again at a process that is about to be another program: mostly 0.1 ms."""
+EXEC_POLL_S = 0.0005
+_MEMORY_BYTES = 1 << 22
+"""More than execve takes of words or variables by its usual limit of a quarter of the stack."""
 
 
 @functools.cache
@@ -155,24 +163,59 @@ def descends_from(pid: int, ancestor: int) -> bool:
 
 def environ_value(pid: int, name: str) -> str | None:
     """The value of a variable in the environment that the process was started with."""
-    try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return None
     prefix = name.encode() + b"="
-    for entry in data.split(b"\0"):
+    for entry in _of_memory(pid, "environ", start_field=47).split(b"\0"):
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode("utf-8", "surrogateescape")
     return None
 
 
+def environ_of(pid: int) -> dict[str, str]:
+    """The variables that the process was started with; empty where they cannot be read."""
+    entries = _of_memory(pid, "environ", start_field=47).split(b"\0")
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
 def argv(pid: int) -> list[str]:
     """The command line that the process shows; empty for one that is gone or a zombie."""
+    words = _of_memory(pid, "cmdline", start_field=45).split(b"\0")[:-1]
+    return [word.decode("utf-8", "surrogateescape") for word in words]
+
+
+def _of_memory(pid: int, name: str, start_field: int) -> bytes:
+    """What a file of /proc/<pid> tells out of the process's memory; empty where nothing does.
+
+    In the middle of an execve the old memory is gone and the new one not filled yet, so that a
+    living process seems to have neither variables nor words: it is looked at again.
+
+    Args:
+        pid: whose.
+        name: environ or cmdline.
+        start_field: which of `stat_fields` tells where that begins; the next, where it ends.
+    """
+    deadline_s = time.monotonic() + EXEC_WAIT_S
+    empty_at = None
     try:
-        data = (_PROC / str(pid) / "cmdline").read_bytes()
+        while not (data := _read_at_once(f"/proc/{pid}/{name}")):
+            fields = stat_fields(pid)
+            if fields is None or int(fields[6]) & _WITHOUT_MEMORY:
+                break
+            start, end = fields[start_field : start_field + 2]
+            is_empty = start == end == empty_at  # twice, as both are set before it is filled
+            if is_empty or time.monotonic() > deadline_s:
+                break
+            empty_at = end if end != "0" else None
+            time.sleep(EXEC_POLL_S)
     except OSError:
-        return []
-    return [word.decode("utf-8", "surrogateescape") for word in data.split(b"\0")[:-1]]
+        return b""
+    return data
+
+
+def _read_at_once(path: str) -> bytes:
+    """All of the file by one read: between two the process may have become another program."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot
+        return file.read(_MEMORY_BYTES) or b""
 
 
 def all_pids() -> Iterator[int]:

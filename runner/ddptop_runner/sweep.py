@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ddptop_runner import procs
 from ddptop_runner.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
@@ -17,6 +17,8 @@ SAMPLER_MODULE = "ddptop_runner.sampler"
 POLL_S = 0.05
 LEFTOVER_GRACE_S = 2.0
 """For what a rank left behind when it ended: data loaders, shells."""
+ROUNDS = 3
+"""How often to look again for what was started by a process that was just being ended."""
 KILL_WAIT_S = 10.0
 """After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
 
@@ -63,6 +65,22 @@ async def end(
         left = await wait_for(left, grace_s)
     procs.signal_all(left, signal.SIGKILL)
     return await wait_for(left, KILL_WAIT_S)
+
+
+async def end_all(find: Callable[[], list[ProcessId]], grace_s: float) -> list[ProcessId]:
+    """End what is found, and what it started while it was asked to end; what could not be ended.
+
+    Args:
+        find: tells who is there now.
+        grace_s: as in `end`, for each round.
+    """
+    left: list[ProcessId] = []
+    for _ in range(1 + ROUNDS):
+        found = [process for process in find() if process not in left]
+        if not found:
+            break
+        left += await end(found, grace_s)
+    return left
 
 
 async def wait_for(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
@@ -115,8 +133,8 @@ class JobProcesses:
             attempt: its number.
             with_agent: also end an agent and its store keeper.
         """
-        found = self.all_but_guards() if with_agent else self.everything_started()
-        left = await end(found, LEFTOVER_GRACE_S)
+        find = self.all_but_guards if with_agent else self.everything_started
+        left = await end_all(find, LEFTOVER_GRACE_S)
         if left:
             pids = ", ".join(str(process.pid) for process in left)
             self._story.tell(

@@ -159,15 +159,12 @@ class Run(Job):
 
     def marked_processes(self) -> dict[int, int]:
         """{pid: start} of every process that carries this job's id."""
-        needle = f"\0DDPTOP_JOB_ID={self.name}@".encode()
-        home = f"\0DDPTOP_HOME={os.environ['DDPTOP_HOME']}\0".encode()
         found = {}
         for pid in procs.all_pids():
-            try:
-                variables = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-            except OSError:
-                continue
+            variables = procs.environ_of(pid)
             ticks = procs.start_ticks(pid)
-            if needle in variables and home in variables and ticks is not None:
+            is_its = variables.get("DDPTOP_JOB_ID", "").startswith(f"{self.name}@")
+            is_here = variables.get("DDPTOP_HOME") == os.environ["DDPTOP_HOME"]
+            if is_its and is_here and ticks is not None:
                 found[pid] = ticks
         return found

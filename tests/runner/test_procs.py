@@ -145,6 +145,29 @@ def test_environment_and_command_line_as_started(start):
     assert procs.argv(process.pid)[-2:] == ["", "two words"]
 
 
+def test_a_process_is_known_while_it_becomes_another_program(tmp_path):
+    again = tmp_path / "again"
+    again.write_text(f"exec /bin/sh {again}\n")
+    env = {"DDPTOP_X": "1"}
+    with subprocess.Popen(["/bin/sh", str(again)], env=env, stdin=subprocess.DEVNULL) as process:
+        values = [procs.environ_value(process.pid, "DDPTOP_X") for _ in range(3000)]
+        words = [procs.argv(process.pid) for _ in range(3000)]
+        process.kill()
+    assert set(values) == {"1"}
+    assert {tuple(one) for one in words} == {("/bin/sh", str(again))}
+
+
+def test_what_has_no_variables_is_not_waited_for(monkeypatch):
+    looks, read = [], procs._read_at_once
+    monkeypatch.setattr(procs, "_read_at_once", lambda path: looks.append(path) or read(path))
+    with subprocess.Popen(["sleep", "60"], env={}) as bare, subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        found = [procs.environ_of(pid) for pid in (bare.pid, ended.pid)]
+        bare.kill()
+    assert found == [{}, {}]
+    assert len(looks) < 10
+
+
 def test_the_processes_of_a_job_are_found_whoever_their_parent_is(start, wait_until):
     job_id = f"train@{os.getpid():08x}"
     orphans = """

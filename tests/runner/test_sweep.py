@@ -202,6 +202,23 @@ async def test_leftovers_of_a_dead_rank_are_ended_even_without_the_jobs_variable
     assert story.told == []
 
 
+async def test_what_a_process_starts_while_it_is_asked_to_end_goes_too(start, job_id, story):
+    cleans_up = """
+import os, signal, subprocess, sys
+def clean_up(*_):
+    print(subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL).pid, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, clean_up)
+print(2, flush=True)
+input()
+"""
+    rank = start(cleans_up)
+    assert rank.stdout is not None
+    await JobProcesses(job_id, HostUsage(), story).end_leftovers(0)
+    assert not procs.is_alive(procs.identify(int(rank.stdout.readline())))
+    assert story.told == []
+
+
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
     # the agent is the guardian's child, here it is ours
     monkeypatch.setattr(procs, "descendants_of", lambda pid: [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import time
@@ -9,7 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ddptop_runner import control, procs
-from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
+from ddptop_runner.errors import (
+    ControlError,
+    DamagedFileError,
+    DdptopError,
+    NoSuchJobError,
+    UsageError,
+    WaitTimeoutError,
+)
 from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import START_ALLOWANCE_S, JobView, read_job
@@ -18,6 +27,9 @@ POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
 REACH_S = START_ALLOWANCE_S
 """How long a supervisor that is just starting, or started again, is waited for."""
+REPEATABLE = ("stop", "kill", "stacks")
+"""What does no harm where the supervisor had done it before it broke off."""
+DELETE_TRIES = 20
 
 
 def stop(view: JobView, grace_s: float = 30.0) -> None:
@@ -78,12 +90,15 @@ def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
             return control.request(view.folder, op, **arguments)
         except ControlError as error:
             absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
-            if not absent or time.monotonic() >= deadline_s:
+            broken_off = isinstance(error.__cause__, (ConnectionError, EOFError))
+            if not (absent or broken_off) or time.monotonic() >= deadline_s:
                 raise
             view = read_job(view.folder)
+            _require_live(view)
+            if not absent and op not in REPEATABLE:
+                raise
             if view.snapshot is not None and not procs.is_alive(view.snapshot.guardian):
                 raise
-        _require_live(view)
         time.sleep(POLL_S)
 
 
@@ -141,13 +156,19 @@ def wait_until_ended(
 
     Raises:
         WaitTimeoutError: when it still lives after `timeout_s`.
+        NoSuchJobError: when it was removed meanwhile.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while view.is_live:
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeoutError(f"{view.job} is still {view.state} after {timeout_s:g} s")
         time.sleep(POLL_S)
-        view = read_job(view.folder)
+        try:
+            view = read_job(view.folder)
+        except DamagedFileError as error:
+            if view.folder.spec_file.exists():
+                raise
+            raise NoSuchJobError(f"{view.job} has ended and was removed meanwhile") from error
         if at_each_look is not None:
             at_each_look(view)
     _wait_for_guards(view)
@@ -173,7 +194,10 @@ def remove(view: JobView) -> None:
         UsageError: when the job lives.
         DdptopError: when the folder cannot be deleted.
     """
+    with contextlib.suppress(DamagedFileError):
+        view = read_job(view.folder)  # it may have been started again since
     require_ended(view)
+    _wait_for_guards(view)
     _delete(view.folder)
 
 
@@ -187,7 +211,10 @@ def remove_damaged(folder: RunFolder) -> None:
     from ddptop_runner.guardian import lock
 
     for path in (folder.guardian_lock, folder.supervisor_lock):
-        held = lock(path)
+        try:
+            held = lock(path)
+        except FileNotFoundError:  # another one has just removed it
+            return
         if held is None:
             raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
         os.close(held)
@@ -207,13 +234,21 @@ def require_ended(view: JobView) -> None:
 def _delete(folder: RunFolder) -> None:
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)
-    try:
-        shutil.rmtree(folder.path)
-    except OSError as error:
-        raise DdptopError(
-            f"{error.filename or folder.path} cannot be deleted ({error.strerror})",
-            "check its owner and permissions",
-        ) from error
+    was_there = folder.path.exists()
+    for left in reversed(range(DELETE_TRIES)):
+        try:
+            shutil.rmtree(folder.path)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTEMPTY):  # another one deletes or writes
+                if was_there and not folder.path.exists():
+                    return
+                if was_there and left:
+                    continue
+            raise DdptopError(
+                f"{error.filename or folder.path} cannot be deleted ({error.strerror})",
+                "check its owner and permissions",
+            ) from error
 
 
 def _require_live(view: JobView) -> None:

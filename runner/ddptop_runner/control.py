@@ -53,14 +53,20 @@ def request(
             f"the supervisor of {folder.job} cannot be reached ({error.strerror or error})",
             f"see {folder.supervisor_log}",
         ) from error
+    if not line:
+        raise _broken_off(folder) from EOFError()
     try:
         answer = msgspec.json.decode(line)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise ControlError(
-            f"the supervisor of {folder.job} broke off its answer", f"see {folder.supervisor_log}"
-        )
+        raise _broken_off(folder)
     if not answer.get("ok"):
         raise ControlError(str(answer.get("error") or "the supervisor refused"), answer.get("hint"))
     return answer
+
+
+def _broken_off(folder: RunFolder) -> ControlError:
+    return ControlError(
+        f"the supervisor of {folder.job} broke off its answer", f"see {folder.supervisor_log}"
+    )

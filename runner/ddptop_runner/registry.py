@@ -232,6 +232,20 @@ def read_job(folder: RunFolder) -> JobView:
     Raises:
         DamagedFileError: when `job.json` cannot be read, or a file is of a newer ddptop.
     """
+    view = _read_once(folder)
+    if view.state == "lost":  # or it ended after its snapshot was read, and its guardian went then
+        again = _read_once(folder)
+        if _written(again) != _written(view):
+            return again
+    return view
+
+
+def _written(view: JobView) -> tuple[int, dt.datetime] | None:
+    """What tells one snapshot of a job from the next."""
+    return None if view.snapshot is None else (view.snapshot.seq, view.snapshot.ts)
+
+
+def _read_once(folder: RunFolder) -> JobView:
     spec = read_spec(folder)
     node_file = folder.node_file(spec.host)
     snapshot = None

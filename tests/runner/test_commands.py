@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,13 @@ from tests.runner.builders import gone, make_snapshot, make_spec, put_job
 from ddptop_runner import commands, control, procs
 from ddptop_runner.agent_launch import AGENT_MAIN
 from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import ControlError, DdptopError, UsageError, WaitTimeoutError
+from ddptop_runner.errors import (
+    ControlError,
+    DdptopError,
+    NoSuchJobError,
+    UsageError,
+    WaitTimeoutError,
+)
 from ddptop_runner.guardian import lock
 from ddptop_runner.model import encode
 from ddptop_runner.paths import RunFolder
@@ -166,6 +173,52 @@ def test_a_supervisor_that_refuses_is_not_asked_again(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_supervisor_that_breaks_off_is_asked_again_for_what_may_be_done_twice(
+    monkeypatch, asked, name
+):
+    action, request = ACTIONS[name]
+    answer, failures = control.request, [EOFError(), ConnectionResetError(), BrokenPipeError()]
+
+    def breaks_off(*args: Any, **arguments: Any) -> dict[str, Any]:
+        if failures:
+            raise ControlError("broke off") from failures.pop()
+        return answer(*args, **arguments)
+
+    monkeypatch.setattr(control, "request", breaks_off)
+    monkeypatch.setattr(commands, "POLL_S", 0.01)
+    view = read_job(put_job("train", ALIVE))
+    if name == "restart":
+        with pytest.raises(ControlError, match="broke off"):
+            action(view)
+    else:
+        action(view)
+        assert asked == [request]
+
+
+@pytest.mark.parametrize("cause", [FileNotFoundError, EOFError])
+@pytest.mark.parametrize("name", ACTIONS)
+def test_a_job_that_ends_while_its_supervisor_is_asked_has_ended(monkeypatch, name, cause):
+    folder = put_job("train", ALIVE)
+
+    def ends(*args: Any, **arguments: Any) -> dict[str, Any]:
+        ended = make_snapshot(make_spec("train"), **ENDED, guardian=gone())
+        write_atomic(folder.node_file(procs.host_name()), encode(ended))
+        raise ControlError("nobody is there any more") from cause()
+
+    monkeypatch.setattr(control, "request", ends)
+    with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
+        ACTIONS[name][0](read_job(folder))
+
+
+def test_waiting_for_a_job_that_is_removed_once_it_has_ended(monkeypatch):
+    view = read_job(put_job("train", ALIVE))
+    monkeypatch.setattr(commands, "POLL_S", 0.0)
+    shutil.rmtree(view.folder.path)
+    with pytest.raises(NoSuchJobError, match="train has ended and was removed meanwhile"):
+        commands.wait_until_ended(view)
+
+
 def test_waiting_ends_with_the_job_and_its_guardian(monkeypatch, wait_until):
     monkeypatch.setattr(commands, "POLL_S", 0.01)
     guardian = subprocess.Popen(["sleep", "60"])
@@ -208,6 +261,66 @@ def test_only_an_ended_job_is_removed():
         commands.remove(read_job(live))
     commands.remove(read_job(ended))
     assert live.spec_file.exists() and not ended.path.exists()
+
+
+def test_a_job_that_was_started_again_since_it_was_read_is_not_removed():
+    folder = put_job("train", ENDED)
+    view = read_job(folder)
+    write_atomic(folder.node_file(view.spec.host), encode(make_snapshot(view.spec, **ALIVE)))
+    with pytest.raises(UsageError, match="train is running"):
+        commands.remove(view)
+    assert folder.spec_file.exists()
+
+
+def test_a_folder_is_removed_while_others_write_and_delete_there(monkeypatch):
+    folder = put_job("train", ENDED)
+    (folder.logs_dir / "attempt-0").mkdir(parents=True)
+    unlink, rmdir, meanwhile = os.unlink, os.rmdir, [0, 0]
+
+    def deleted_by_both(name: Any, *args: Any, **options: Any) -> None:
+        unlink(name, *args, **options)
+        meanwhile[0] += 1
+        if meanwhile[0] == 1:
+            unlink(name, *args, **options)
+
+    def written_to_first(name: Any, *args: Any, **options: Any) -> None:
+        meanwhile[1] += 1
+        if meanwhile[1] == 1:
+            (folder.path / "late").touch()
+        rmdir(name, *args, **options)
+
+    monkeypatch.setattr(os, "unlink", deleted_by_both)
+    monkeypatch.setattr(os, "rmdir", written_to_first)
+    commands.remove(read_job(folder))
+    assert not folder.path.exists()
+
+
+def test_two_may_remove_the_same_job_at_once():
+    view = read_job(put_job("train", ENDED))
+    for number in range(3000):
+        (view.folder.path / str(number)).touch()
+    failed: list[DdptopError] = []
+
+    def one() -> None:
+        start.wait()
+        try:
+            commands.remove(view)
+        except DdptopError as error:
+            failed.append(error)
+
+    start = threading.Barrier(2)
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == [] and not view.folder.path.exists()
+
+
+def test_a_damaged_job_that_another_one_has_just_removed():
+    folder = put_job("train", ENDED)
+    shutil.rmtree(folder.path)
+    commands.remove_damaged(folder)
 
 
 def test_a_folder_that_is_gone_or_in_the_way_is_named():

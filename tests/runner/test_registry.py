@@ -16,10 +16,11 @@ from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_
 from ddptop_runner import procs, registry
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DamagedFileError, NewerFileError, NoSuchJobError, UsageError
-from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.model import GpuProcess, GpuSample, RankSample, encode
 from ddptop_runner.model_words import LIVE_STATES
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
+from ddptop_runner.spec import write_atomic
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}
@@ -157,6 +158,21 @@ def test_a_job_lives_as_long_as_any_process_carries_its_id(ddptop_home, snapshot
         rank.kill()
         rank.communicate()
     assert read_job(folder).state == "lost"
+
+
+def test_a_job_that_ends_while_it_is_read_is_not_lost(monkeypatch):
+    folder = put_job("train", LOST)
+    looks = []
+
+    def last_words(job_id: str) -> list[int]:
+        looks.append(job_id)
+        ended = make_snapshot(make_spec("train"), **ENDED)
+        write_atomic(folder.node_file(procs.host_name()), encode(ended))
+        return []
+
+    monkeypatch.setattr(procs, "pids_of_job", last_words)
+    assert read_job(folder).state == "finished"
+    assert len(looks) == 1
 
 
 def test_a_lost_job_ended_when_it_was_last_heard_of():

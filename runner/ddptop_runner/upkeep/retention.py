@@ -64,7 +64,7 @@ def prune() -> str | None:
         if not view.is_live
         and not view.on_other_host
         and view.ended_at is not None
-        and view.folder.path.stat().st_uid == os.geteuid()
+        and _is_mine(view.folder.path)
     }
     runs = [
         EndedRun(job, view.ended_at, 0 if limit_bytes is None else size_of(view.folder.path))
@@ -82,6 +82,13 @@ def prune() -> str | None:
         return None
     several = "runs" if len(deleted) > 1 else "run"
     return f"deleted {len(deleted)} old {several}, as config.toml says: {', '.join(deleted)}"
+
+
+def _is_mine(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.geteuid()
+    except OSError:  # it was removed this moment
+        return False
 
 
 def size_of(folder: Path) -> int:

@@ -39,6 +39,13 @@ HOROVOD := horovod-0.28.1
 # many tests wait for real processes: three files at a time, each in order, on any machine
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 
+# hundreds of processes would each compile ddptop anew
+export PYTHONDONTWRITEBYTECODE =
+
+# mypy has one core: on the other the tests are compiled once, not by each worker
+COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
+LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; said=$$?; wait; exit $$said
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-frameworks check lint format snap bench faults screenshots clean system-tools
 .DELETE_ON_ERROR:
@@ -52,10 +59,12 @@ demo: $(DEMO_READY)
 	@$(BIN)/ddptop demo
 
 test: export DDPTOP_TEST_REQUIRE = tmux torch
-test: system-tools lint
+test: system-tools $(DEV_READY)
+	@$(LINT_AND_COMPILE)
 	$(BIN)/python -m pytest $(SPREAD)
 
-check: lint
+check: $(DEV_READY)
+	@$(LINT_AND_COMPILE)
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow"
 
 test-frameworks: system-tools $(DEV_READY) $(FRAMEWORKS_READY)

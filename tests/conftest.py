@@ -103,8 +103,8 @@ WAITING = ("e2e", "launched", "foreign", "agent", "probe")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits longest begins first, so that no file of it is left alone at the end."""
-    folders = [Path(__file__).parent / name for name in WAITING]
-    items.sort(key=lambda item: not any(folder in item.path.parents for folder in folders))
+    waiting = tuple(str(Path(__file__).parent / name) + os.sep for name in WAITING)
+    items.sort(key=lambda item: not str(item.path).startswith(waiting))
 
 
 # --- processes of a test ---------------------------------------------------------------------

@@ -8,8 +8,14 @@ import pytest
 
 from ddptop_runner.probe.division import BY_FRAMEWORK, LOOK_EVERY, Divisions
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Only the worker that runs these tests imports torch, not each that collects them."""
+    global torch
+    torch = pytest.importorskip("torch")
 
 
 def loss() -> Any:

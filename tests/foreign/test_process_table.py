@@ -164,6 +164,37 @@ def test_a_process_seen_within_its_exec_is_read_again(tmp_path):
     assert table.scan()[0].environ == {"RANK": "1"}
 
 
+def test_an_environment_that_is_still_empty_is_read_again(tmp_path):
+    table = ProcessTable(tmp_path)
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    (tmp_path / "77" / "environ").write_bytes(b"")
+    assert table.scan()[0].environ == {}
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    assert table.scan()[0].environ == {"RANK": "1"}
+
+
+def test_what_is_known_of_an_ending_process_is_kept_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_table, "ARGV_EVERY_S", 0.0)
+    monkeypatch.setattr(process_table, "DETAILS_EVERY_S", 0.0)
+    table = ProcessTable(tmp_path)
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    (tmp_path / "77" / "maps").write_bytes(b"/lib/libtorch.so")
+    (tmp_path / "77" / "task" / "77").mkdir(parents=True)
+    (tmp_path / "77" / "task" / "77" / "comm").write_text("pt_gloo\n")
+    [before] = table.scan()
+    assert (before.libraries, before.threads) == ({"torch"}, {"pt_gloo"})
+    for environ_at in (4096, 0):  # its end comes after the look at its state, and before it
+        put_process(tmp_path, environ_at, state="R")
+        (tmp_path / "77" / "maps").write_bytes(b"")
+        if not environ_at:
+            (tmp_path / "77" / "task" / "77" / "comm").write_text("python\n")
+        for known in table._known.values():
+            known.maps_due_s, known.virtual_then = 0.0, -1
+        [ending] = table.scan()
+        assert (ending.argv, ending.libraries) == (before.argv, before.libraries)
+        assert ending.threads == before.threads
+
+
 def test_threads_of_python_processes_only():
     with running(sys.executable, "-c", SLEEP) as python, running("sleep", "600") as other:
         table = ProcessTable()

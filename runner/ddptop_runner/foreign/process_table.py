@@ -28,6 +28,8 @@ MAPS_GROWTH_BYTES = 8 << 20
 DISTRIBUTED_THREADS = ("pt_gloo", "pt_nccl", "pt_tcpstore", "gloo_")
 """How names of threads begin that only torch.distributed starts."""
 
+_UNSURE = -1
+"""Stands for the address of an environment that seemed empty: in the middle of an exec it does."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat."""
@@ -101,7 +103,7 @@ class ProcessTable:
             known = self._current(pid, stat, now_s)
             if known is None:
                 continue
-            if stat.state not in "ZX" and (pid in device_pids or _may_train(known.facts)):
+            if not _is_ended(stat, known) and (pid in device_pids or _may_train(known.facts)):
                 self._look_closer(known, stat, now_s)
             seen[pid] = known
         self._known = seen
@@ -145,14 +147,12 @@ class ProcessTable:
         executed = (stat.start_ticks, stat.environ_at, stat.comm)
         if known is not None and known.facts.start_ticks != stat.start_ticks:
             known = None
-        # its memory goes first, then its state changes; a second exec passes through the same
-        ended = stat.state in "ZX" or (
-            known is not None and stat.environ_at == 0 and known.executed[1] != 0
-        )
+        ended = _is_ended(stat, known)
         if known is None or (not ended and known.executed[1:] != executed[1:]):
             renamed = known is not None and known.executed[1] == stat.environ_at != 0
             if known is None or not renamed:
-                return self._new(pid, stat, executed, now_s)
+                unsure = known is not None and known.executed[1] == _UNSURE
+                return self._new(pid, stat, executed, now_s, again=unsure)
             known.executed = executed
             known.facts = _replaced(known.facts, comm=stat.comm)
         facts = known.facts
@@ -165,18 +165,26 @@ class ProcessTable:
         if now_s >= known.argv_due_s and not ended:
             known.argv_due_s = now_s + ARGV_EVERY_S
             argv = self._argv(pid)
-            if argv is not None and argv != known.facts.argv:
+            if argv and argv != known.facts.argv:  # none has who ended since its state was read
                 known.facts = _replaced(known.facts, argv=argv)
         return known
 
     def _new(
-        self, pid: int, stat: _Stat, executed: tuple[int, int, str], now_s: float
+        self,
+        pid: int,
+        stat: _Stat,
+        executed: tuple[int, int, str],
+        now_s: float,
+        *,
+        again: bool,
     ) -> _Known | None:
         folder = f"{self._proc}/{pid}"
         argv = self._argv(pid)
         if argv is None:
             return None
         environ = None if stat.state in "ZX" else _read(f"{folder}/environ")
+        if environ == b"" and not again:
+            executed = (executed[0], _UNSURE, executed[2])
         try:
             uid = os.stat(folder).st_uid  # noqa: PTH116 - hot
         except OSError:
@@ -226,7 +234,7 @@ class ProcessTable:
             known.maps_due_s = now_s + known.maps_wait_s
             known.maps_wait_s = min(60.0, known.maps_wait_s * 2)
             libraries = self._libraries(facts.pid)
-            if libraries != facts.libraries:
+            if libraries is not None and libraries != facts.libraries:
                 known.maps_wait_s = 1.0
                 known.facts = _replaced(facts, libraries=libraries)
 
@@ -250,11 +258,17 @@ class ProcessTable:
 
     def _libraries(self, pid: int) -> frozenset[str] | None:
         maps = _read(f"{self._proc}/{pid}/maps")
-        if maps is None:
+        if not maps:  # it has ended since its state was read
             return None
         return frozenset(
             name for name, files in _LIBRARIES.items() if any(file in maps for file in files)
         )
+
+
+def _is_ended(stat: _Stat, known: _Known | None) -> bool:
+    """Its memory goes first, then its state changes; a second exec passes through the same."""
+    has_lost = known is not None and stat.environ_at == 0 and known.executed[1] != 0
+    return stat.state in "ZX" or has_lost
 
 
 def is_distributed(process: ProcessFacts) -> bool:

@@ -16,7 +16,8 @@ from pathlib import Path
 from ddptop_runner.model import ProcessId
 
 _PROC = Path("/proc")
-_WITHOUT_MEMORY = 0x00200000 | 0x4
+_EXITING = 0x4
+_WITHOUT_MEMORY = 0x00200000 | _EXITING
 """PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
 EXEC_WAIT_S = 0.1
 """How long to look again at a process that is about to be another program: mostly 0.1 ms."""
@@ -101,6 +102,12 @@ def is_alive(process: ProcessId | None) -> bool:
     if fields is None:
         return False
     return fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
+
+
+def is_ending(pid: int) -> bool:
+    """Whether it is gone, a zombie or about to be one, without files and memory already."""
+    fields = stat_fields(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def written_bytes(pid: int) -> int | None:

@@ -25,7 +25,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.clock import utc_now
-from ddptop_runner.foreign import loss_history
+from ddptop_runner.foreign import job_output, loss_history
 from ddptop_runner.foreign.loss_history import LossHistory
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.loss_text import Reading
@@ -115,6 +115,23 @@ def test_ranks_with_files_of_their_own(book: ForeignBook, tmp_path: Path) -> Non
         assert book.events(job.name)[0].type == "alert"
         assert list(book.chart(job.name, 0, FAR, 10)) == [0, 1]
         assert book.chart(job.name, 0, FAR, 10)[1].nonfinite_t
+
+
+def test_last_words_are_read_of_a_process_that_ends_while_its_output_is_looked_for(
+    book: ForeignBook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_output, "FIND_EVERY_S", 0.0)
+    path = tmp_path / "train.log"
+    with path.open("wb", buffering=0) as file, running(*SLEEP, stdout=file, stderr=file) as process:
+        job = job_of(process.pid)
+        census = census_of(job)
+        look(book, census, follow=job.name)
+        file.write(b"step 7/10 loss 2.5\n")
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        view = look(book, census, follow=job.name)  # the census was taken before
+        assert book.lines(job.name).lines == ("step 7/10 loss 2.5",)
+        assert view.output == f"file {path}"
 
 
 def test_lines_of_one_output_go_to_the_rank_that_they_name(

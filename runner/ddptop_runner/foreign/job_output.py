@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ddptop_runner import procs
 from ddptop_runner.foreign import pane as panes
 from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, neighbours_of
 from ddptop_runner.foreign.types import ForeignJob
@@ -137,6 +138,8 @@ class JobOutput:
         self._sources: dict[object, Source] = {}
         self._of: dict[tuple[int | None, int], Output] = {}
         """By (rank, descriptor); rank None is the launcher."""
+        self._pids: dict[int | None, int] = {}
+        """Whose descriptors these are."""
         self._find_at_s = 0.0
         self._processes: tuple[tuple[int, int], ...] = ()
         self._closely = False
@@ -166,9 +169,15 @@ class JobOutput:
             return known_panes
 
         finder = Finder(neighbours, panes_now, job.launcher_pids)
-        self._of = {
-            (rank, fd): finder.find(pid, fd) for rank, pid in _writers(job) for fd in (1, 2)
-        }
+        before, pids_before = self._of, self._pids
+        self._of, self._pids = {}, dict(_writers(job))
+        for rank, pid in self._pids.items():
+            for fd in (1, 2):
+                found = finder.find(pid, fd)
+                known = before.get((rank, fd)) if pids_before.get(rank) == pid else None
+                if found.key is None and known is not None and procs.is_ending(pid):
+                    found = known  # its last words are still to be read
+                self._of[rank, fd] = found
         self._open(closely)
 
     def _open(self, closely: bool) -> None:

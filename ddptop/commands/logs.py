@@ -181,7 +181,11 @@ def _put_lines(lines: Iterable[LogLine], with_rank: bool) -> None:
 def _copy_tails(folder: RunFolder, attempt: int, only: list[int] | None, lines: int) -> None:
     """Copy the ends of logs to stdout as they are."""
     for rank in logs.ranks(folder, attempt) if only is None else only:
-        with LogFile(folder.log_file(attempt, rank)) as log:
+        try:
+            log = LogFile(folder.log_file(attempt, rank))
+        except FileNotFoundError:  # removed since it was listed
+            continue
+        with log:
             log.seek(log.tail_offset(lines))
             lines_of = _RawLines()
             while block := log.read(logs.BLOCK_BYTES):

@@ -72,9 +72,13 @@ class MomentReader:
     def __init__(self, folder: RunFolder, spec: JobSpec) -> None:
         self._folder = folder
         self._spec = spec
-        self._reader = HistoryReader(folder.history_db)
         self._events: list[Event] = []
         self._causes: dict[int, Cause] = {}
+
+    @property
+    def _reader(self) -> HistoryReader:
+        """Of the history where it lies now: a job's end may bring it home from a local disk."""
+        return HistoryReader(self._folder.history_db)
 
     def span(self) -> tuple[float, float] | None:
         """Unix seconds of the first and the last thing that was recorded; None without any."""

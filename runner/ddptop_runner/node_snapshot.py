@@ -89,7 +89,8 @@ def take(
     now_s = boottime_s()
     started = group.was_started
     samples = [record.sample(now_s, spec.probe) for record in group.table if started]
-    samples = with_log_sizes(progress.fill(samples), folder, group.attempt, spec.is_command)
+    samples = progress.fill(samples, group.attempt)
+    samples = with_log_sizes(samples, folder, group.attempt, spec.is_command)
     done = progress.of_job(group.table, group.attempt) if started else None
     report = None if feed is None else feed.latest
     gpus = [] if report is None else list(report.gpus)

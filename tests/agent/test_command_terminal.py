@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner import procs
+from ddptop_runner.agent import terminal as terminal_module
 from ddptop_runner.agent.link import ExitWatch
 from ddptop_runner.agent.terminal import PUMP_MAIN, Terminal
 
@@ -94,4 +95,54 @@ def test_a_pump_that_is_asked_to_end_takes_along_what_is_there(tmp_path: Path, w
         os.kill(pid, signal.SIGTERM)
     wait_until(lambda: pumps() == [], what="the pump's end")
     writer.communicate(b"\n", timeout=30)
+    terminal.close()
+
+
+def test_a_pump_that_is_asked_to_end_while_it_starts_has_read_what_is_there(
+    tmp_path: Path, wait_until
+):
+    log = tmp_path / "launcher.log"
+    with log.open("ab") as file:
+        terminal = Terminal(file.fileno(), ExitWatch(lambda *_: None))  # nobody starts another
+    os.write(terminal.slave, b"before\n")
+    for pid in pumps():
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: pumps() == [], what="the pump's end")
+    assert log.read_bytes() == b"before\n"
+    terminal.hand_over()
+    terminal.close()
+
+
+def test_no_pump_is_started_for_a_terminal_that_is_closed(tmp_path: Path, watch, wait_until):
+    with (tmp_path / "launcher.log").open("ab") as file:
+        terminal = Terminal(file.fileno(), watch)
+    terminal.hand_over()
+    terminal.close()
+    terminal.pump_ended(-signal.SIGKILL)
+    wait_until(lambda: pumps() == [], what="the pump's end")
+    assert terminal._pumps == 1
+
+
+def test_a_pump_that_could_not_be_started_is_started_later(
+    tmp_path: Path, watch, wait_until, monkeypatch
+):
+    log = tmp_path / "launcher.log"
+    with log.open("ab") as file:
+        terminal = Terminal(file.fileno(), watch)
+    (first,) = pumps()
+    start, failures = subprocess.Popen, [OSError("no processes are left")]
+
+    def popen(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr(terminal_module, "START_AGAIN_S", 0.01)
+    monkeypatch.setattr(terminal_module.subprocess, "Popen", popen)
+    os.kill(first, signal.SIGKILL)
+    os.write(terminal.slave, b"before\n")
+    wait_until(lambda: log.read_bytes() == b"before\n", what="the line")
+    assert failures == []
+    terminal.hand_over()
+    wait_until(lambda: pumps() == [], what="the pump's end")
     terminal.close()

@@ -111,6 +111,13 @@ def test_following_goes_on_through_attempts_and_names_them_beside_the_data(folde
     assert capfdbinary.readouterr() == (b"zero\nend of zero\none\n", b"ddptop: attempt 1\n")
 
 
+def test_a_log_that_is_removed_meanwhile_is_left_out(folder, capfdbinary, monkeypatch):
+    write(folder, 0, 0, b"a\n")
+    monkeypatch.setattr(logs.logs, "ranks", lambda *_: [0, 7])
+    assert show(folder, "all") == 0
+    assert capfdbinary.readouterr().out == b"[rank 0] a\n"
+
+
 def test_a_line_without_end_of_one_of_several_ranks_is_cut(folder, capfdbinary, monkeypatch):
     monkeypatch.setattr(logs, "MAX_RAW_LINE_BYTES", 1000)
     write(folder, 0, 0, b"x" * 5000)

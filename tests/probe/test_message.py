@@ -156,6 +156,38 @@ def test_what_could_not_be_sent_is_sent_later(env: pytest.MonkeyPatch, tmp_path:
         assert again.loss_min is None
 
 
+def test_the_last_word_waits_for_room_and_nothing_follows_it(
+    env: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    env.setenv("DDPTOP_PROBE_SOCK", str(tmp_path / "s"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        speaker, others, heard = sender.Sender(Recorder()), 0, []
+        while speaker.send():
+            others += 1
+        env.setattr(sender.time, "sleep", lambda _: heard.append(receiver.recv(4096)))
+        speaker.send_last(0.0)
+        assert len(heard) == 1
+        assert not speaker.send()  # of a look that took longer
+        receiver.setblocking(False)
+        heard += [receiver.recv(4096) for _ in range(others)]
+        messages = [decode_message(data) for data in heard]
+        assert [message and message.final for message in messages] == [False] * others + [True]
+        with pytest.raises(BlockingIOError):
+            receiver.recv(4096)
+
+
+def test_the_last_word_is_not_waited_with_for_ever(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    env.setenv("DDPTOP_PROBE_SOCK", str(tmp_path / "s"))
+    env.setattr(sender, "LAST_WORD_LIMIT_S", 0.02)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        speaker = sender.Sender(Recorder())
+        while speaker.send():
+            pass
+        speaker.send_last(0.0)  # returns
+
+
 @pytest.mark.parametrize(
     "datagram",
     [

@@ -206,6 +206,18 @@ def test_a_moment_shows_what_was_sampled_then(folder):
     assert [event.type for event in moment.events][-1] == "checkpoint"
 
 
+def test_a_history_that_is_brought_home_at_the_jobs_end_is_found_there(folder, tmp_path):
+    local = tmp_path / "local"
+    local.mkdir()
+    folder.__dict__["live_dir"] = local  # as it was read while the job lived
+    writer = HistoryWriter(local / "history.db")
+    writer.add(START, 0, [rank(0, step=7)], [])
+    writer.close(final=True)
+    reader = reader_of(folder)
+    (local / "history.db").rename(folder.path / "history.db")
+    assert [one.step for one in reader.read(START).snapshot.ranks] == [7]
+
+
 def test_samples_of_an_attempt_before_are_not_the_ranks_of_this_one(folder):
     write(folder, range(1, 25), STORY)
     moment = reader_of(folder).read(START + 26)

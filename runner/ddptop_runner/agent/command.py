@@ -31,7 +31,8 @@ class CommandAgent:
     def __init__(self, plan):
         self._plan = plan
         self._attempt = plan["attempt"]
-        self._process = None
+        self._started = (self._attempt, None)  # type: tuple
+        """The attempt that was started last, with its process; the link's thread reads both."""
         self._terminal = None
         self._exits = []
         self._stopping = False
@@ -85,7 +86,7 @@ class CommandAgent:
             if plan["pty"]:
                 self._change_terminal(Terminal(log, self._exit_watch))
             output = log if self._terminal is None else self._terminal.slave
-            process = self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 plan["command"],
                 env=command_environment(os.environ, plan, self._attempt),
                 stdin=subprocess.DEVNULL,
@@ -97,8 +98,9 @@ class CommandAgent:
             os.close(log)
             if self._terminal is not None:
                 self._terminal.hand_over()
+        self._started = (self._attempt, process)
+        self._link.tell(dict(self._describe(), type="group_started"))  # its end is told after that
         self._exit_watch.add(process, {"attempt": self._attempt, "rank": LAUNCHER})
-        self._link.tell(dict(self._describe(), type="group_started"))
         return process
 
     def _change_terminal(self, terminal):
@@ -107,19 +109,20 @@ class CommandAgent:
             before.close()
 
     def _describe(self):
-        process = self._process
+        attempt, process = self._started
         worker = {"rank": LAUNCHER, "local_rank": 0}
         if process is not None:
             worker.update(pid=process.pid, returncode=process.returncode)
         return {
-            "attempt": self._attempt,
+            "attempt": attempt,
             "keeper_pid": None,
             "workers": [] if process is None else [worker],
         }
 
     def _hello(self):
-        exits = [exit_ for exit_ in self._exits if exit_["attempt"] == self._attempt]
-        return dict(self._describe(), op="agent", pid=os.getpid(), exits=exits)
+        state = self._describe()
+        exits = [exit_ for exit_ in self._exits if exit_["attempt"] == state["attempt"]]
+        return dict(state, op="agent", pid=os.getpid(), exits=exits)
 
     def _on_exit(self, process, about):
         if "terminal" in about:
@@ -141,7 +144,7 @@ class CommandAgent:
         kind = message.get("type")
         if kind == "stopping":
             self._stopping = True
-            if self._process is None:
+            if self._started[1] is None:
                 os._exit(0)  # nothing was started yet
         elif kind == "restart_group":
             self._restart_asked = True

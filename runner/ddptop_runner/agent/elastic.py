@@ -182,9 +182,9 @@ class SupervisedAgent(LocalElasticAgent):
         pids = super()._start_workers(worker_group)
         self.restart_requested = False
         self._started_attempt = self.attempt
+        self._link.tell(dict(self.describe(), type="group_started"))  # their ends are told after it
         for rank, process in self.handles().items():
             self._exit_watch.add(process, {"attempt": self.attempt, "rank": rank})
-        self._link.tell(dict(self.describe(), type="group_started"))
         if self._spares is not None:
             self._spares.replenish_later(len(pids))
         return pids

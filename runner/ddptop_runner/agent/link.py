@@ -41,14 +41,16 @@ class SupervisorLink:
 
     def tell(self, message):
         """Send a message; nobody there: it is dropped, and the next hello repeats its content."""
-        data = json.dumps(message).encode() + b"\n"
         with self._lock:
-            if self._connection is None:
-                return
-            try:
-                self._connection.sendall(data)
-            except OSError:
-                self._connection = None
+            self._send(message)
+
+    def _send(self, message):
+        if self._connection is None:
+            return
+        try:
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._connection = None
 
     def ask(self, question):
         """Send a question and wait, without limit, for the answer: a supervisor will come back."""
@@ -56,7 +58,7 @@ class SupervisorLink:
             self._question_id += 1
             question = dict(question, question=self._question_id)
             self._question = question
-        self.tell(question)
+            self._send(question)  # at once: a connection that is made meanwhile would ask as well
         while True:
             answer = self._answers.get()
             if answer.get("answer") == question["question"]:
@@ -67,32 +69,27 @@ class SupervisorLink:
     def _serve(self):
         while True:
             try:
-                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                connection.connect(self._path)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.connect(self._path)
+                    self._greet(connection)
+                    with connection.makefile("rb") as reader:
+                        self._read(reader)
             except OSError:
                 time.sleep(RECONNECT_S)
-                continue
-            with self._lock:
-                hello, question = self._hello(), self._question
-                messages = [hello] if question is None else [hello, question]
-                try:
-                    connection.sendall(b"".join(json.dumps(m).encode() + b"\n" for m in messages))
-                    self._connection = connection
-                except OSError:
-                    continue
-            self._read(connection)
             with self._lock:
                 self._connection = None
-            connection.close()
 
-    def _read(self, connection):
-        reader = connection.makefile("rb")
+    def _greet(self, connection):
+        with self._lock:
+            hello, question = self._hello(), self._question
+            messages = [hello] if question is None else [hello, question]
+            connection.sendall(b"".join(json.dumps(m).encode() + b"\n" for m in messages))
+            self._connection = connection
+
+    def _read(self, reader):
         while True:
-            try:
-                line = reader.readline()
-            except OSError:
-                return
-            if not line:
+            line = reader.readline()
+            if not line.endswith(b"\n"):  # the end; the supervisor may have died in a line
                 return
             message = json.loads(line)
             if "answer" in message:

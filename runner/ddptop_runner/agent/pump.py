@@ -5,6 +5,7 @@ ends it. It leaves when the last process has closed the terminal.
 """
 
 import os
+import select
 import signal
 
 CHUNK_BYTES = 65536
@@ -28,8 +29,14 @@ def main():
     """Pump until the terminal is closed."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    wake, notify = os.pipe()
+    os.set_blocking(notify, False)
+    signal.set_wakeup_fd(notify)  # a signal right before a read would not end that
     signal.signal(signal.SIGTERM, drain_and_leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # see `Terminal.start_pump`
     while True:
+        if wake in select.select([0, wake], [], [])[0]:
+            drain_and_leave()
         try:
             data = os.read(0, CHUNK_BYTES)
         except OSError:  # closed by all (EIO), or drained

@@ -21,6 +21,9 @@ from .recorder import boottime_s, finite
 INTERVAL_S = 0.25
 KEEP_ALIVE_S = 5.0
 STOP_LIMIT_S = 0.2
+LAST_WORD_LIMIT_S = 0.25
+"""How long a process may wait at its end for room in the queue that its last datagram goes to."""
+LAST_WORD_RETRY_S = 0.005
 MAX_BYTES = 2048
 EXPENDABLE = (
     *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
@@ -56,6 +59,10 @@ class Sender:
         self._sync_s = self._compute_s = None
         self._stop = None
         self._done = None
+        self._is_leaving = False
+        """Whether only the last datagram is still to be sent."""
+        self._found_no_room = False
+        """Whether the last attempt to send found the queue full."""
 
     @property
     def is_running(self):
@@ -106,13 +113,22 @@ class Sender:
         if progress is not None and boottime_s() - progress[1] < QUIET_S:
             self._look(self._look_at_phase)
         self._look(self._look_at_collectives)
-        self.send(is_final=True)
+        self._say_last()
 
     def send_failure(self):
         """A rank that had nothing to say yet ends: say so if an exception ends it."""
         self._look(self._look_at_end)
         if self._raised[0] is not None:
-            self.send(is_final=True)
+            self._say_last()
+
+    def _say_last(self):
+        """What is lost now is never repeated: many ranks that end at once fill the queue."""
+        self._is_leaving = True
+        deadline_s = time.monotonic() + LAST_WORD_LIMIT_S
+        while not self.send(is_final=True) and self._found_no_room:
+            if time.monotonic() > deadline_s:
+                return
+            time.sleep(LAST_WORD_RETRY_S)
 
     def tick(self):
         """Collect what has arrived and send it if there is news, or nothing was sent for long."""
@@ -158,7 +174,10 @@ class Sender:
         return self._counters != before
 
     def send(self, is_final=False):
-        """Send one datagram; False where nobody takes it."""
+        """Send one datagram; False where nobody takes it, and of one that comes after the last."""
+        if self._is_leaving and not is_final:
+            return False
+        self._found_no_room = False
         loss_range = self.record.take_loss_range()
         data = encode(self.message(loss_range, is_final))
         try:
@@ -166,7 +185,8 @@ class Sender:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
                 endpoint.setblocking(False)
                 endpoint.sendto(data, self.path)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            self._found_no_room = isinstance(error, BlockingIOError)
             self.record.give_back_loss_range(loss_range)
             return False
         self._sent_at_s = time.monotonic()

@@ -98,8 +98,10 @@ class JobProgress:
             for known in self._text.ranks.values()
         )
 
-    def fill(self, samples: list[RankSample]) -> list[RankSample]:
-        """The ranks with what their probes do not tell."""
+    def fill(self, samples: list[RankSample], attempt: int | None) -> list[RankSample]:
+        """The ranks of an attempt with what their probes do not tell."""
+        if attempt != self._attempt:  # it has begun since the last look
+            return samples
         now = utc_now()
         return [
             fill(one, self._text.of_rank(one.rank), self._traced.get(one.rank), now)
@@ -109,9 +111,10 @@ class JobProgress:
     def of_job(self, table: RankTable, attempt: int | None) -> Progress | None:
         """How far the job is; None where nothing said a total."""
         now = utc_now()
-        texts = {
-            rank: (known.progress(now), known.every) for rank, known in self._text.ranks.items()
-        }
+        texts = {}
+        if attempt == self._attempt:
+            ranks = self._text.ranks.items()
+            texts = {rank: (known.progress(now), known.every) for rank, known in ranks}
         return of_table(table, texts, boottime_s(), resumed=bool(attempt))
 
     def lead(self, table: RankTable) -> Lead | None:

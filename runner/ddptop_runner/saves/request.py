@@ -29,6 +29,9 @@ SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 LEFT_FOR_S = 10.0
 """After the checkpoint that was asked for the flag file stays for so long, for other ranks."""
+FLAG_LIES_BACK_S = 1.0
+"""The flag file is made so old: a script that sees it at once then changes its time for sure, for
+the clock of a file system may tick only 250 times a second."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,7 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
     at = utc_now()
     stamp, error = None, None
     try:
-        write_atomic(folder.save_flag, f"{at.isoformat()}\n".encode())
-        stamp = folder.save_flag.stat().st_mtime_ns
+        stamp = _make_flag(folder.save_flag, at)
     except OSError as failed:
         error = failed
     signalled: dict[int, str] = {}
@@ -83,6 +85,17 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
     if stamp is None and not signalled:
         raise ControlError(f"{folder.save_flag} cannot be made ({error})", "mend it, and ask again")
     return SaveAsked(signalled, str(folder.save_flag), stamp, at, refused)
+
+
+def _make_flag(flag: Path, at: dt.datetime) -> int:
+    """Make the flag file; its time of change, read before any script can see or delete it."""
+    staged = flag.with_name(f".{flag.name}.staged")
+    write_atomic(staged, f"{at.isoformat()}\n".encode())
+    before_ns = int((at.timestamp() - FLAG_LIES_BACK_S) * 1e9)
+    os.utime(staged, ns=(before_ns, before_ns))
+    stamp = staged.stat().st_mtime_ns
+    staged.replace(flag)
+    return stamp
 
 
 def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import sqlite3
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -71,10 +73,27 @@ def _bring_home(folder: RunFolder) -> None:
         return
     target = folder.path / "history.db"
     try:
-        shutil.copy2(folder.live_dir / "history.db", target)
-    except OSError:
+        _copy(folder.live_dir / "history.db", target)
+    except (OSError, sqlite3.Error):
         with contextlib.suppress(OSError):
             target.unlink()
         return
     shutil.rmtree(folder.live_dir, ignore_errors=True)
     folder.local_pointer.unlink(missing_ok=True)
+
+
+def _copy(history: Path, target: Path) -> None:
+    """All of a history, also where a reader that does not leave keeps a part of it in its WAL.
+
+    Raises:
+        OSError: it cannot be read or written.
+        sqlite3.Error: the same.
+    """
+    if not history.with_name(f"{history.name}-wal").exists():
+        shutil.copy2(history, target)
+        return
+    target.unlink(missing_ok=True)
+    source = sqlite3.connect(f"{history.as_uri()}?mode=ro", uri=True)
+    with contextlib.closing(source), contextlib.closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")

@@ -39,8 +39,8 @@ def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     progress.close()
 
 
-def samples(progress: JobProgress, table: RankTable) -> list[RankSample]:
-    return progress.fill([record.sample(boottime_s(), probe=False) for record in table])
+def samples(progress: JobProgress, table: RankTable, attempt: int = 0) -> list[RankSample]:
+    return progress.fill([record.sample(boottime_s(), probe=False) for record in table], attempt)
 
 
 def put_metrics(tmp_path: Path, rows: str) -> None:
@@ -111,9 +111,12 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
     assert samples(progress, table)[1].loss == 9.5
     progress.look(table, 0, boottime_s() - 100)
     assert progress._traces is not None  # for the other rank's loss
+    assert progress.of_job(table, 0).step == 30
+    # told of before its output is looked at
+    assert (samples(progress, table, 1)[1].step, progress.of_job(table, 1)) == (None, None)
     progress.look(table, 1, boottime_s())
     assert progress._traces is None
-    assert samples(progress, table)[1].loss is None
+    assert samples(progress, table, 1)[1].loss is None
     assert progress.of_job(table, 1) is None
 
 

@@ -1,0 +1,46 @@
+"""The agent's link: a question is asked once of each supervisor, until one has answered it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+AGENT = """
+import sys
+from ddptop_runner.agent.link import SupervisorLink
+link = SupervisorLink(sys.argv[1], lambda: {"op": "agent"}, lambda message: print(message["type"]))
+link.start()
+print(link.ask({"type": "failing"})["answer"])
+link.tell({"type": "ended"})
+sys.stdin.read()
+"""
+
+
+def test_a_question_outlives_a_supervisor_that_died_in_the_middle_of_a_line(tmp_path: Path):
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        server.settimeout(60)
+        agent = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", AGENT, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        heard = []
+        for reply in (b'{"type": "sto', b'{"type": "stopping"}\n{"answer": 1}\n'):
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as reader:
+                heard.append([json.loads(reader.readline()) for _ in range(2)])
+                connection.sendall(reply)
+                if reply.endswith(b"\n"):
+                    heard.append([json.loads(reader.readline())])
+        out, err = agent.communicate(timeout=60)
+    asked = [{"op": "agent"}, {"type": "failing", "question": 1}]
+    assert heard == [asked, asked, [{"type": "ended"}]]
+    assert (out, err) == ("stopping\n1\n", "")

@@ -89,6 +89,14 @@ class Tab:
             )
             await asyncio.sleep(0.05)
 
+    async def until_true(self, script: str, what: str, timeout_s: float = 60.0) -> None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not await self.evaluate(script):
+            assert asyncio.get_running_loop().time() < deadline, (
+                f"not within {timeout_s:g} s: {what}"
+            )
+            await asyncio.sleep(0.05)
+
 
 class Browser:
     """Chromium with its own profile."""

@@ -78,6 +78,15 @@ def served(ddptop_home: Path) -> Iterator[Callable[..., Served]]:
         one.close()
 
 
+async def drawn(tab: Any) -> None:
+    """Until the job is seen in a tab."""
+    seen = b""
+    while b"train" not in seen:
+        message = await tab.receive(timeout=60)
+        assert not tab.closed, f"the tab was closed: {seen[-300:]!r}"
+        seen += message.data if message.type == aiohttp.WSMsgType.BINARY else b""
+
+
 @pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
 async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
     served: Callable[..., Served], wait_until: WaitUntil, tmp_path: Path
@@ -94,9 +103,11 @@ async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
             await tab.type("?")
             heads = (b"under the cursor", b"keys of this screen")
             await tab.until(lambda: any(head in tab.received[seen:] for head in heads), "the help")
-            await tab.type("Escape")
             seen = len(tab.received)
-            await tab.type("s")
+            await tab.type("Escape")
+            await tab.until(lambda: b"all jobs" in tab.received[seen:], "the screen below")
+            seen = len(tab.received)
+            await tab.type("s")  # straight behind the escape it would be alt+s
             await tab.until(lambda: b"read-only" in tab.received[seen:], "the refusal to stop")
             assert tab.complaints == []
         wait_until(lambda: not viewer.is_running(), what="the viewer's end")
@@ -107,11 +118,7 @@ async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
             assert one.process.returncode == 0
             assert not viewer.is_running(), "a viewer outlived the server"
             style = "getComputedStyle(document.querySelector('.closed')).display"
-            for _ in range(200):  # the page learns it from its websocket
-                if await tab.evaluate(style) == "block":
-                    break
-            else:
-                pytest.fail("the page does not say that its viewer has ended")
+            await tab.until_true(f"{style} == 'block'", "the page's word of its viewer's end")
 
 
 async def test_nobody_comes_in_without_the_token(served: Callable[..., Served]) -> None:
@@ -161,10 +168,7 @@ async def test_with_actions_a_tab_may_act_and_nonsense_ends_it(
     async with aiohttp.ClientSession() as session:
         address = f"{one.address}ws?width=x&height=99999999999"
         async with session.ws_connect(address, origin=one.root) as tab:
-            drawn = b""
-            while b"train" not in drawn:
-                message = await tab.receive(timeout=60)
-                drawn += message.data if message.type == aiohttp.WSMsgType.BINARY else b""
+            await drawn(tab)
             (viewer,) = one.viewers()
             assert "--actions" in viewer.cmdline()
             await tab.send_json(["resize", {"width": -5, "height": True}])
@@ -178,12 +182,6 @@ async def test_a_viewer_that_was_killed_closes_its_tab_and_one_that_hangs_ends_w
 ) -> None:
     one = served()
     async with aiohttp.ClientSession() as session:
-
-        async def drawn(tab: Any) -> None:
-            seen = b""
-            while b"train" not in seen:
-                message = await tab.receive(timeout=60)
-                seen += message.data if message.type == aiohttp.WSMsgType.BINARY else b""
 
         async def closed(tab: Any) -> None:
             async for _ in tab:

@@ -8,6 +8,7 @@ that it registered the handler and the kernel shows it caught; otherwise it woul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
     try:
         output, _ = await asyncio.wait_for(process.communicate(), STACKS_TIMEOUT_S)
     except asyncio.TimeoutError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            process.kill()
         await process.wait()
         output = b""
     text = output.decode("utf-8", "replace") or None

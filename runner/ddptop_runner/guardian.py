@@ -206,26 +206,15 @@ class Guardian:
         self._send({"type": "agent_started", "pid": agent.pid})
 
     def _start_supervisor(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours = self._spawn_supervisor()
+        except OSError as error:  # no process, memory or file is left for this user
+            if not self._folder.path.is_dir():
+                raise
+            self._note(f"the supervisor cannot start: {error}; it is tried again")
+            self._restart_at_s = time.monotonic() + RESTART_PAUSES_S[-1]
+            return
         self._supervisor_starts.append(time.monotonic())
-        argv = [
-            sys.executable,
-            str(Path(__file__).with_name("start.py")),
-            "supervisor",
-            str(self._folder.path),
-            str(theirs.fileno()),
-        ]
-        self._supervisor = subprocess.Popen(
-            argv,
-            env={**self._given.env, "DDPTOP_JOB_ID": self._spec.job_id},
-            cwd=self._folder.path,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
         self._channel = ours
         self._selector.register(ours, selectors.EVENT_READ, "channel")
         self._send(
@@ -239,6 +228,35 @@ class Guardian:
                 "adopted": self._given.adopts,
             }
         )
+
+    def _spawn_supervisor(self) -> socket.socket:
+        """Start its process; the guardian's end of the channel to it."""
+        self._supervisor = None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [
+            sys.executable,
+            str(Path(__file__).with_name("start.py")),
+            "supervisor",
+            str(self._folder.path),
+            str(theirs.fileno()),
+        ]
+        try:
+            self._supervisor = subprocess.Popen(
+                argv,
+                env={**self._given.env, "DDPTOP_JOB_ID": self._spec.job_id},
+                cwd=self._folder.path,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._channel is not None:

@@ -38,7 +38,7 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
     """Read what is left, and tell from the guardian's hello how this supervisor came to be."""
     snapshot, damage = _last_snapshot(folder)
     adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
-    if snapshot is None or not (adopted or restarts):
+    if snapshot is None or not (adopted or restarts) or _is_of_an_earlier_life(snapshot, hello):
         event = _lost(snapshot)
         if damage is not None:
             event = Event(ts=utc_now(), type="alert", attempt=hello["attempt"], message=damage)
@@ -58,6 +58,11 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
         events = tuple(HistoryReader(folder.history_db).events())
     event = msgspec.structs.replace(event, attempt=snapshot.attempt)
     return Past(snapshot, lives_on=True, event=event, events=events)
+
+
+def _is_of_an_earlier_life(snapshot: NodeSnapshot, hello: dict[str, Any]) -> bool:
+    """Whether the job was started again since, and no supervisor has written of that yet."""
+    return snapshot.attempt is not None and snapshot.attempt < hello["attempt"]
 
 
 def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.handover import OF_A_RANK
 from ddptop_runner.paths import state_home
+from ddptop_runner.spec import write_atomic
 
 DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
@@ -99,7 +100,7 @@ def start_session(
     from libtmux.exc import LibTmuxException, TmuxSessionExists
 
     config = state_home() / "tmux.conf"
-    config.write_text(CONFIG, encoding="utf-8")
+    _write_config(config)
     server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
     for left in reversed(range(TRIES)):
         try:
@@ -130,6 +131,15 @@ def start_session(
         f"tmux cannot start the session {job!r}: its server ends again and again",
         "see what kills it, or try again",
     )
+
+
+def _write_config(path: Path) -> None:
+    """As a whole: a server that another launch starts may be reading it."""
+    content = CONFIG.encode()
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            return
+    write_atomic(path, content)
 
 
 @contextlib.contextmanager

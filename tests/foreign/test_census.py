@@ -195,6 +195,20 @@ def test_a_process_of_ddptops_own_job_is_refused_with_the_verb(sleeper):
         resolve(str(sleeper(DDPTOP_JOB_ID=spec.job_id).pid), Census())
 
 
+def test_a_process_that_ends_while_it_is_looked_for_is_gone(sleeper, monkeypatch):
+    child = sleeper()
+    take = CensusTaker.take
+
+    def ends(self: CensusTaker) -> Census:
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        return take(self)
+
+    monkeypatch.setattr(CensusTaker, "take", ends)
+    with pytest.raises(NoSuchJobError, match=f"there is no process {child.pid}"):
+        resolve(str(child.pid), Census())
+
+
 def test_a_thread_of_the_kernel_is_refused():
     if procs.stat_fields(2) is None:
         pytest.skip("no kernel threads in this pid namespace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import control, handover, procs
+from ddptop_runner import control, guardian, handover, procs
 from ddptop_runner.guardian_start import guardian_argv
 from ddptop_runner.model import NodeSnapshot, decode_snapshot
 from ddptop_runner.paths import RunFolder
@@ -156,6 +157,28 @@ def test_an_agent_that_cannot_start_fails_the_job_with_its_words(
     assert (snapshot.state, snapshot.cause.kind, snapshot.requeue) == ("failed", "launch", False)
     assert words in snapshot.cause.summary
     assert "failed in attempt 0: no rank could be started" in pane.read()
+
+
+def test_a_supervisor_that_cannot_be_started_is_tried_again(ddptop_home, monkeypatch):
+    folder = put_job("train")
+    given = handover.capture({}, attempt=0)
+    one = guardian.Guardian(folder, read_spec(folder), given)
+
+    def no_process(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", no_process)
+        open_before = set(os.listdir("/proc/self/fd"))
+        one._start_supervisor()
+        assert one._restart_at_s is not None
+        assert set(os.listdir("/proc/self/fd")) <= open_before
+        assert "the supervisor cannot start" in folder.supervisor_log.read_text()
+        shutil.rmtree(folder.path)
+        with pytest.raises(BlockingIOError):  # nobody would ever tell it that the job has ended
+            one._start_supervisor()
+    one._log.close()
+    one._selector.close()
 
 
 def test_a_second_guardian_is_refused(make_pane, wait_until, ddptop_home):

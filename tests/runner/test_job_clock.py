@@ -81,7 +81,7 @@ def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock():
     assert view.snapshot_age_s == 0.0
 
 
-HELLO = {"supervisor_restarts": 0, "adopted": False}
+HELLO = {"supervisor_restarts": 0, "adopted": False, "attempt": 0}
 PASTS = {
     # previous snapshot, hello -> (lives on, type of the event, its words)
     "launched": (None, {}, (False, None, "")),
@@ -100,6 +100,11 @@ PASTS = {
         {"state": "running"},
         {"adopted": True, "supervisor_restarts": 2},
         (True, "supervisor_restarted", "nothing was lost"),
+    ),
+    "started again, and its first supervisor killed at once": (
+        {"state": "finished", "attempt": 2},
+        {"attempt": 3, "supervisor_restarts": 1},
+        (False, None, ""),
     ),
     "reboot": (
         {"state": "running", "boot_id": "another", "attempt": 2},

@@ -200,7 +200,8 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         if job is not None:
             return job
         _refuse_own(pid, own)  # its environment is readable a moment after its start only
-        raise UsageError(f"{pid} is a process of the kernel", "name one that a person started")
+        if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
+            raise UsageError(f"{pid} is a process of the kernel", "name one that a person started")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
     hint = "ddptop ps lists training" if hidden is None else hidden.reason
     raise NoSuchJobError(f"there is no process {pid} here", hint)

@@ -58,7 +58,7 @@ class Reader:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def read(env: dict[str, str], *arguments: str) -> tuple[dict, float]:
         env={**env, "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     before, answer = done.stdout.splitlines()
@@ -52,7 +52,7 @@ def no_child_of(stub: StubDriver) -> bool:
 
 def test_it_reads_what_a_sampler_reads(make_stub, wait_until):
     stub = make_stub(3)
-    report, _ = read(stub.env(), "5", "slowly")
+    report, _ = read(stub.env(), "60", "slowly")
     assert report["source"] == "nvml"
     assert [gpu["util_percent"] for gpu in report["gpus"]] == [97] * 3
     assert stub.counts()["nvmlShutdown"] == 0
@@ -60,14 +60,14 @@ def test_it_reads_what_a_sampler_reads(make_stub, wait_until):
 
 
 def test_links_are_read_on_request(make_stub):
-    report, _ = read(make_stub(1).env(), "5", "links")
+    report, _ = read(make_stub(1).env(), "60", "links")
     assert report["gpus"][0]["pcie_rx_bytes_per_s"] and report["gpus"][0]["mem_used_bytes"]
 
 
 def test_a_driver_that_crashes_ends_the_child_only(make_stub):
     stub = make_stub(1)
     stub.crash("nvmlDeviceGetPowerUsage")
-    report, _ = read(stub.env(), "5")
+    report, _ = read(stub.env(), "60")
     assert report["gpus"] == [] and "ended with signal 11" in report["note"]
 
 

@@ -94,11 +94,11 @@ def test_each_report_says_what_the_sampler_costs(make_stub):
     assert reports[0].sampler_cpu_percent is None and reports[0].queries_per_s is None
     assert all(0 <= report.sampler_cpu_percent < 50 for report in reports[1:])
     assert all(2**20 < report.sampler_rss_bytes < 2**27 for report in reports)
-    first = sum(call.function == "nvmlEventSetWait_v2" for call in stub.calls())
-    assert first == 5
     counted = reports[-1].queries_per_s * (reports[-1].boottime_s - reports[0].boottime_s)
     calls = [call.function for call in stub.calls()]
-    since = calls[[place for place, name in enumerate(calls) if "EventSetWait" in name][1] :]
+    ticks = [place for place, name in enumerate(calls) if name == "nvmlEventSetWait_v2"]
+    assert len(ticks) >= 5, "more, where it was read late"
+    since = calls[ticks[1] : [*ticks, len(calls)][5]]
     assert counted == pytest.approx(len(since), abs=0.5)
 
 
@@ -116,7 +116,7 @@ def test_a_tick_has_its_interval(make_stub):
     ) as child:
         stamps = [decode_report(child.stdout.readline()).boottime_s for _ in range(6)]
         child.stdout.close()
-    assert 0.9 < stamps[-1] - stamps[0] < 2.0
+    assert 0.9 < stamps[-1] - stamps[0] < 4.5, "it would be 5 by the usual interval"
 
 
 def test_it_ends_when_nobody_reads_even_between_ticks(make_stub):
@@ -125,7 +125,7 @@ def test_it_ends_when_nobody_reads_even_between_ticks(make_stub):
     ) as child:
         child.stdout.readline()
         child.stdout.close()
-        assert child.wait(5) == 0
+        assert child.wait(60) == 0
 
 
 def test_it_ends_when_its_parent_dies(make_stub, tmp_path, wait_until):
@@ -140,10 +140,10 @@ time.sleep(600)
         [sys.executable, "-c", script], env=make_stub(1).env(), stdout=subprocess.PIPE, text=True
     ) as parent:
         sampler = int(parent.stdout.readline())
-        wait_until(lambda: output.exists() and output.stat().st_size, 10)
+        wait_until(lambda: output.exists() and output.stat().st_size)
         parent.kill()
         try:
-            wait_until(lambda: has_ended(sampler), 10, "the sampler ends")
+            wait_until(lambda: has_ended(sampler), what="the sampler ends")
         except BaseException:
             os.kill(sampler, signal.SIGKILL)
             raise
@@ -162,7 +162,7 @@ def test_ctrl_c_is_for_the_one_who_started_it(make_stub):
         for _ in range(3):
             assert child.stdout.readline()
         child.send_signal(signal.SIGTERM)
-        assert child.wait(5) == -signal.SIGTERM
+        assert child.wait(60) == -signal.SIGTERM
 
 
 def test_nvml_is_never_shut_down(make_stub):

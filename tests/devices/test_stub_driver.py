@@ -35,7 +35,7 @@ def shown_by(stub: StubDriver, *command: str) -> str:
         env={**stub.env(), "COLUMNS": "120"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,7 @@ def build_library(missing: Sequence[str] = ()) -> Path:
     os.close(fd)
     command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{LIBRARY}"]
     if versions:
-        script = folder / "versions"
+        script = Path(f"{temporary}.versions")  # another process may build the same
         script.write_text(versions, encoding="ascii")
         command.append(f"-Wl,--version-script={script}")
     done = subprocess.run(

@@ -68,7 +68,7 @@ class JobSource:
             if known[0] == self._key(folder, known[1]):
                 return known[1]
             del self._ended[path]
-        if not folder.spec_file.exists():
+        if _stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
             return None
         try:
             view = read_job(folder)

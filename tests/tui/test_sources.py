@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -61,6 +63,21 @@ class TestJobs:
         assert len(source.read()) == 1
         folder.spec_file.unlink()
         assert source.read() == []
+
+    def test_one_that_may_not_be_read_is_left_out(
+        self, frozen: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hidden = fake_home.finished_job(frozen).spec_file
+        fake_home.two_cpu_ranks(frozen)
+        ordinary = Path.stat
+
+        def stat(path: Path, **options: bool) -> os.stat_result:
+            if path == hidden:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return ordinary(path, **options)
+
+        monkeypatch.setattr(Path, "stat", stat)
+        assert [view.job for view in JobSource().read()] == ["mlp-cpu"]
 
     def test_without_a_state_folder_there_are_no_jobs(self, frozen: Path) -> None:
         assert JobSource().read() == []
@@ -298,17 +315,18 @@ class TestCollector:
 
         def slow_machine() -> Machine:
             looking.set()
-            assert go.wait(10)
+            assert go.wait(60)
             return MACHINE
 
         collector = Collector(delivered.append, lambda: NOW, slow_machine)
         loop = asyncio.new_event_loop()
         collector.start(loop)
-        assert looking.wait(10)
+        assert looking.wait(60)
         for _ in range(200):
             collector.ask()
         go.set()
         collector.stop()
+        collector._thread.join(60)  # a busy machine's last look takes longer than a stop waits
         loop.close()
         assert 1 <= len(delivered) <= 2
 
@@ -334,7 +352,7 @@ class TestCollector:
         collector = Collector(delivered.append, lambda: NOW, lambda: 1 / 0)
         loop = asyncio.new_event_loop()
         collector.start(loop)
-        collector._thread.join(10)
+        collector._thread.join(60)
         loop.close()
         (failed,) = delivered
         assert isinstance(failed, CollectorFailed)

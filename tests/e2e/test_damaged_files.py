@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from ddptop_runner import procs
+
 pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 
 SCRIPT = """
@@ -26,20 +28,22 @@ def test_history_and_snapshot_are_set_aside_and_begun_anew(launch_script, tmp_pa
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     folder = job.folder()
 
-    for name in ("history.db", "history.db-wal"):
-        with (folder / name).open("r+b") as file:
-            file.write(b"\xa5" * max(8192, (folder / name).stat().st_size))
-    wait_until((folder / "history.db.damaged-1").exists, timeout_s=30)
+    # both are opened first: once one is seen to be damaged, both are set aside
+    with (folder / "history.db").open("r+b") as db, (folder / "history.db-wal").open("r+b") as wal:
+        for file in (db, wal):
+            file.write(b"\xa5" * max(8192, os.fstat(file.fileno()).st_size))
+    wait_until((folder / "history.db.damaged-1").exists)
     wait_until(lambda: [e for e in job.events("alert") if "history.db was damaged" in e["message"]])
     wait_until(lambda: [a for a in job.status()["alerts"] if a["id"] == "damaged-file"])
 
     (node,) = (folder / "nodes").glob("*.json")
     supervisor = job.processes()["supervisor"]
-    os.kill(supervisor, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGSTOP)  # so that neither it nor the next one comes in between
+    wait_until(lambda: procs.state_letter(supervisor) == "T")
     node.write_bytes(b'{"job": "dama')
+    os.kill(supervisor, signal.SIGKILL)
     assert job.status()["state"] in ("running", "starting")
-    wait_until(lambda: job.status()["snapshot_age_s"] is not None and job.rank(1)["pid"])
-    assert job.status()["snapshot_age_s"] < 5
+    wait_until(lambda: (job.status()["snapshot_age_s"] or 9) < 5 and job.rank(1)["pid"])
     wait_until(lambda: job.processes().get("supervisor") not in (None, supervisor))
     (event,) = job.events("supervisor_restarted")
     assert "its snapshot was damaged and set aside as" in event["message"]

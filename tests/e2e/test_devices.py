@@ -39,7 +39,9 @@ def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
     )
     wait_until(lambda: len(job.status()["gpus"]) == 2, what="the job's devices")
     wait_until(lambda: job.rank(1)["pid"], what="the ranks")
-    assert "sees PCI_BUS_ID 1,3" in job.cli("logs", job.name).stdout
+    wait_until(
+        lambda: "sees PCI_BUS_ID 1,3" in job.cli("logs", job.name).stdout, what="what rank 0 sees"
+    )
     with stub.together():
         stub.set(1, mem_used=20 * GIB, processes=[StubProcess(job.rank(0)["pid"], 18 * GIB)])
         stub.set(3, mem_used=40 * GIB, processes=[StubProcess(job.rank(1)["pid"], 36 * GIB)])

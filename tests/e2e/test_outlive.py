@@ -21,7 +21,7 @@ def test_terminal_closed_hangup_and_tmux_killed_leave_the_job_on_attempt_0(
     trainer, ddptop_cli, wait_until, ddptop_home
 ):
     # the TUI opens on the new job, in a terminal that is then closed as by a lost connection
-    script = [str(trainer / "train.py"), "120", "0.05", str(trainer)]
+    script = [str(trainer / "train.py"), "1000", "0.05", str(trainer)]
     terminal = Terminal.of_ddptop("launch", "--nproc", "2", "--name", "outlive", *script)
     job = Job("outlive", ddptop_cli)
     wait_until(lambda: job.folder().exists() and job.cli("status", "outlive").returncode == 0)
@@ -34,10 +34,11 @@ def test_terminal_closed_hangup_and_tmux_killed_leave_the_job_on_attempt_0(
     subprocess.run(["tmux", "-L", socket_name, "kill-server"], check=True)
     step = job.status()["step"]
     wait_until(lambda: job.status()["step"] > step, what="progress after the hang-up")
+    (trainer / "hurry").touch()
     assert job.wait() == 0
     status = job.status()
     assert (status["state"], status["attempt"], status["restarts_used"]) == ("finished", 0, 0)
-    assert [rank["step"] for rank in status["ranks"]] == [120, 120]
+    assert [rank["step"] for rank in status["ranks"]] == [1000, 1000]
 
 
 def test_nohup_torchrun_dies_of_the_hangup_that_ddptop_survives(trainer, ddptop_home, wait_until):

@@ -1,6 +1,7 @@
 """DDP under Open MPI, whose variables alone tell the rank when the process starts."""
 
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -8,7 +9,8 @@ from notes import Notes
 
 rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
 size = int(os.environ["OMPI_COMM_WORLD_SIZE"])
-dist.init_process_group("gloo", rank=rank, world_size=size)
+store = f"file://{Path.cwd()}/store-{os.getppid()}"
+dist.init_process_group("gloo", store, rank=rank, world_size=size)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 notes = Notes(f"mpi-{rank}")

@@ -1,6 +1,7 @@
 """DDP by mp.spawn: each rank has a data loader's worker, scales its loss, steps every 2 batches."""
 
-import socket
+import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,8 @@ class Data(torch.utils.data.Dataset):
         return torch.randn(16)
 
 
-def train(rank, port):
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def train(rank, store):
+    dist.init_process_group("gloo", store, rank=rank, world_size=2)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
@@ -39,7 +40,4 @@ def train(rank, port):
 
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(train, (port,), nprocs=2)
+    mp.spawn(train, (f"file://{Path.cwd()}/store-{os.getpid()}",), nprocs=2)

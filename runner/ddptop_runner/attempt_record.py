@@ -247,7 +247,8 @@ class AttemptRecord:
         self._take_up_new()
         if record is not None and message.saved is not None:
             self._saved(record, message.saved)
-        if record is not None and record.steps and self.state == "starting":
+        is_first = self.first_step_after_s is None and self.state in ("starting", "running")
+        if record is not None and record.steps and is_first:  # it counts as running after a while
             took_s = self.first_step_after_s = boottime_s() - self.attempt_started_s
             self.state = "running"
             told = f"first step after {took_s:.1f} s"

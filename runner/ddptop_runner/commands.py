@@ -90,6 +90,7 @@ def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:
             return control.request(view.folder, op, **arguments)
         except ControlError as error:
             absent = isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError))
+            absent = absent or error.message == control.HAS_ENDED
             broken_off = isinstance(error.__cause__, (ConnectionError, EOFError))
             if not (absent or broken_off) or time.monotonic() >= deadline_s:
                 raise

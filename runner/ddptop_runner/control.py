@@ -13,6 +13,8 @@ import msgspec
 from ddptop_runner.errors import ControlError
 from ddptop_runner.paths import RunFolder
 
+HAS_ENDED = "the job has ended"
+"""What a supervisor answers that has yet to write the last snapshot."""
 REPLY_LIMIT_BYTES = 64 * 1024 * 1024
 """Stacks of a thousand ranks fit in this; anything longer is not our supervisor."""
 

@@ -17,6 +17,7 @@ from ddptop_runner import procs, sweep
 from ddptop_runner.alerts import Finding
 from ddptop_runner.attempt_record import Message
 from ddptop_runner.clock import boottime_s
+from ddptop_runner.control import HAS_ENDED
 from ddptop_runner.errors import ControlError
 from ddptop_runner.gpus.names import names_of
 from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
@@ -158,7 +159,7 @@ class Group(GroupAlone):
     def request_stop(self, grace_s: float) -> None:
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         if self.ended.is_set():
-            raise ControlError("the job has ended")
+            raise ControlError(HAS_ENDED)
         how = "killing the job" if grace_s <= 0 else f"stopping the job ({grace_s:g} s to end)"
         self._story.tell("stopping", how, attempt=self.attempt)
         self.state = "stopping"

@@ -23,6 +23,7 @@ from ddptop_runner.hangs.cause import hang_cause
 from ddptop_runner.hangs.types import HangVerdict
 from ddptop_runner.met_ranks import MetRanks
 from ddptop_runner.model import Cause, NodeSnapshot, encode
+from ddptop_runner.model_words import JobState
 from ddptop_runner.oom import OomWatch
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.restarts.facts import with_facts
@@ -296,22 +297,37 @@ class FailureHandling(MetRanks):
             await self._end_bad_ranks(again=self._restart_anyway(end_ranks=True))
 
     async def _judge_hang(self, found: HangVerdict) -> None:
-        self.state = "hung"
+        self.state, attempt = "hung", self.attempt
         for rank in found.ranks:
             self.table[rank].hung = True
         self._around.publish()
         folder = await self._keep_evidence("hang")
+        if not self._goes_on(attempt, "hung"):
+            return
         stands_at = {record.rank: record.stands_at for record in self.table}
         cause = failure.after_hang(hang_cause(found, folder, stands_at), self.table)
         evidence_folder.summarise(cause)
         await self._end_attempt("hang", self._outcome(hung=True), cause)
 
+    def _goes_on(self, attempt: int, state: JobState) -> bool:
+        """Whether nothing else has decided on the attempt while its evidence was taken.
+
+        A rank may have ended meanwhile, or a person stopped or restarted the job.
+        """
+        decided = self._decided is not None and self._decided.attempt == attempt
+        over = decided or self._stop_requested.is_set() or self.ending is not None
+        return (self.attempt, self.state) == (attempt, state) and not over
+
     async def _judge_bad_loss(self, bad: BadLoss) -> None:
+        attempt, state = self.attempt, self.state
+        folder = await self._keep_evidence("nan")
+        if not self._goes_on(attempt, state):
+            return
         cause = Cause(
             kind="nan",
             rank=bad.rank,
             summary=" ".join(filter(None, [bad.in_words(), self._doubt_checkpoint(bad)])),
-            evidence=await self._keep_evidence("nan"),
+            evidence=folder,
         )
         if self._spec.on_nan == "stop":
             cause = self._with_work_lost(cause, boottime_s() - self.attempt_started_s)
@@ -364,8 +380,10 @@ class FailureHandling(MetRanks):
 
     async def _end_attempt(self, event: str, outcome: AttemptOutcome, cause: Cause) -> None:
         """End ranks that live: for the next attempt, or for good."""
+        attempt = self.attempt
         again = await self._restart_or_end(event, outcome, cause, end_ranks=True)
-        await self._end_bad_ranks(again=again)
+        if self.attempt == attempt:  # else its ranks ended by themselves, and others were started
+            await self._end_bad_ranks(again=again)
 
     async def _end_bad_ranks(self, *, again: bool) -> None:
         if again or self._new_agent_wanted:

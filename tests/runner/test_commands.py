@@ -211,6 +211,24 @@ def test_a_job_that_ends_while_its_supervisor_is_asked_has_ended(monkeypatch, na
         ACTIONS[name][0](read_job(folder))
 
 
+def test_a_job_whose_end_is_just_being_written_has_ended(monkeypatch):
+    folder = put_job("train", ALIVE)
+    refusals = [False, True]
+
+    def refuses(*args: Any, **arguments: Any) -> dict[str, Any]:
+        if refusals.pop():
+            raise ControlError(control.HAS_ENDED)
+        write_atomic(
+            folder.node_file(procs.host_name()), encode(make_snapshot(make_spec("train"), **ENDED))
+        )
+        raise ControlError("nobody is there any more") from FileNotFoundError()
+
+    monkeypatch.setattr(control, "request", refuses)
+    monkeypatch.setattr(commands, "POLL_S", 0.01)
+    with pytest.raises(UsageError, match=r"train has ended \(finished\)"):
+        commands.stop(read_job(folder))
+
+
 def test_waiting_for_a_job_that_is_removed_once_it_has_ended(monkeypatch):
     view = read_job(put_job("train", ALIVE))
     monkeypatch.setattr(commands, "POLL_S", 0.0)

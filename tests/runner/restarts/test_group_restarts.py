@@ -15,11 +15,14 @@ from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.device_report import DeviceReport
 from ddptop_runner.errors import ControlError
 from ddptop_runner.group import Group
+from ddptop_runner.group_memory import Ending
+from ddptop_runner.hangs.types import HangVerdict
 from ddptop_runner.host_usage import HostUsage
 from ddptop_runner.model import Cause, GpuSample
 from ddptop_runner.paths import run_folder
 from ddptop_runner.restarts import memory, policy
 from ddptop_runner.restarts.policy import AttemptOutcome
+from ddptop_runner.saves.loss_watch import BadLoss
 from ddptop_runner.spec import Device, JobSpec
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
@@ -257,3 +260,40 @@ def test_the_memory_is_waited_for_before_the_ranks_start_unless_the_job_is_stopp
         assert len(answers) == 1
 
     run(scenario, devices=DEVICES)
+
+
+HANG = HangVerdict((1,), 60.0, "no step for 60 s")
+BAD = BadLoss(rank=1, step=7, what="NaN")
+
+
+@pytest.mark.parametrize("found", [HANG, BAD], ids=["a hang", "a loss gone bad"])
+@pytest.mark.parametrize("meanwhile", ["a rank failed", "the next began", "stopped", "restarted"])
+def test_what_is_decided_while_evidence_is_taken_is_not_decided_again(
+    monkeypatch, found, meanwhile
+):
+    monkeypatch.setattr(policy, "BACKOFF_BASE_S", 0.0)
+
+    async def scenario(group: Group, around: Around) -> None:
+        group.state, sent = "hung", []
+        group._send_to_agent = sent.append
+
+        async def takes_long(reason: str) -> str:
+            if meanwhile == "a rank failed":
+                await group._restart_or_end("failure", AT_START, CAUSE)
+            elif meanwhile == "the next began":
+                group._begin_attempt(1)
+            elif meanwhile == "stopped":
+                group.ending, group.state = Ending("stopped"), "stopping"
+                group._stop_requested.set()
+            else:
+                group.state = "restarting"
+            return "/evidence"
+
+        monkeypatch.setattr(group, "_keep_evidence", takes_long)
+        judge = group._end_hang if found is HANG else group._end_bad_loss
+        await judge(found)
+        assert sent == []
+        assert group.restarts_used == (meanwhile == "a rank failed")
+        assert group.ending == (Ending("stopped") if meanwhile == "stopped" else None)
+
+    run(scenario, max_restarts=3, on_nan="restart")

@@ -173,7 +173,7 @@ def test_an_empty_machine_makes_no_check_fail(tmp_path: Path) -> None:
 
 def test_this_machine_is_looked_at_quickly(tmp_path: Path) -> None:
     started = time.monotonic()
-    checks = {check.id: check for check in examine(place(Path("/")))}
+    checks = {check.id: check for check in examine(place(Path("/")), deadline_s=25.0)}
     assert time.monotonic() - started < 30.0
     assert checks["platform"].status in ("ok", "warning")
     assert "GiB free" in checks["disk"].detail
@@ -194,10 +194,10 @@ def test_what_raises_or_is_late_is_unknown() -> None:
         Topic("broken", "Broken", broken, lambda _: Judgement("ok", "")),
         Topic("fine", "Fine", lambda _: None, lambda _: Judgement("ok", "well")),
     ]
-    checks = examine(place(Path("/")), topics, deadline_s=0.2)
+    checks = examine(place(Path("/")), topics, deadline_s=1.0)
     release.set()
     assert [check.status for check in checks] == ["unknown", "unknown", "ok"]
-    assert "no answer within 0.2 s" in checks[0].detail
+    assert "no answer within 1 s" in checks[0].detail
     assert "ZeroDivisionError: by the driver" in checks[1].detail
 
 

@@ -30,9 +30,6 @@ from ddptop_runner.spec import JobSpec, write_spec
 SEEN_WITHIN_S = 10.0
 """A new guardian's supervisor has written its first snapshot by then."""
 POLL_S = 0.02
-SESSION_ENDS_S = 1.0
-"""A tmux session ends a moment after the guardian that was killed in it."""
-SESSION_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -224,18 +221,11 @@ def _bring_up(view: JobView, given: Handover) -> None:
     """In tmux as before, or as a daemon where tmux has no room for it."""
     spec = _backed(view.spec, daemon=tmux.why_unusable() is not None)
     wrap = survival.plan(survival.gather(os.environ)).wrap
-    deadline_s = time.monotonic() + SESSION_ENDS_S
-    while True:
-        try:
-            bring_up(view.folder, spec, given, wrap)
-            break
-        except UsageError:
-            if time.monotonic() < deadline_s:  # the job's old session is just ending
-                time.sleep(SESSION_POLL_S)
-                continue
-        spec = _backed(spec, daemon=True)  # a person's own window keeps it
+    try:
         bring_up(view.folder, spec, given, wrap)
-        break
+    except UsageError:  # a person's own window keeps the job's old session
+        spec = _backed(spec, daemon=True)
+        bring_up(view.folder, spec, given, wrap)
     if spec != view.spec:
         with contextlib.suppress(OSError):
             write_spec(view.folder, spec)

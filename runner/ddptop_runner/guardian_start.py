@@ -24,6 +24,9 @@ GUARDIAN_START_S = 10.0
 PANE_START_S = 2.0
 """After it a pane without a guardian is looked for."""
 
+FORMER_EXIT_S = 5.0
+"""Guardian and supervisor of a job that has ended go a moment after its last snapshot."""
+
 WRAPPED_START_S = 3.0
 """systemd-run answers in less; after it the guardian is started without."""
 
@@ -75,7 +78,18 @@ def start_guardian(
         DdptopError: when the guardian does not come up at all.
     """
     with starting(folder, GUARDIAN_START_S):
+        _let_former_go(folder)
         return bring_up(folder, spec, handover.capture(job_env, attempt), wrap)
+
+
+def _let_former_go(folder: RunFolder) -> None:
+    """Wait for those that guarded the job before it ended: what they hold is taken again."""
+    deadline_s = time.monotonic() + FORMER_EXIT_S
+    for path in (folder.guardian_lock, folder.supervisor_lock):
+        while (held := lock(path)) is None and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if held is not None:
+            os.close(held)
 
 
 def bring_up(

@@ -117,7 +117,7 @@ def start_session(
                 )
             return
         except TmuxSessionExists as error:
-            if holds(job):
+            if not left and holds(job):  # and it is not just ending with its program
                 raise UsageError(
                     f"tmux already has a session {job!r} on the socket {socket_name()!r}",
                     "choose another --name",

@@ -11,15 +11,13 @@ import pytest
 from ddptop import unguarded
 from tests.runner.builders import gone, make_spec, put_job
 
-from ddptop_runner import adoption, handover, procs, tmux
+from ddptop_runner import adoption, handover, procs
 from ddptop_runner.adoption import take_up, variables, without_rank
 from ddptop_runner.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
-from ddptop_runner.errors import UsageError
 from ddptop_runner.guardian import lock
 from ddptop_runner.guardian_start import starting
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import read_job
-from ddptop_runner.spec import JobSpec
 
 SHELL = {"HOME": "/home/ann", "PATH": "/bin"}
 SUPERVISOR = {**SHELL, "DDPTOP_JOB_ID": "train@1"}
@@ -194,26 +192,6 @@ def test_a_failure_is_said_and_the_command_goes_on(ddptop_home, agent, monkeypat
     said = capsys.readouterr().err
     assert said.startswith("ddptop: train is unguarded, and cannot be taken up again: ")
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("ends", [True, False], ids=["is just ending", "is a person's"])
-def test_the_jobs_old_session_may_still_be_there(ddptop_home, agent, monkeypatch, ends):
-    tried: list[str] = []
-
-    def taken(folder: RunFolder, spec: JobSpec, *_: object) -> None:
-        tried.append(spec.backing)
-        if spec.backing == "tmux" and not (ends and len(tried) > 2):
-            raise UsageError("tmux already has a session 'train'")
-
-    monkeypatch.setattr(adoption, "bring_up", taken)
-    monkeypatch.setattr(adoption, "SEEN_WITHIN_S", 0.05)
-    monkeypatch.setattr(adoption, "SESSION_ENDS_S", 60.0 if ends else 0.05)
-    monkeypatch.setattr(adoption, "SESSION_POLL_S", 0.01)
-    monkeypatch.setattr(tmux, "why_unusable", lambda: None)
-    done = take_up(read_job(unguarded_job(agent)), {})
-    assert done is not None
-    assert (tried[0], tried[-1]) == ("tmux", "tmux" if ends else "daemon")
-    assert done.view.spec.backing == tried[-1]
 
 
 def test_where_all_is_guarded_nothing_is_imported(ddptop_home):

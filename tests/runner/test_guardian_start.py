@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.runner.builders import make_spec, put_job
 
 from ddptop_runner import guardian_start, handover, procs, tmux
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.guardian import lock
 from ddptop_runner.guardian_start import start_guardian
 from ddptop_runner.paths import RunFolder
 
@@ -95,8 +97,16 @@ def test_without_the_wrapper_where_that_does_not_work(
     wait_until(lambda: procs.pids_of_job(spec.job_id) == [], what="nothing to be left")
 
 
-def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch):
+def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch, wait_until):
+    taken_over = guardian_start._taken_over
+
+    def when_it_has_ended(folder: RunFolder, timeout_s: float) -> bool:
+        if backing == "daemon":
+            wait_until(lambda: "no room" in folder.supervisor_log.read_text(), what="its words")
+        return taken_over(folder, timeout_s)
+
     monkeypatch.setattr(guardian_start, "GUARDIAN_START_S", 0.3)
+    monkeypatch.setattr(guardian_start, "_taken_over", when_it_has_ended)
     pretend(monkeypatch, "import sys; sys.exit('no room in here')")
     with pytest.raises(DdptopError, match="the guardian of train did not start") as caught:
         start_guardian(folder, make_spec(backing=backing), {}, (), attempt=0)
@@ -106,18 +116,38 @@ def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch):
 
 
 @pytest.mark.tmux
-def test_a_pane_that_was_killed_before_the_guardian_was_up_is_replaced(folder, monkeypatch):
+def test_a_pane_that_was_killed_before_the_guardian_was_up_is_replaced(
+    folder, monkeypatch, wait_until
+):
     start, calls = tmux.start_session, []
 
     def start_session(job: str, argv: Sequence[str], *others: Any) -> None:
         calls.append(job)
         start(job, ["true"] if len(calls) == 1 else argv, *others)
+        if len(calls) == 1:
+            wait_until(lambda: not tmux.holds(job), what="the pane to go")
 
     monkeypatch.setattr(tmux, "start_session", start_session)
     monkeypatch.setattr(guardian_start, "PANE_START_S", 0.3)
     pretend(monkeypatch, TAKES)
     assert start_guardian(folder, make_spec(backing="tmux"), {}, (), attempt=0) is None
     assert len(calls) == 2 and len(started(folder)) == 1
+
+
+@pytest.mark.parametrize("held", ["guardian_lock", "supervisor_lock"])
+def test_those_of_the_jobs_life_before_are_let_go_first(folder, monkeypatch, held):
+    fd = lock(getattr(folder, held))
+    assert fd is not None
+    going = threading.Timer(0.1, os.close, [fd])
+    going.start()
+    free: list[int | None] = []
+    monkeypatch.setattr(
+        guardian_start, "bring_up", lambda *_: free.append(lock(getattr(folder, held)))
+    )
+    start_guardian(folder, make_spec(backing="daemon"), {}, (), attempt=1)
+    going.join()
+    assert free[0] is not None
+    os.close(free[0])
 
 
 def test_a_hand_over_that_was_left_behind_is_replaced(folder, monkeypatch):

@@ -213,6 +213,13 @@ def test_the_session_goes_with_its_program_and_the_server_with_the_last(
 
 
 @pytest.mark.tmux
+def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monkeypatch):
+    monkeypatch.setattr(tmux, "TRY_AGAIN_S", 1.0)
+    tmux.start_session("train", ["sleep", "0.1"], ddptop_home, {})
+    witnessed(start(ddptop_home), wait_until)
+
+
+@pytest.mark.tmux
 def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
     for name in ("train", "train-2"):
         witnessed(start(ddptop_home, name=name), wait_until)

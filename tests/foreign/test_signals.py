@@ -263,13 +263,13 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
             start_new_session=True,
         ) as agent,
     ):  # fmt: skip
-        wait_until(lambda: log.read_bytes().count(b" up") == 2, timeout_s=60)
+        wait_until(lambda: log.read_bytes().count(b" up") == 2, timeout_s=300)
         ranks = [
             pid for pid in procs.descendants_of(agent.pid) if os.fspath(script) in procs.argv(pid)
         ]
         job = job_of(*ranks, root_pid=agent.pid, launcher_pids=(agent.pid,))
         identities = [procs.identify(pid) for pid in ranks]
-        confirmed = signals.plan(view_of(job), "stop")
+        confirmed = signals.plan(view_of(job), "stop", grace_s=120.0)
         assert [one.pid for one in confirmed.launchers] == [agent.pid]
         outcome = signals.send(confirmed)
         assert outcome.left == ()

@@ -44,7 +44,7 @@ def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) ->
 def test_a_process_without_python_says_so(wait_until) -> None:
     with running("sleep", "1000") as process:
         wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
-        (one,) = stacks.take([rank_of(process.pid)])
+        (one,) = stacks.take([rank_of(process.pid)], timeout_s=60.0)
         assert one.text is None
         assert one.note is not None
         assert "no Python" in one.note
@@ -113,7 +113,7 @@ def test_without_permission_the_remedy_is_named(tmp_path: Path, monkeypatch) -> 
     tool.write_text(f'#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups {real} "$@"\n')
     tool.chmod(0o755)
     monkeypatch.setattr(stacks, "find_py_spy", lambda: os.fspath(tool))
-    (one,) = stacks.take([rank_of(os.getpid())])
+    (one,) = stacks.take([rank_of(os.getpid())], timeout_s=60.0)
     assert one.text is None
     assert one.note is not None
     assert "permission" in one.note or "ptrace_scope" in one.note

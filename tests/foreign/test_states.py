@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from tests.foreign.toys import running, stop_and_wait, wait_for_state
 from ddptop_runner import procs
 from ddptop_runner.foreign.states import Seen, StateWatch, state_of
 
-BUSY = (sys.executable, "-c", "while True: pass")
-IDLE = (sys.executable, "-c", "import time; time.sleep(1000)")
+BUSY = (sys.executable, "-c", "print(1, flush=True)\nwhile True: pass")
+IDLE = (sys.executable, "-c", "import time; print(1, flush=True); time.sleep(1000)")
 
 
 def look(watch: StateWatch, pid: int, now_s: float, helpers: tuple[int, ...] = ()) -> Seen:
@@ -49,28 +48,38 @@ def test_a_zombie_says_so(wait_until) -> None:
         process.wait()
 
 
+def cpu_s(pid: int) -> float:
+    fields = procs.stat_fields(pid)
+    assert fields is not None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_cpu_and_memory_of_a_process_and_its_helpers(wait_until) -> None:
-    with running(*BUSY) as process, running(*BUSY) as helper:
+    pipe = subprocess.PIPE
+    with running(*BUSY, stdout=pipe) as process, running(*BUSY, stdout=pipe) as helper:
+        for one in (process, helper):
+            one.stdout.readline()  # its interpreter is loaded
+        before = cpu_s(process.pid), cpu_s(helper.pid)
         watch = StateWatch()
-        first = look(watch, process.pid, time.monotonic(), (helper.pid,))
-        assert first.cpu_percent is None
-        deadline = time.monotonic() + 10
-        wait_until(
-            lambda: (
-                (look(watch, process.pid, time.monotonic(), (helper.pid,)).cpu_percent or 0) > 20
-            ),
-            timeout_s=deadline - time.monotonic(),
-        )
+        assert look(watch, process.pid, 0.0, (helper.pid,)).cpu_percent is None
+        first = cpu_s(process.pid), cpu_s(helper.pid)
+        wait_until(lambda: cpu_s(process.pid) > first[0] + 0.1)
+        wait_until(lambda: cpu_s(helper.pid) > first[1] + 0.1)
+        least_s = cpu_s(process.pid) + cpu_s(helper.pid) - sum(first)
+        used_s = look(watch, process.pid, 10.0, (helper.pid,)).cpu_percent / 100 * 10.0
+        most_s = cpu_s(process.pid) + cpu_s(helper.pid) - sum(before)
+        assert least_s - 0.001 < used_s < most_s + 0.001
         alone = look(StateWatch(), process.pid, 0.0)
         both = look(StateWatch(), process.pid, 0.0, (helper.pid,))
         assert alone.rss_bytes and both.rss_bytes
         assert both.rss_bytes > 1.5 * alone.rss_bytes
 
 
-def test_no_cpu_time_for_long_is_said() -> None:
-    with running(*IDLE) as process:
+def test_no_cpu_time_for_long_is_said(wait_until) -> None:
+    with running(*IDLE, stdout=subprocess.PIPE) as process:
         watch = StateWatch()
-        time.sleep(0.1)
+        process.stdout.readline()
+        wait_for_state(process.pid, "S", wait_until)
         look(watch, process.pid, 0.0)
         assert state_of(look(watch, process.pid, 20.0)) == ("running", None)
         state, reason = state_of(look(watch, process.pid, 50.0))

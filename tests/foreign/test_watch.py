@@ -272,4 +272,4 @@ def test_a_signal_ends_nothing_here(book: ForeignBook) -> None:
             book.look(census_of(job), [], utc_now(), follow=job.name)
         assert process.poll() is None
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM

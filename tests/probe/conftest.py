@@ -60,7 +60,7 @@ class Receiver:
         """All that was sent up to now."""
         self._caught_up.clear()
         self._tell(b"?")
-        assert self._caught_up.wait(10)
+        assert self._caught_up.wait(60)
         decoded = [decode_message(data) for data in self.raw]
         assert None not in decoded, "a probe sent what cannot be decoded"
         assert all(len(data) <= MAX_BYTES for data in self.raw)
@@ -117,7 +117,7 @@ class Rank:
     def run(self, *argv: str, **options: object) -> tuple[int, str, str]:
         """Run to the end: (exit status, stdout, stderr)."""
         process = self.start(*argv, **options)  # type: ignore[arg-type]
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
         return process.returncode, out, err
 
     def write(self, name: str, text: str) -> str:
@@ -130,7 +130,7 @@ class Rank:
 def same_with_and_without(rank: Rank, *argv: str, **options: str) -> tuple[int, str, str]:
     """What a process answers, which must be the same with and without the probe."""
     processes = [rank.start(*argv, has_probe=has, **options) for has in (False, True)]
-    answers = [(p.communicate(timeout=120), p.returncode) for p in processes]
+    answers = [(p.communicate(timeout=600), p.returncode) for p in processes]
     (plain, plain_status), (probed, probed_status) = answers
     assert (probed_status, *probed) == (plain_status, *plain)
     return (probed_status, *probed)

@@ -282,7 +282,7 @@ def test_a_supervisor_that_comes_back_is_told_all(
         process.stdin.flush()  # type: ignore[union-attr]
 
     say(1)
-    wait_until(lambda: rank.receiver.messages, what="the first step")
+    wait_until(lambda: any(m.loss_n for m in rank.receiver.messages), what="the first step")
     rank.receiver.close()
     rank.receiver.raw.clear()
     say(2)

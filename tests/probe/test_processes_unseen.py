@@ -96,7 +96,7 @@ def test_a_signal_reaches_the_scripts_own_thread(stub_torch: Rank) -> None:
     process = stub_torch.start("-c", script)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 3
     assert stub_torch.receiver.last(process.pid).final
 
@@ -107,7 +107,9 @@ def test_a_signal_reaches_the_scripts_own_thread(stub_torch: Rank) -> None:
 def test_the_stack_signal_writes_all_stacks_and_the_rank_lives(
     stub_torch: Rank, wait_until: Callable[..., object]
 ) -> None:
-    process = stub_torch.start("-c", "import torch\ndef wait_here(): input()\nwait_here()")
+    script = "import torch\ndef wait_here(): print('here', flush=True); input()\nwait_here()"
+    process = stub_torch.start("-c", script)
+    assert process.stdout is not None and process.stdout.readline() == "here\n"
     wait_until(lambda: stub_torch.receiver.messages, what="a first datagram")
     number = stub_torch.receiver.messages[0].stack_signal
     assert number == stacks.stack_signal() == signal.SIGRTMIN + 9

@@ -38,7 +38,7 @@ def test_an_unhandled_exception_is_told_with_its_place(
     head = RAISE.format(imports="subprocess", text=text)
     script = stub_torch.write("s.py", head + "class Own(Exception): pass\nouter()\n")
     process = stub_torch.start(script)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     last = stub_torch.receiver.last(process.pid)
     assert process.returncode == 1
     assert (last.raised, last.raised_at) == (says, "s.py:4 in fails")
@@ -66,7 +66,7 @@ def test_an_end_without_an_exception_of_the_script_tells_none(
     )
     head = RAISE.format(imports="threading", text=text)
     process = stub_torch.start(stub_torch.write("s.py", head + caught))
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     last = stub_torch.receiver.last(process.pid)
     assert (process.returncode, last.raised, last.raised_at) == (status, None, None)
 
@@ -125,7 +125,7 @@ def test_a_rank_that_fails_before_its_first_step_and_its_helper_that_fails(
 ) -> None:
     script = "import subprocess, sys, torch; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     process = stub_torch.start("-c", script, "import torch; 1 / 0")
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert {message.pid for message in stub_torch.receiver.messages} == {process.pid}
     assert stub_torch.receiver.last(process.pid).raised is None
 

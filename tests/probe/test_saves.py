@@ -215,10 +215,18 @@ def test_folders_of_distributed_checkpoints_and_later_modules_are_seen(
     )
     rank.env["PYTHONPATH"] += os.pathsep + str(rank.folder / "stub")
     process = rank.start("-W", "ignore", str(SCRIPTS / "saving_apart.py"))
+    assert process.stdin is not None
+    for name in ("dcp", "async"):
+        wait_until(lambda name=name: name in saved_names(rank), what=f"word of {name}")
+        process.stdin.write("\n")
+        process.stdin.flush()
     _, err = process.communicate()
     assert process.returncode == 0, err
     saved = rank.receiver.last(process.pid).saved
     assert saved is not None
     assert (saved.path, saved.n, saved.size_bytes) == (str(rank.folder / "s" / "m.st"), 3, 5)
-    paths = [Path(m.saved.path).name for m in rank.receiver.messages if m.saved is not None]
-    assert list(dict.fromkeys(paths)) == ["dcp", "async", "m.st"]
+    assert list(dict.fromkeys(saved_names(rank))) == ["dcp", "async", "m.st"]
+
+
+def saved_names(rank: Rank) -> list[str]:
+    return [Path(m.saved.path).name for m in rank.receiver.messages if m.saved is not None]

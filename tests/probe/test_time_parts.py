@@ -179,7 +179,7 @@ def test_the_fast_rank_waits_for_the_slow_one(rank: Rank, how: str) -> None:
     argv = (str(SCRIPTS / "parts.py"), how, f"file://{rank.folder}/store")
     numbers = [{"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "2"} for n in (0, 1)]
     processes = [rank.start(*argv, **variables) for variables in numbers]
-    ends = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    ends = [(process.communicate(timeout=600)[1], process.returncode) for process in processes]
     assert ends == [("", 0)] * 2
     fast, slow = (rank.receiver.last(process.pid) for process in processes)
     assert fast.sync_s is not None and fast.sync_s >= 0.5 * (SLOW_S - DATA_S)

@@ -174,7 +174,7 @@ def test_waiting_for_data_is_measured_without_evaluation(cases: Any) -> None:
     said, last = last_of(cases, "data_loader")
     assert last.data_wait_s is not None and last.step_time_s is not None
     # a batch of two items, each of which takes `wait_s` to load; evaluation's take five times that
-    assert said["wait_s"] * 2 * 0.9 <= last.data_wait_s <= said["wait_s"] * 2 * 2.5
+    assert said["wait_s"] * 2 * 0.9 <= last.data_wait_s <= said["longest_wait_s"]
     assert last.data_wait_s <= last.step_time_s
 
 
@@ -197,7 +197,7 @@ def test_a_member_of_a_group_is_heard_before_its_first_step(cases: Any) -> None:
 def test_a_training_prints_draws_and_ends_as_without_the_probe(rank: Rank, end: str) -> None:
     script = str(SCRIPTS / "unseen.py")
     processes = [rank.start(script, end, has_probe=has) for has in (True, False)]
-    (out, err), (plain_out, plain_err) = (p.communicate(timeout=120) for p in processes)
+    (out, err), (plain_out, plain_err) = (p.communicate(timeout=600) for p in processes)
     assert out == plain_out and err == plain_err and "random" in out
     assert [p.returncode for p in processes] == [{"raise": 1, "exit": 7}[end]] * 2
     last = rank.receiver.last(processes[0].pid)
@@ -245,6 +245,7 @@ def test_news_come_while_the_next_step_is_slow(
     process = rank.start(str(SCRIPTS / "slow_step.py"))
     assert process.stdout is not None
     loss = float(process.stdout.readline())
-    wait_until(lambda: any(m.steps == 3 for m in rank.receiver.messages), 1.0, "the third step")
+    wait_until(lambda: any(m.loss_step == 3 for m in rank.receiver.messages), what="the third loss")
+    assert rank.receiver.messages[-1].steps == 3
     assert rank.receiver.messages[-1].loss == pytest.approx(loss, rel=1e-6)
     process.communicate("\n")

@@ -72,13 +72,14 @@ def test_an_agent_that_was_being_replaced_is_replaced_and_not_listened_to():
 
 def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_status():
     rank = (
-        "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit(7)));"
-        "print(1, flush=True); time.sleep(60)"
+        "import signal as s, sys; s.signal(15, lambda *_: (s.signal(15, 1), input(), sys.exit(7)));"
+        "print(1, flush=True); s.pause()"
     )
 
     async def scenario() -> None:
-        with subprocess.Popen([sys.executable, "-c", rank], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
+        pipe = subprocess.PIPE
+        with subprocess.Popen([sys.executable, "-c", rank], stdin=pipe, stdout=pipe) as process:
+            assert process.stdout is not None and process.stdin is not None
             process.stdout.readline()
             group, _ = begin()
             group._processes = Mock(
@@ -91,6 +92,8 @@ def test_an_agent_that_dies_during_a_stop_takes_no_rank_its_grace_or_its_exit_st
             group.process_exited(os.getppid(), -9, boottime_s())
             await asyncio.sleep(0.05)
             assert not group.ended.is_set() and process.poll() is None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
             returncode = await asyncio.to_thread(process.wait)
             await asyncio.sleep(0.1)  # the guardian tells a moment after
             group.process_exited(process.pid, returncode, boottime_s())

@@ -144,4 +144,4 @@ def test_a_launch_deletes_and_says_so(ddptop_home, ddptop_cli, tmp_path):
     assert answer.stdout == "empty\n"
     assert "deleted 1 old run, as config.toml says: old" in answer.stderr
     assert left(old, fresh) == ["fresh"]
-    assert ddptop_cli("wait", "empty").returncode == 0
+    assert ddptop_cli("wait", "empty", timeout_s=300).returncode == 0

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,7 +167,13 @@ def test_the_last_word_waits_for_room_and_nothing_follows_it(
         speaker, others, heard = sender.Sender(Recorder()), 0, []
         while speaker.send():
             others += 1
-        env.setattr(sender.time, "sleep", lambda _: heard.append(receiver.recv(4096)))
+        env.setattr(
+            sender,
+            "time",
+            SimpleNamespace(
+                monotonic=time.monotonic, sleep=lambda _: heard.append(receiver.recv(4096))
+            ),
+        )
         speaker.send_last(0.0)
         assert len(heard) == 1
         assert not speaker.send()  # of a look that took longer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,26 +21,48 @@ def teardown():
 
 
 @pytest.mark.parametrize(
-    ("comms", "expected"),
+    ("stats", "states"),
     [
-        ((), False),
-        (("python", "pt_tcpstore_uv"), False),
-        (("python", "gloo_tcp_loop", "pt_gloo_runloop"), True),
+        ([], []),
+        (["7 (python) S 1", "8 (pt_tcpstore_uv) R 1"], []),
+        (
+            ["7 (py (x) R) S 1", "8 (gloo_tcp_loop) S 1", "9 (pt_gloo_runloop) R 1"],
+            ["R"],
+        ),
     ],
 )
-def test_gloo_threads_are_told_by_their_names(teardown, tmp_path, comms, expected):
-    for number, comm in enumerate(comms):
+def test_gloo_threads_are_told_by_their_names(teardown, tmp_path, stats, states):
+    for number, stat in enumerate(stats):
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "comm").write_text(f"{comm}\n")
+        (tmp_path / str(number) / "stat").write_text(f"{stat} 2 3\n")
     (tmp_path / "just-ended").mkdir()
-    assert teardown.has_gloo_threads(tmp_path) is expected
+    assert teardown.gloo_threads(tmp_path) == states
 
 
-def test_a_process_without_gloo_does_not_wait(teardown, monkeypatch):
-    waits = []
-    monkeypatch.setattr(teardown.time, "sleep", waits.append)
+def test_its_own_threads_are_read(teardown, monkeypatch):
+    monkeypatch.setattr(teardown, "GLOO_THREAD", Path("/proc/self/comm").read_text().strip())
+    assert "R" in teardown.gloo_threads()
+
+
+@pytest.mark.parametrize(
+    ("looks", "waits"),
+    [
+        ([[]], []),
+        ([["S"], ["S"]], ["moment"]),
+        ([["S", "S"], ["S", "R"], ["D", "S"], ["S", "S"]], ["moment", "look", "look"]),
+        ([["R"]] * 1000, ["moment", *["look"] * 90]),
+    ],
+)
+def test_a_thread_at_work_is_waited_for(teardown, monkeypatch, looks, waits):
+    now_s, waited, states = 0.0, [], iter(looks)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        waited.append("moment" if seconds == teardown.MOMENT_S else "look")
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: round(now_s, 6))
+    monkeypatch.setattr(teardown, "time", clock)
+    monkeypatch.setattr(teardown, "gloo_threads", lambda: next(states))
     teardown.let_gloo_finish()
-    assert waits == []
-    monkeypatch.setattr(teardown, "has_gloo_threads", lambda: True)
-    teardown.let_gloo_finish()
-    assert waits == [teardown.MOMENT_S]
+    assert waited == waits

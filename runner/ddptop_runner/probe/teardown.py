@@ -11,26 +11,35 @@ import os
 import time
 
 MOMENT_S = 0.1
+LONGEST_S = 1.0
+"""On a machine with much to do a thread comes to its turn late."""
+LOOK_S = 0.01
 GLOO_THREAD = "pt_gloo_runloop"
 
 
-def has_gloo_threads(task_dir="/proc/self/task"):
-    """Whether this process has worker threads of torch's gloo backend."""
+def gloo_threads(task_dir="/proc/self/task"):
+    """The states, as in /proc, of this process's worker threads of torch's gloo backend."""
     try:
         threads = os.listdir(task_dir)
     except OSError:
-        return False
+        return []
+    states = []
     for thread in threads:
         try:
-            with open(os.path.join(task_dir, thread, "comm")) as file:
-                if file.read().startswith(GLOO_THREAD):
-                    return True
-        except OSError:
+            with open(os.path.join(task_dir, thread, "stat")) as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(") ")
+        except (OSError, ValueError):
             continue
-    return False
+        if name.startswith(GLOO_THREAD):
+            states.append(rest[:1])
+    return states
 
 
 def let_gloo_finish():
-    """Wait a moment, with the GIL released, where gloo threads are left."""
-    if has_gloo_threads():
-        time.sleep(MOMENT_S)
+    """Wait a moment, with the GIL released, where gloo threads are left; longer for one at work."""
+    if not gloo_threads():
+        return
+    deadline_s = time.monotonic() + LONGEST_S
+    time.sleep(MOMENT_S)
+    while any(state != "S" for state in gloo_threads()) and time.monotonic() < deadline_s:
+        time.sleep(LOOK_S)

@@ -22,6 +22,8 @@ from ddptop_runner.foreign.types import Census
 from ddptop_runner.model import GpuSample, encode
 
 SLEEP = "import time; time.sleep(600)"
+OWN_PORT = str(20_000 + os.getpid() % 10_000)
+"""Nobody listens there; processes of other test runs are seen as well, and name another."""
 JOB_KEYS = {
     "job",
     "state",
@@ -178,7 +180,7 @@ def run_ps(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProc
 
 
 def test_ranks_on_the_devices_of_a_driver(stub, start):
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417"}
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": OWN_PORT}
     pids = [start(RANK=str(rank), LOCAL_RANK=str(rank), **common).pid for rank in range(2)]
     for index, pid in enumerate(pids):
         stub.set_processes(index, [StubProcess(pid, GIB)])
@@ -199,7 +201,7 @@ def test_ranks_on_the_devices_of_a_driver(stub, start):
 
 
 def test_without_a_driver(start, tmp_path):
-    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29418"}
+    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": OWN_PORT}
     pid = start(**environ).pid
     (tmp_path / "libnvidia-ml.so.1").touch()
     done = run_ps({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, "--json")

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
 SPAWNER = '''
 """Two ranks by mp.spawn. Saves when asked, stands still while a file is there."""
-import os, signal, socket, sys, time
+import os, signal, sys, time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -22,7 +22,7 @@ def stand_still(path):
     while os.path.exists(path):
         time.sleep(0.05)
 
-def train(rank, port, folder):
+def train(rank, store, folder):
     def save(number, frame):
         time.sleep(1.0)
         torch.save({}, f"{folder}/{signal.Signals(number).name}-{rank}.pt")
@@ -31,7 +31,7 @@ def train(rank, port, folder):
 
     signal.signal(signal.SIGTERM, save)
     signal.signal(signal.SIGUSR1, save)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", store, rank=rank, world_size=2)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     while True:
@@ -44,11 +44,9 @@ def train(rank, port, folder):
             stand_still(f"{folder}/stand-still")
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     print("terminal", sys.stdout.isatty(), flush=True)
-    mp.spawn(train, (port, sys.argv[1]), nprocs=2)
+    store = f"file://{sys.argv[1]}/store-{os.getpid()}"
+    mp.spawn(train, (store, sys.argv[1]), nprocs=2)
 '''
 
 

@@ -43,7 +43,7 @@ def test_jobs_without_a_probe_tell_by_what_they_print(
         progress = job.status()["progress"]
         return progress is not None and progress["eta_s"] is not None
 
-    wait_until(lambda: known(bar))
+    wait_until(lambda: known(bar) and all(rank["loss"] for rank in bar.status()["ranks"]))
     status = bar.status()
     assert [rank["loss"] for rank in status["ranks"]] == [2.0, 2.1]
     for rank in status["ranks"]:

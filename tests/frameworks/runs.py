@@ -107,6 +107,7 @@ class Run(Job):
         seen: dict[int, dict[int, float]] = {rank: {} for rank in range(world_size)}
 
         def look() -> bool:
+            asked_at = time.time()
             status = self.status()
             assert [row["rank"] for row in status["ranks"]] == list(range(world_size))
             assert status["world_size"] == world_size
@@ -119,7 +120,7 @@ class Run(Job):
                 assert {key: row[key] for key in expected} == expected
                 seen[row["rank"]][row["loss_step"]] = row["loss"]
                 # no more than 2 s behind what the script has done
-                old = [step for step, line in notes.items() if line["at"] < time.time() - 3.0]
+                old = [step for step, line in notes.items() if line["at"] < asked_at - 3.0]
                 assert row["step"] >= max(old, default=0)
             return all(len(steps) >= figures for steps in seen.values())
 

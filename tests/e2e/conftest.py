@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -17,18 +18,26 @@ from ddptop_runner.model import encode
 from ddptop_runner.paths import run_folder
 from ddptop_runner.registry import read_job
 
+DESCENT = Path(__file__).with_name("descent.py")
+LEAN = """model = torch.nn.Linear(16, 1)
+optimizer = Descent(model)
+"""
+DDP = """model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
 TRAINER = '''
-"""A plain DDP script: trains a line, writes down what it computed; without pauses by `hurry`."""
+"""A plain script: trains a line, writes down what it computed; without pauses by `hurry`."""
 import json, os, sys, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 
 steps, pause_s, out = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(rank)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(16, 1)
+optimizer = Descent(model)
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 with open(f"{out}/losses-{attempt}-{rank}.jsonl", "w", buffering=1) as file:
     for step in range(1, steps + 1):
@@ -111,8 +120,17 @@ def wait_until(wait_until: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture
 def trainer(tmp_path: Path) -> Path:
     """A folder with `train.py`, which writes its losses there."""
+    shutil.copy(DESCENT, tmp_path)
     (tmp_path / "train.py").write_text(TRAINER)
     return tmp_path
+
+
+@pytest.fixture
+def ddp_trainer(trainer: Path) -> Path:
+    """The same with DDP and an optimizer of torch's."""
+    assert LEAN in TRAINER
+    (trainer / "train.py").write_text(TRAINER.replace(LEAN, DDP))
+    return trainer
 
 
 @pytest.fixture
@@ -136,9 +154,10 @@ def launch(
 def launch_script(
     tmp_path: Path, ddptop_cli: Callable[..., subprocess.CompletedProcess[str]]
 ) -> Callable[..., Job]:
-    """`launch_script(text, *options)` starts a script of the test's own."""
+    """`launch_script(text, *options)` starts a script of the test's own, `descent` beside it."""
 
     def start(text: str, *options: str, nproc: int = 2, name: str = "script") -> Job:
+        shutil.copy(DESCENT, tmp_path)
         (tmp_path / f"{name}.py").write_text(text)
         answer = ddptop_cli(
             "launch", "-d", "--nproc", str(nproc), *options, str(tmp_path / f"{name}.py")

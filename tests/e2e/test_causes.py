@@ -13,11 +13,12 @@ SCRIPT = """
 import atexit, os, sys, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 
 dist.init_process_group("gloo")
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(16, 1)
+optimizer = Descent(model)
 
 
 def leave_slowly():
@@ -63,7 +64,7 @@ def test_each_failure_names_the_rank_that_caused_it_and_a_good_end_names_none(
     assert raised["rank"] == left["rank"] == 1
     assert "raised an exception" in raised["message"]
     assert "ValueError: damaged sample at 8 (at " in raised["message"]
-    assert "script.py:22 in check)" in raised["message"]
+    assert "script.py:23 in check)" in raised["message"]
     assert "Rank 0 lost its connection to it" in raised["message"]
     assert "exited with 0 at step 7 while the others went on" in left["message"]
     assert left["exit_code"] == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests.e2e.command_jobs import gone, launcher_of, pids_of, steps_of
+from tests.e2e.conftest import DESCENT
 
 from ddptop_runner import procs
 
@@ -17,15 +19,16 @@ pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 TRAINER = '''
-"""A DDP script that knows nothing of ddptop."""
+"""A script that knows nothing of ddptop."""
 import os, sys, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(16, 1)
+optimizer = Descent(model)
 for step in range(1, 100_000):
     loss = (model(torch.randn(8, 16)) - 1).square().mean()
     optimizer.zero_grad()
@@ -41,6 +44,7 @@ for step in range(1, 100_000):
 @pytest.fixture
 def script(tmp_path: Path) -> list[str]:
     """A training script and its argument: it fails once that file is there."""
+    shutil.copy(DESCENT, tmp_path)
     (tmp_path / "train.py").write_text(TRAINER)
     return [str(tmp_path / "train.py"), str(tmp_path / "fail")]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 
 import pytest
 from tests.e2e.command_jobs import gone, launcher_of, pids_of
+from tests.e2e.conftest import DESCENT
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -17,6 +19,7 @@ import os, signal, sys, time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from descent import Descent
 
 def stand_still(path):
     while os.path.exists(path):
@@ -32,8 +35,8 @@ def train(rank, store, folder):
     signal.signal(signal.SIGTERM, save)
     signal.signal(signal.SIGUSR1, save)
     dist.init_process_group("gloo", store, rank=rank, world_size=2)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = torch.nn.Linear(16, 1)
+    optimizer = Descent(model)
     while True:
         loss = (model(torch.randn(8, 16)) - 1).square().mean()
         optimizer.zero_grad()
@@ -51,6 +54,7 @@ if __name__ == "__main__":
 
 
 def test_mp_spawn_is_cared_for(launch_command, tmp_path, wait_until):
+    shutil.copy(DESCENT, tmp_path)
     (tmp_path / "spawn.py").write_text(SPAWNER)
     argv = [sys.executable, str(tmp_path / "spawn.py"), str(tmp_path)]
     job = launch_command(argv, "--pty", "--hang-timeout", "6")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,9 @@ def computed(folder: Path, attempt: int, rank: int) -> dict[int, dict[str, float
     return {line["step"]: line for line in lines}
 
 
-def test_losses_of_every_rank_are_those_the_script_computed(launch, trainer, wait_until):
+def test_losses_of_every_rank_are_those_the_script_computed(
+    launch, ddp_trainer, trainer, wait_until
+):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="all ranks to train")
     compared = 0
@@ -52,8 +53,12 @@ def test_losses_of_every_rank_are_those_the_script_computed(launch, trainer, wai
     assert job.cli("stop", job.name).returncode == 0
 
 
-def test_a_finished_job_tells_its_whole_story(launch, trainer, ddptop_home):
+def test_a_finished_job_tells_its_whole_story_and_is_started_again(
+    launch, trainer, ddptop_home, monkeypatch, wait_until
+):
+    monkeypatch.setenv("ONLY_THEN", "1")
     job = launch(12, 0.02)
+    monkeypatch.delenv("ONLY_THEN")
     assert job.wait() == 0
     status = job.status()
     assert (status["state"], status["attempt"], status["exit_code"]) == ("finished", 0, 0)
@@ -75,6 +80,19 @@ def test_a_finished_job_tells_its_whole_story(launch, trainer, ddptop_home):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not (folder / "history.db-wal").exists()
     assert not (folder / "control.sock").exists()
+    assert next(iter(json.loads((folder / "job.json").read_text()))) == "schema"
+
+    # a restart is a new attempt in the same folder
+    answer = job.cli("restart", job.name)
+    assert answer.returncode == 0, answer.stderr
+    assert "ONLY_THEN" in answer.stderr
+    wait_until(lambda: job.status()["attempt"] == 1, what="the second attempt")
+    assert job.wait() == 0
+    status = job.status()
+    assert (status["state"], status["attempt"]) == ("finished", 1)
+    assert "attempt 0 step 12" in job.cli("logs", job.name, "--attempt", "0").stdout
+    assert "attempt 1 step 12" in job.cli("logs", job.name).stdout
+    assert [event["attempt"] for event in job.events("attempt_started")] == [0, 1]
     assert job.cli("rm", job.name).returncode == 0
     assert not folder.exists()
     assert job.cli("status", job.name).returncode == 3
@@ -233,9 +251,10 @@ def test_stacks_name_the_line_where_each_rank_stands(launch_script, wait_until):
     job.cli("kill", job.name)
 
 
-def test_logs_follow_goes_on_across_attempts(launch, wait_until, ddptop_home):
-    job = launch(10_000, 0.05)
+def test_restart_of_a_live_job_costs_no_budget_and_its_log_is_followed(launch, wait_until):
+    job = launch(10_000, 0.05, "--max-restarts", "1")
     wait_until(job.trains, what="training")
+    old = [rank["pid"] for rank in job.status()["ranks"]]
     follower = subprocess.Popen(
         [sys.executable, "-m", "ddptop", "logs", job.name, "-r", "1", "-f"],
         stdout=subprocess.PIPE,
@@ -245,48 +264,21 @@ def test_logs_follow_goes_on_across_attempts(launch, wait_until, ddptop_home):
     assert follower.stdout is not None
     with follower.stdout as lines:
         first = lines.readline()  # it follows the first attempt before that one ends
-        job.kill_rank(1)
+        assert job.cli("restart", job.name).returncode == 0
         wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+        status = job.status()
         assert job.cli("stop", job.name).returncode == 0
         output = first + lines.read()
+    assert (status["restarts_used"], status["restarts_left"]) == (0, 1)
+    assert not set(old) & {rank["pid"] for rank in status["ranks"]}
     assert follower.wait(timeout=60) == 0
     assert "rank 1 attempt 0 step 2" in output
     assert "rank 1 attempt 1 step 2" in output
 
 
-def test_restart_of_a_live_job_restarts_the_group_and_costs_no_budget(launch, wait_until):
-    job = launch(10_000, 0.05, "--max-restarts", "1")
-    wait_until(job.trains, what="training")
-    old = [rank["pid"] for rank in job.status()["ranks"]]
-    assert job.cli("restart", job.name).returncode == 0
-    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
-    status = job.status()
-    assert (status["restarts_used"], status["restarts_left"]) == (0, 1)
-    assert not set(old) & {rank["pid"] for rank in status["ranks"]}
-    assert job.cli("kill", job.name).returncode == 0
-
-
-def test_restart_of_an_ended_job_is_a_new_attempt_in_the_same_folder(
-    launch, wait_until, monkeypatch, trainer
-):
-    monkeypatch.setenv("ONLY_THEN", "1")
-    job = launch(6, 0.02)
-    assert job.wait() == 0
-    monkeypatch.delenv("ONLY_THEN")
-    answer = job.cli("restart", job.name)
-    assert answer.returncode == 0, answer.stderr
-    assert "ONLY_THEN" in answer.stderr
-    wait_until(lambda: job.status()["attempt"] == 1, what="the second attempt")
-    assert job.wait() == 0
-    status = job.status()
-    assert (status["state"], status["attempt"]) == ("finished", 1)
-    assert "attempt 0 step 6" in job.cli("logs", job.name, "--attempt", "0").stdout
-    assert "attempt 1 step 6" in job.cli("logs", job.name).stdout
-    assert [event["attempt"] for event in job.events("attempt_started")] == [0, 1]
-
-
-def test_two_jobs_of_the_same_script_get_different_names(launch: Callable[..., object], ddptop_cli):
-    first, second = launch(10_000), launch(10_000)
+def test_two_jobs_of_the_same_script_get_different_names(launch_script, ddptop_cli):
+    script = "import time\ntime.sleep(600)\n"
+    first, second = (launch_script(script, name="train") for _ in range(2))
     assert (first.name, second.name) == ("train", "train-2")
     assert ddptop_cli("status").returncode == 2
     assert "train, train-2" in ddptop_cli("status").stderr

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -71,7 +74,7 @@ def test_nohup_torchrun_dies_of_the_hangup_that_ddptop_survives(trainer, ddptop_
     assert not alive
 
 
-def test_a_killed_supervisor_is_started_again_and_nothing_is_lost(launch, wait_until):
+def test_a_killed_supervisor_and_a_killed_agent_cost_no_rank(launch, wait_until):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="training")
     pids = [rank["pid"] for rank in job.status()["ranks"]]
@@ -86,15 +89,11 @@ def test_a_killed_supervisor_is_started_again_and_nothing_is_lost(launch, wait_u
     types = [event["type"] for event in job.events()]
     assert types.count("launched") == 1
     assert types.count("supervisor_restarted") == 1
-    # it still restarts a failed rank, and still stops the job
+    # it still restarts a failed rank
     job.kill_rank(0)
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
-    assert job.cli("stop", job.name).returncode == 0
 
-
-def test_ranks_go_on_without_their_agent_and_the_next_restart_gets_a_new_one(launch, wait_until):
-    job = launch(10_000, 0.05)
-    wait_until(job.trains, what="training")
+    # the ranks go on without their agent, and the next restart gets a new one
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     old = job.processes()["agent"]
     os.kill(old, signal.SIGKILL)
@@ -103,21 +102,21 @@ def test_ranks_go_on_without_their_agent_and_the_next_restart_gets_a_new_one(lau
     wait_until(lambda: job.status()["step"] > step + 5, what="progress without an agent")
     assert [rank["pid"] for rank in job.status()["ranks"]] == pids
     job.kill_rank(1)
-    wait_until(lambda: job.trains(attempt=1), what="the second attempt")
+    wait_until(lambda: job.trains(attempt=2), what="the third attempt")
     assert job.processes()["agent"] != old
-    assert job.status()["restarts_used"] == 1
+    assert job.status()["restarts_used"] == 2
     assert job.cli("stop", job.name).returncode == 0
 
 
 def test_every_killed_rank_is_restarted_on_the_first_try(launch, wait_until):
-    job = launch(10_000, 0.02, "--max-restarts", "3")
-    for attempt in range(3):
+    job = launch(10_000, 0.02, "--max-restarts", "2")
+    for attempt in range(2):
         wait_until(lambda attempt=attempt: job.trains(attempt), what=f"attempt {attempt}")
         job.kill_rank(attempt % 2)
-    wait_until(lambda: job.trains(3), what="attempt 3")
+    wait_until(lambda: job.trains(2), what="attempt 2")
     failures = job.events("failure")
-    assert [event["attempt"] for event in failures] == [0, 1, 2]
-    assert [event["rank"] for event in failures] == [0, 1, 0]
+    assert [event["attempt"] for event in failures] == [0, 1]
+    assert [event["rank"] for event in failures] == [0, 1]
     assert {event["signal"] for event in failures} == {"SIGKILL"}
     for event in failures:
         evidence = Path(event["evidence"])
@@ -136,9 +135,10 @@ def test_a_hang_is_ended_with_its_evidence_and_restarted(launch_script, wait_unt
     job = launch_script(
         "import os, time, torch\n"
         "import torch.distributed as dist\n"
+        "from descent import Descent\n"
         "dist.init_process_group('gloo')\n"
-        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = Descent(model)\n"
         "def lost():\n"
         "    time.sleep(600)\n"
         "for step in range(60):\n"
@@ -186,7 +186,9 @@ def _age_s(stamp: str) -> float:
     ).total_seconds()
 
 
-def test_ctrl_c_in_the_pane_says_how_to_stop_and_stops_nothing(launch, wait_until):
+def test_ctrl_c_in_the_pane_stops_nothing_and_attach_works_inside_other_multiplexers(
+    launch, wait_until, tmp_path
+):
     job = launch(10_000, 0.05)
     wait_until(job.trains, what="training")
     tmux = ["tmux", "-L", os.environ["DDPTOP_TMUX_SOCKET"]]
@@ -205,20 +207,18 @@ def test_ctrl_c_in_the_pane_says_how_to_stop_and_stops_nothing(launch, wait_unti
     assert "attempt 0: 2 ranks started" in pane()
     step = job.status()["step"]
     wait_until(lambda: job.status()["step"] > step + 3, what="progress after Ctrl-C")
+
+    for inside in ("tmux", "screen"):
+        if shutil.which(inside) is not None:
+            attach_inside(inside, job, tmp_path, wait_until)
+            assert job.status()["state"] == "running"
     job.cli("kill", job.name)
+    if shutil.which("screen") is None:
+        pytest.skip("screen is not installed")
 
 
-@pytest.mark.parametrize("inside", ["tmux", "screen"])
-def test_attach_works_inside_another_multiplexer(
-    launch, wait_until, inside, monkeypatch, tmp_path, ddptop_home
-):
-    import shutil
-    import uuid
-
-    if shutil.which(inside) is None:
-        pytest.skip(f"{inside} is not installed")
-    job = launch(10_000, 0.05)
-    wait_until(job.trains, what="training")
+def attach_inside(inside: str, job: Job, tmp_path: Path, wait_until: Callable[..., object]) -> None:
+    """Wait for the screen of `job` inside another tmux, or screen."""
     outer = f"outer-{uuid.uuid4().hex[:8]}"
     attach = f"exec {sys.executable} -m ddptop attach {job.name}"
     if inside == "tmux":
@@ -247,12 +247,3 @@ def test_attach_works_inside_another_multiplexer(
             subprocess.run(["tmux", "-L", outer, "kill-server"], check=False)
         else:
             subprocess.run(["screen", "-S", outer, "-X", "quit"], check=False)
-    assert job.status()["state"] == "running"
-    job.cli("kill", job.name)
-
-
-def test_the_spec_on_disk_starts_with_a_schema(launch):
-    job = launch(3)
-    spec = json.loads((job.folder() / "job.json").read_text())
-    assert next(iter(spec)) == "schema"
-    assert job.wait() == 0

@@ -15,12 +15,13 @@ SCRIPT = """
 import os, signal, sys, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 {imports}
 dist.init_process_group("gloo")
 rank, out = dist.get_rank(), {out!r}
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(64, 64)
+optimizer = Descent(model)
 wanted = []
 
 def save(name):

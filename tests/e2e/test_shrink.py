@@ -22,10 +22,11 @@ TRAINER = """
 import os, time
 import torch
 import torch.distributed as dist
+from descent import Descent
 dist.init_process_group("gloo")
 print("sees", os.environ["CUDA_VISIBLE_DEVICES"], "world", dist.get_world_size(), flush=True)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Linear(4, 1)
+optimizer = Descent(model)
 while True:
     model(torch.randn(2, 4)).mean().backward()
     optimizer.step()

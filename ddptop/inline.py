@@ -10,7 +10,7 @@ import re
 import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ddptop.status_lines import Part, cells, fit
@@ -100,4 +100,5 @@ def quiet_keys(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
         termios.tcsetattr(fd, termios.TCSADRAIN, silent)
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -225,6 +225,35 @@ def test_without_a_terminal_each_change_is_one_line(
     assert second.startswith("train: finished") and ESC not in first + second
 
 
+HUNG_UP = """
+import contextlib, fcntl, os, signal, termios
+from ddptop.inline import quiet_keys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+with quiet_keys():
+    print("quiet" if not termios.tcgetattr(0)[3] & termios.ECHO else "echoes", flush=True)
+    with contextlib.suppress(OSError):
+        os.read(0, 1)
+print("left", flush=True)
+"""
+
+
+def test_it_leaves_a_terminal_that_is_gone() -> None:
+    master, slave = pty.openpty()
+    program = subprocess.Popen(
+        [sys.executable, "-c", HUNG_UP],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    os.close(slave)
+    assert program.stdout is not None and program.stdout.readline() == "quiet\n"
+    os.close(master)
+    assert program.communicate(timeout=60) == ("left\n", "")
+
+
 def test_what_did_not_change_is_not_said_again() -> None:
     out = io.StringIO()
     screen = Inline(out)

@@ -27,7 +27,7 @@ from ddptop_runner.handover import Handover
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, write_spec
 
-SEEN_WITHIN_S = 10.0
+SEEN_WITHIN_S = 30.0
 """A new guardian's supervisor has written its first snapshot by then."""
 POLL_S = 0.02
 

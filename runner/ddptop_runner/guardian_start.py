@@ -18,7 +18,7 @@ from ddptop_runner.logs import last_lines
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
 
-GUARDIAN_START_S = 10.0
+GUARDIAN_START_S = 20.0
 """A guardian takes its hand-over within milliseconds; after this long it did not come up."""
 
 PANE_START_S = 2.0

@@ -19,8 +19,9 @@ _PROC = Path("/proc")
 _EXITING = 0x4
 _WITHOUT_MEMORY = 0x00200000 | _EXITING
 """PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
-EXEC_WAIT_S = 0.1
-"""How long to look again at a process that is about to be another program: mostly 0.1 ms."""
+EXEC_WAIT_S = 0.5
+"""How long to look again at a process that is about to be another program: mostly 0.1 ms, but on a
+busy machine it may have to wait for its turn in the middle of it, and so may who looks."""
 EXEC_POLL_S = 0.0005
 _MEMORY_BYTES = 1 << 22
 """More than execve takes of words or variables by its usual limit of a quarter of the stack."""
@@ -202,18 +203,20 @@ def _of_memory(pid: int, name: str, start_field: int) -> bytes:
         start_field: which of `stat_fields` tells where that begins; the next, where it ends.
     """
     deadline_s = time.monotonic() + EXEC_WAIT_S
-    empty_at = None
+    found_at = None
     try:
         while not (data := _read_at_once(f"/proc/{pid}/{name}")):
             fields = stat_fields(pid)
             if fields is None or int(fields[6]) & _WITHOUT_MEMORY:
                 break
-            start, end = fields[start_field : start_field + 2]
-            is_empty = start == end == empty_at  # twice, as both are set before it is filled
-            if is_empty or time.monotonic() > deadline_s:
+            # the address of the code is set once the memory is filled
+            is_filled = fields[23] != "0"
+            at = (fields[23], *fields[start_field : start_field + 2])
+            if time.monotonic() > deadline_s or (is_filled and at == found_at):
                 break
-            empty_at = end if end != "0" else None
-            time.sleep(EXEC_POLL_S)
+            found_at = at
+            if not is_filled:
+                time.sleep(EXEC_POLL_S)
     except OSError:
         return b""
     return data

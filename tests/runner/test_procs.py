@@ -157,6 +157,15 @@ def test_a_process_is_known_while_it_becomes_another_program(tmp_path):
     assert {tuple(one) for one in words} == {("/bin/sh", str(again))}
 
 
+def test_memory_that_is_being_filled_is_not_taken_for_an_empty_one(monkeypatch):
+    fields = ["R", *["0"] * 49]
+    fields[45:49] = ["64"] * 4  # where they will stand, and no code yet
+    reads = iter([b"", b"", b"", b"DDPTOP_X=1\0"])
+    monkeypatch.setattr(procs, "stat_fields", lambda pid: fields)
+    monkeypatch.setattr(procs, "_read_at_once", lambda path: next(reads))
+    assert procs.environ_value(4711, "DDPTOP_X") == "1"
+
+
 def test_what_has_no_variables_is_not_waited_for(monkeypatch):
     looks, read = [], procs._read_at_once
     monkeypatch.setattr(procs, "_read_at_once", lambda path: looks.append(path) or read(path))

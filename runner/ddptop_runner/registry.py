@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import functools
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,9 @@ from ddptop_runner.spec import JobSpec, read_spec, refuse_newer_schema
 
 START_ALLOWANCE_S = 20.0
 """A job without a snapshot for longer than this, and without a process, did not come up."""
+
+TORN_S = 0.003
+"""Between two looks at a file that can be read only half."""
 
 RECENT_S = 24 * 3600.0
 """`ls` shows jobs that ended within this time."""
@@ -262,11 +266,12 @@ def _read_once(folder: RunFolder) -> JobView:
 
 
 def _read_snapshot(file: Path) -> NodeSnapshot:
-    for _ in range(2):  # on a full disk a file may be overwritten in place, while it is read
+    for _ in range(3):  # on a full disk a file may be overwritten in place, while it is read
         data = file.read_bytes()
         refuse_newer_schema(file, data)
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
             return decode_snapshot(data)
+        time.sleep(TORN_S)
     return decode_snapshot(data)
 
 

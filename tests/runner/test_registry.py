@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -220,6 +221,15 @@ def test_a_damaged_snapshot_is_said_to_be(content):
     assert view.snapshot is not None
     assert "is damaged" in view.snapshot.alerts[0].message
     assert view.state == "lost"  # no process carries its id
+
+
+def test_a_snapshot_that_is_just_being_overwritten_is_read_again(monkeypatch):
+    file = put_job("train", ALIVE).node_file(procs.host_name())
+    whole = file.read_bytes()
+    file.write_bytes(whole[:50])
+    monkeypatch.setattr(registry, "time", Mock(sleep=lambda _: file.write_bytes(whole)))
+    view = read_job(run_folder("train"))
+    assert view.state == "running" and view.snapshot.alerts == []
 
 
 def test_a_snapshot_of_a_newer_ddptop_is_refused():

@@ -9,7 +9,7 @@
     `wait_until(condition, timeout_s=60, what="...")` returns the first truthy answer of
     `condition()`, and fails the test when there was none in time. Never sleep instead.
 `ddptop_cli`
-    `ddptop_cli("ls", "--json", timeout_s=60)` runs the command line of this interpreter in
+    `ddptop_cli("ls", "--json", timeout_s=120)` runs the command line of this interpreter in
     `ddptop_home`, without a terminal, and returns its CompletedProcess (text).
 
 Markers `tmux`, `torch` and `gpu` skip a test, with a reason, where the thing is missing. The names
@@ -39,7 +39,7 @@ from ddptop_runner import procs
 
 T = TypeVar("T")
 
-LEAVE_TIME_S = 10.0
+LEAVE_TIME_S = 30.0
 """How long processes of a test may take to go on their own once it has ended."""
 
 
@@ -202,7 +202,7 @@ def wait_until() -> Callable[..., T]:
 def ddptop_cli(ddptop_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line; see the module's docstring."""
 
-    def run(*args: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "ddptop", *args],
             capture_output=True,

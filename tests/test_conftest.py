@@ -45,7 +45,7 @@ def test_a_process_that_outlives_its_test_fails_it_and_is_killed(tmp_path: Path)
         "    child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
         f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
     )
-    text = CONFTEST.read_text().replace("LEAVE_TIME_S = 10.0", "LEAVE_TIME_S = 0.2")
+    text = CONFTEST.read_text().replace("LEAVE_TIME_S = 30.0", "LEAVE_TIME_S = 0.2")
     (tmp_path / "conftest.py").write_text(text)
     done = run_in(tmp_path, source)
     assert done.returncode == 1

@@ -158,12 +158,14 @@ def _close_terminal(view: JobView) -> Undo:
 
 def _damage_files(view: JobView) -> Undo:
     history = view.folder.history_db
-    for path in (history, history.with_name(f"{history.name}-wal")):
-        if path.exists():
-            with path.open("r+b") as file:  # under SQLite's feet: the same file, the same length
-                file.write(
-                    (GARBAGE * (path.stat().st_size // len(GARBAGE) + 1))[: path.stat().st_size]
-                )
+    with contextlib.ExitStack() as opened:
+        files = []  # open before any is written: one that is seen to be damaged takes all along
+        for path in (history, history.with_name(f"{history.name}-wal")):
+            with contextlib.suppress(FileNotFoundError):
+                files.append(opened.enter_context(path.open("r+b")))
+        for file in files:  # under SQLite's feet: the same file, the same length
+            size = os.fstat(file.fileno()).st_size
+            file.write((GARBAGE * (size // len(GARBAGE) + 1))[:size])
     view.folder.node_file(view.host).write_bytes(GARBAGE)
     return _nothing
 

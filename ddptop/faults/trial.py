@@ -91,7 +91,7 @@ class Trial:
         undone = not fault.hold_s
         try:
             while True:
-                if not undone and time.time() >= undo_at:
+                if not undone and time.time() >= undo_at and verdict.is_shown(fault, self._was):
                     undo()
                     undone = True
                     self._tell(f"fault {fault.name}: undone after {fault.hold_s:g} s")

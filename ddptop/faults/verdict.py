@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -114,6 +114,11 @@ def _telling(fault: Fault, events: Sequence[Event]) -> Event | None:
 
 def _paused(_rank: int, _before: Seen, now: Seen) -> list[str]:
     return [] if "paused" in now.was else ["the rank was never shown as paused"]
+
+
+def is_shown(fault: Fault, was: Set[str]) -> bool:
+    """Whether what can be seen only while the fault lasts was seen: a busy machine takes longer."""
+    return fault.name != "stop" or "paused" in was
 
 
 def _new_holder(role: str) -> list[str]:

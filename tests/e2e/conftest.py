@@ -98,7 +98,7 @@ class Job:
         os.kill(pid, signal.SIGKILL)
         return pid
 
-    def wait(self, timeout_s: float = 120.0) -> int:
+    def wait(self, timeout_s: float = 240.0) -> int:
         answer = self.cli("wait", self.name, "--timeout", str(timeout_s), timeout_s=timeout_s + 30)
         return answer.returncode
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from ddptop.faults.kinds import BY_NAME, FAULTS, fault_of, in_lines
 from ddptop.faults.record import Step, longest_pause_s, repeated_steps
-from ddptop.faults.verdict import Flood, Seen, missing, steps_lost, story_gaps, wrong
+from ddptop.faults.verdict import Flood, Seen, is_shown, missing, steps_lost, story_gaps, wrong
 
 from ddptop_runner.errors import UsageError
 from ddptop_runner.history_reader import Series
@@ -115,6 +115,12 @@ NEW = {"guardian": 11, "supervisor": 12, "agent": None}
 def test_what_is_peculiar_to_a_fault_is_missed(fault: str, well: Seen, ill: Seen) -> None:
     assert missing(BY_NAME[fault], 1, BEFORE, well) == []
     assert len(missing(BY_NAME[fault], 1, BEFORE, ill)) == 1
+
+
+def test_a_stop_lasts_until_it_was_shown() -> None:
+    assert not is_shown(BY_NAME["stop"], {"running"})
+    assert is_shown(BY_NAME["stop"], {"running", "paused"})
+    assert is_shown(BY_NAME["disk-full"], set())
 
 
 def story(*types: str, attempt: int = 0) -> list[Event]:

@@ -54,13 +54,13 @@ class Served:
     def end(self) -> str:
         """As ctrl+c does; the rest of what it said."""
         self.process.send_signal(signal.SIGINT)
-        rest, _ = self.process.communicate(timeout=30)
+        rest, _ = self.process.communicate(timeout=120)
         return str(rest)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ddptop.tui import foreign_source, log_source, sources
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Machine
-from tests.tui import fake_gpus
+from tests.tui import fake_gpus, idle
 from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, IllFeed
 from tests.tui.fake_home import GIB, HOST, NOW
 from tests.tui.terminal import Terminal
@@ -26,6 +26,8 @@ MACHINE = Machine(
     memory_used_bytes=212 * GIB,
     memory_total_bytes=512 * GIB,
 )
+
+idle.take_its_place()
 
 
 @pytest.fixture
@@ -72,13 +74,20 @@ def ill_gpus(frozen: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def make_app(frozen: Path) -> Callable[..., DdptopApp]:
+def make_app(frozen: Path) -> Iterator[Callable[..., DdptopApp]]:
     """An app that looks once at its start, and then only when asked."""
+    made: list[DdptopApp] = []
 
     def make(job: str | None = None, **options: Any) -> DdptopApp:
-        return DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None, **options)
+        made.append(
+            DdptopApp(job, now=lambda: NOW, machine=lambda: MACHINE, tick_s=None, **options)
+        )
+        return made[-1]
 
-    return make
+    yield make
+    for app in made:  # it leaves a look behind that takes two seconds: not in the next test's world
+        if app.collector._thread.is_alive():
+            app.collector._thread.join(60)
 
 
 @pytest.fixture

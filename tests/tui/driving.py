@@ -8,30 +8,63 @@ from collections.abc import Callable
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.palette import ActionProvider, JobProvider, ThemeCommands
 from ddptop.tui.render.text import plain
+from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.lines import LinesView
+from tests.tui import idle
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 TIMEOUT_S = 60.0
 
 
+class _Looks:
+    """Numbers the looks of an app in the order in which they begin."""
+
+    def __init__(self, look: Callable[[Wish], Snapshot]) -> None:
+        self._look = look
+        self.begun = 0
+        self._last: tuple[int, Snapshot | None] = 0, None
+
+    @classmethod
+    def of(cls, app: DdptopApp) -> _Looks:
+        look = app.collector.look
+        if not isinstance(look, cls):
+            look = app.collector.look = cls(look)  # type: ignore[method-assign]
+        return look
+
+    def __call__(self, wish: Wish) -> Snapshot:
+        self.begun += 1
+        number = self.begun
+        snapshot = self._look(wish)
+        self._last = number, snapshot
+        return snapshot
+
+    def number_of(self, snapshot: Snapshot | None) -> int:
+        """0 for one that is not the last, or that began before anybody counted."""
+        number, last = self._last
+        return number if snapshot is last else 0
+
+
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
-    """Let the app work until `condition()` holds."""
+    """Let the app work until `condition()` holds, and do what belongs to that."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {TIMEOUT_S:g} s: {what or condition}"
         await pilot.pause(0.01)
+    await idle.let_it_work()  # a screen that has come is drawn, and has a field for what is typed
 
 
 async def look(pilot: Pilot[None], times: int = 1) -> None:
-    """Have the collector look, and the screen show it."""
+    """Have the collector look, and the screen show it: not one that it had begun before."""
     app = pilot.app
     assert isinstance(app, DdptopApp)
     for _ in range(times):
-        before = app.latest
+        looks = _Looks.of(app)
+        begun = looks.begun
         app.collector.ask()
-        await until(pilot, lambda before=before: app.latest is not before, "a look")
+        is_later = lambda looks=looks, begun=begun: looks.number_of(app.latest) > begun  # noqa: E731
+        await until(pilot, is_later, "a look")
         await pilot.pause()
 
 

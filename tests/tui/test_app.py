@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ddptop.tui import launching
@@ -258,13 +259,14 @@ class TestProgram:
     ) -> None:
         from ddptop.tui import app as module
 
+        told = SimpleNamespace(get_terminal_size=lambda _: (100, 30))
         monkeypatch.setattr(module, "_is_terminal", lambda: True)
-        monkeypatch.setattr(module.shutil, "get_terminal_size", lambda _: (100, 30))
+        monkeypatch.setattr(module, "shutil", told)  # the real one is asked by others too
         app = make_app()
         async with app.run_test(size=(60, 18)) as pilot:
             await look(pilot)
             await until(pilot, lambda: app.screen.size == (100, 30))
-            monkeypatch.setattr(module.shutil, "get_terminal_size", lambda unknown: unknown)
+            told.get_terminal_size = lambda unknown: unknown
             app.post_message(events.Resize(Size(70, 20), Size(70, 20)))
             await until(pilot, lambda: app.screen.size == (70, 20))
             await pilot.pause(1.2)

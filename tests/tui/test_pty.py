@@ -92,7 +92,7 @@ def test_a_redirected_stderr_is_refused(ddptop_home: Path, tmp_path: Path) -> No
             stdin=slave,
             stdout=slave,
             stderr=errors,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         errors.seek(0)

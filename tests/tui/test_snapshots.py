@@ -27,6 +27,7 @@ def with_open(opening: str = "", *keys: str) -> Callable[[Pilot[None]], object]:
             before = pilot.app.screen
             await pilot.press(opening)
             await until(pilot, lambda: pilot.app.screen is not before)
+            await until(pilot, lambda: all(one.is_finished for one in pilot.app.workers))
             await look(pilot, 2)
             await pilot.press(*keys)
             await pilot.pause()

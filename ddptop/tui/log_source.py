@@ -243,6 +243,7 @@ class LogReader:
         if same and self._tails is not None:
             if before.alike != view.alike:
                 self._loading = self._tails.set_alike(view.alike)
+                self._is_slow = True  # until then stays what is seen, and where one is
             else:
                 self._tell_all()
             return

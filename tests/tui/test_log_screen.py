@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddptop.tui import log_source
 from ddptop.tui.app import DdptopApp
 from ddptop.tui.messages import LogsWanted
 from ddptop.tui.render.text import plain
@@ -225,11 +226,14 @@ class TestAllRanks:
             assert "log of 8 ranks " in title(screen), "the short title, so that the rest has room"
             assert "warnings and errors only" in title(screen)
 
-    async def test_they_collapse_more_or_not_at_all(self, frozen: Path, make_app: MakeApp) -> None:
+    async def test_they_collapse_more_or_not_at_all(
+        self, frozen: Path, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fake_logs.eight_ranks(frozen)
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None)
+            monkeypatch.setattr(log_source, "SLOW_S", -1.0)  # it was opened long ago
             await pilot.press("g")
             await pilot.pause()
             assert view(screen)[1] == "    0 │ device cuda:0 is ready"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 from ddptop.tui import messages
@@ -57,16 +58,25 @@ async def test_a_look_that_comes_after_the_last_screen_is_for_nobody(make_app: M
     ("error", "is_told"), [(NoMatches, False), (NoScreen, False), (ZeroDivisionError, True)]
 )
 async def test_of_the_end_only_what_has_no_widgets_any_more_is_no_failure(
-    make_app: MakeApp, error: type[Exception], is_told: bool
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, error: type[Exception], is_told: bool
 ) -> None:
+    begun = asyncio.Event()
+
     class Fails(HelpScreen):
-        def on_key(self) -> None:
+        async def on_key(self) -> None:
+            await begun.wait()
             raise error
 
+    def end() -> Coroutine[None, None, None]:
+        asyncio.get_running_loop().call_soon(begun.set)  # one turn later than what follows begins
+        return shutdown()
+
     app = make_app()
+    shutdown = app._shutdown
+    monkeypatch.setattr(app, "_shutdown", end)
     with pytest.raises(error) if is_told else contextlib.nullcontext():
         async with app.run_test() as pilot:
             await settle(pilot)
             app.push_screen(Fails())
             await until(pilot, lambda: isinstance(app.screen, Fails))
-            app.screen.post_message(Key("x", "x"))  # handled once the end has begun
+            app.screen.post_message(Key("x", "x"))

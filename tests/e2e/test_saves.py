@@ -63,7 +63,7 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
         'wanted and save(f"step-{before + step}") or wanted.clear()',
     )
     wait_until(lambda: (job.status()["step"] or 0) >= LOOKED_BACK, what="some steps")
-    assert "checkpoint: " not in job.cli("status", job.name).stdout
+    assert ".pt" not in job.cli("status", job.name).stdout
     answer = job.cli("checkpoint", job.name)
     assert answer.returncode == 0, answer.stderr
     assert "asked to save by SIGUSR1 to rank 0 and the flag file" in answer.stderr

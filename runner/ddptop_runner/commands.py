@@ -241,10 +241,11 @@ def _delete(folder: RunFolder) -> None:
             shutil.rmtree(folder.path)
             return
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTEMPTY):  # another one deletes or writes
-                if was_there and not folder.path.exists():
+            if was_there and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
+                shutil.rmtree(folder.path, ignore_errors=True)  # another one deletes or writes
+                if not folder.path.exists():
                     return
-                if was_there and left:
+                if left:
                     continue
             raise DdptopError(
                 f"{error.filename or folder.path} cannot be deleted ({error.strerror})",

@@ -313,25 +313,34 @@ def test_a_folder_is_removed_while_others_write_and_delete_there(monkeypatch):
     assert not folder.path.exists()
 
 
-def test_two_may_remove_the_same_job_at_once():
+def test_two_may_remove_the_same_job_at_once(monkeypatch):
     view = read_job(put_job("train", ENDED))
     for number in range(3000):
         (view.folder.path / str(number)).touch()
     failed: list[DdptopError] = []
+    both = threading.Barrier(2, timeout=60)
+    waited: set[int] = set()
+    rmtree = shutil.rmtree
+
+    def at_once(path: Any, **options: Any) -> None:
+        if threading.get_ident() not in waited:
+            waited.add(threading.get_ident())
+            both.wait()
+        rmtree(path, **options)
 
     def one() -> None:
-        start.wait()
         try:
             commands.remove(view)
         except DdptopError as error:
             failed.append(error)
 
-    start = threading.Barrier(2)
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", at_once)
+        threads = [threading.Thread(target=one) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
     assert failed == [] and not view.folder.path.exists()
 
 

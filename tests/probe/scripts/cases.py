@@ -331,25 +331,21 @@ class Quick(Slow):
 
 def data_loader():
     model, optimizer = setup()
-    losses = []
+    losses, longest_s = [], 0.0
     loader = torch.utils.data.DataLoader
     for method in ("fork", "spawn"):
         workers = loader(Quick(0), batch_size=4, num_workers=1, multiprocessing_context=method)
         assert len(list(workers)) == 2
-    longest_s = 0.0
     for _ in range(3):
-        batches = iter(loader(Slow(WAIT_S), batch_size=2))
-        while True:
-            began_s = time.monotonic()
-            batch = next(batches, None)
-            if batch is None:
-                break
+        began_s = time.monotonic()
+        for batch in loader(Slow(WAIT_S), batch_size=2):
             longest_s = max(longest_s, time.monotonic() - began_s)
             loss = model(batch).pow(2).mean() / 100
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
+            began_s = time.monotonic()
         with torch.no_grad():
             for batch in loader(Slow(WAIT_S * 5), batch_size=4):
                 model(batch)
@@ -390,12 +386,9 @@ def main():
     torch.set_num_threads(1)
     setup()  # the first optimizer of a process imports another second's worth of torch
     say("parent")
-    for name, train in CASES.items():
-        if len(sys.argv) > 1 and name not in sys.argv:
-            continue
-        pid = os.fork()
-        if pid == 0:
-            losses, steps, *more = train()
+    for name in sys.argv[1:] or CASES:
+        if (pid := os.fork()) == 0:
+            losses, steps, *more = CASES[name]()
             say(name, losses, steps, wait_s=WAIT_S, **(more[0] if more else {}))
             atexit._run_exitfuncs()
             os._exit(0)  # an end in order takes 0.6 s, to free what torch holds

@@ -169,6 +169,26 @@ def descends_from(pid: int, ancestor: int) -> bool:
     return False
 
 
+def uid_of(pid: int) -> int | None:
+    """The user that a process acts for; None where it is gone, or where it acts for several.
+
+    Not the owner of /proc/<pid>, which is root for each process that forbids its memory to be read.
+    """
+    try:
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    return uid_in_status(status)
+
+
+def uid_in_status(status: bytes) -> int | None:
+    """The same out of what /proc/<pid>/status holds."""
+    # the name, which the process chooses, stands before it without any line break
+    _, _, words = status.partition(b"\nUid:")
+    uids = set(words.partition(b"\n")[0].split()[:3])  # real, effective, saved
+    return int(uids.pop()) if len(uids) == 1 else None
+
+
 def environ_value(pid: int, name: str) -> str | None:
     """The value of a variable in the environment that the process was started with."""
     prefix = name.encode() + b"="

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import subprocess
-import uuid
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -111,11 +112,11 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(panes, "TIMEOUT_S", 60.0)  # it answers, however busy the machine is
-    path = Path("/tmp") / f"ddptop-test-{uuid.uuid4().hex[:10]}"
-    one = Server(path)
-    yield one
-    subprocess.run(["tmux", "-S", os.fspath(path), "kill-server"], capture_output=True, check=False)
-    path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ddptop-", dir="/tmp") as folder:
+        path = Path(folder, "socket")
+        yield Server(path)
+        kill = ["tmux", "-S", os.fspath(path), "kill-server"]
+        subprocess.run(kill, capture_output=True, check=False)
 
 
 @pytest.mark.tmux
@@ -158,31 +159,33 @@ def test_a_pane_is_read_and_left_as_it_was(
 def test_a_pane_is_found_by_its_terminal(server: Server, wait_until: Callable[..., None]) -> None:
     pane = server.start("sleep 1000")
     assert list_panes([server.path])[pane.tty].name == "work:0.0"
-    assert server.path in sockets([], [f"{server.path},123,0"])
+    assert server.path in sockets([f"{server.path},123,0"])
     server.run("kill-server")
     assert list_panes([server.path]) == {}
     assert capture(pane) is None
     # its client goes before it does; its socket stays
-    wait_until(lambda: sockets([], [server.path]) == [], what="nobody to listen")
+    wait_until(lambda: server.path not in sockets([server.path]), what="nobody to listen")
 
 
-def test_sockets_are_looked_for_where_tmux_keeps_them(
+def test_only_sockets_in_a_folder_of_ones_own_are_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "tmux-77"
-    folder.mkdir()
+    folder = tmp_path / f"tmux-{os.geteuid()}"
+    folder.mkdir(mode=0o700)
     (folder / "no-socket").write_text("")
     monkeypatch.setenv("TMUX_TMPDIR", os.fspath(tmp_path))
-    import socket
-
+    served = os.fspath(folder / "default")
     with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as left_behind:
         monkeypatch.chdir(folder)
         left_behind.bind("killed")
         one.bind("default")
         one.listen(0)
+        (folder / "link").symlink_to("default")
         for _ in range(4):  # the last ones wait to be accepted
-            assert sockets([77]) == [os.fspath(folder / "default")]
-    assert sockets([], ["relative,1,0", "/nowhere,1,0"]) == []
+            found = sockets(["relative,1,0", "/nowhere,1,0", f"{folder}/link,1,0"])
+            assert [path for path in found if path.startswith(str(tmp_path))] == [served]
+        folder.chmod(0o750)
+        assert served not in sockets([f"{served},1,0"])
 
 
 def test_a_server_that_does_not_answer_is_left_alone(

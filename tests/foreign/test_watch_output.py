@@ -6,9 +6,10 @@ import datetime as dt
 import os
 import random
 import shlex
+import shutil
 import subprocess
+import tempfile
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,7 +228,8 @@ def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
 
 @pytest.mark.tmux
 def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]) -> None:
-    socket = f"/tmp/ddptop-test-{uuid.uuid4().hex[:10]}"
+    folder = tempfile.mkdtemp(prefix="ddptop-", dir="/tmp")
+    socket = f"{folder}/socket"
     tmux = ["tmux", "-S", socket, "-f", "/dev/null"]
     try:
         subprocess.run(
@@ -252,7 +254,7 @@ def test_losses_in_a_tmux_pane(book: ForeignBook, wait_until: Callable[..., Any]
         assert any("loss" in line for line in book.lines(job.name).lines)
     finally:
         subprocess.run([*tmux, "kill-server"], capture_output=True, check=False)
-        Path(socket).unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
 
 def bytes_read() -> int:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ import pytest
 from ddptop_runner import procs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = [path for path in sys.path if path.endswith("site-packages")]
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,7 @@ class Account:
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",
-            "PYTHONPATH": os.pathsep.join(
-                [str(REPOSITORY), str(REPOSITORY / "runner"), sysconfig.get_path("purelib")]
-            ),
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "runner"), *PACKAGES]),
         } | extra
 
     def popen(self, argv: list[str], **options: Any) -> subprocess.Popen[str]:

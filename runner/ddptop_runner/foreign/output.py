@@ -217,12 +217,14 @@ class Finder:
         return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
 
     def _of_terminal(self, sink: Sink, hops: int) -> Output:
-        pane = self._panes().get(sink.target)
-        if pane is not None:
+        is_own = procs.uid_of(sink.pid) == os.geteuid()
+        pane = self._panes().get(sink.target) if is_own else None
+        if pane is not None and _is_terminal(pane.tty, sink):
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
         maker = self._maker_of(sink)
         if maker is None:
-            return Output(f"terminal {sink.target} without tmux: cannot be read")
+            why = "without tmux" if is_own else "of another user"
+            return Output(f"terminal {sink.target} {why}: cannot be read")
         words = f"terminal {sink.target} of pid {maker} ({_name(maker)})"
         return self._through(maker, words, hops)
 
@@ -275,6 +277,15 @@ class Finder:
                 if sink.target.endswith("ptmx") and _terminal_of(sink) == number:
                     return pid
         return None
+
+
+def _is_terminal(tty: str, sink: Sink) -> bool:
+    """Whether a name of here is that terminal: in a container the same name is another one."""
+    try:
+        status = os.stat(tty)  # noqa: PTH116 - hot
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == sink.device_inode
 
 
 def _terminal_of(master: Sink) -> str | None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
+import struct
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ddptop_runner.ownership import is_private_folder
 
 HISTORY_LINES = 2000
 """How far back the first capture of a pane reaches."""
@@ -26,6 +30,9 @@ MAX_CHARS = 4 << 20
 TIMEOUT_S = 1.0
 AVOID_S = 60.0
 """A server that let the time pass is not asked again for so long."""
+
+_UCRED = struct.Struct("3i")
+"""Pid, uid and gid of who listens."""
 
 _FORMAT = "#{pane_tty}\t#{pane_id}\t#{session_name}:#{window_index}.#{pane_index}"
 
@@ -45,26 +52,38 @@ class Pane:
     tty: str
 
 
-def sockets(uids: Iterable[int], tmux_variables: Iterable[str] = ()) -> list[str]:
-    """Sockets of tmux servers: those of these users, and those that values of $TMUX name."""
-    found = [value.split(",")[0] for value in tmux_variables]
+def sockets(tmux_variables: Iterable[str] = ()) -> list[str]:
+    """Sockets of this user's own tmux servers: the usual ones, and those that $TMUX values name.
+
+    A tmux client obeys its server, up to executing a file. So only sockets in folders that nobody
+    else can write are named, whoever's variable names them.
+    """
     folders = [os.environ.get("TMUX_TMPDIR") or "/tmp", "/tmp"]
-    for uid in dict.fromkeys(uids):
-        for folder in dict.fromkeys(folders):
-            try:
-                found += sorted(os.fspath(path) for path in Path(folder, f"tmux-{uid}").iterdir())
-            except OSError:
-                continue
-    return [path for path in dict.fromkeys(found) if _is_served(path)]
+    found = [value.split(",")[0] for value in tmux_variables]
+    for folder in dict.fromkeys(folders):
+        try:
+            own = Path(folder, f"tmux-{os.geteuid()}")
+            found += sorted(os.fspath(path) for path in own.iterdir())
+        except OSError:
+            continue
+    return [path for path in dict.fromkeys(found) if _is_own(path) and _is_served(path)]
+
+
+def _is_own(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    if not path.startswith("/") or name in ("", ".", "..") or not is_private_folder(folder):
+        return False
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _is_served(path: str) -> bool:
-    """Whether a server listens there: of one that was killed the socket stays.
+    """Whether a server of this user listens there: of one that was killed the socket stays.
 
     Asking tmux instead takes a process, and such sockets may be hundreds.
     """
-    if not path.startswith("/"):
-        return False
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
@@ -73,7 +92,8 @@ def _is_served(path: str) -> bool:
             return True
         except OSError:
             return False
-        return True
+        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        return bool(_UCRED.unpack(credentials)[1] == os.geteuid())
 
 
 def list_panes(socket_paths: Iterable[str]) -> dict[str, Pane]:

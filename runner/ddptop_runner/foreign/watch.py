@@ -222,9 +222,11 @@ class ForeignBook:
                 break
 
     def _panes_of(self, job: ForeignJob) -> dict[str, panes.Pane]:
-        """Panes that may show this job, of the servers that can be reached."""
+        """Panes of this user's own servers that may show this job; none for another user's."""
+        if procs.uid_of(job.root_pid) != os.geteuid():
+            return {}
         variable = procs.environ_value(job.root_pid, "TMUX")
-        found = panes.sockets([os.getuid(), job.uid], [variable] if variable else [])
+        found = panes.sockets([variable] if variable else [])
         key = tuple(found)
         now_s = self._clock()
         known = self._panes.get(key)

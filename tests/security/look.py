@@ -1,0 +1,23 @@
+"""What the overview does about one training of somebody else: prints where its output goes.
+
+Usage: look.py PID
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.foreign.census import CensusTaker
+from ddptop_runner.foreign.watch import ForeignBook
+
+pid = int(sys.argv[1])
+taker = CensusTaker()
+taker.pin(pid, procs.start_ticks(pid) or 0)
+census = taker.take()
+job = next(job for job in census.jobs if pid in job.pids)
+book = ForeignBook()
+for _ in range(2):
+    book.look(census, [], utc_now(), follow=job.name)
+sys.stdout.write(book.output_words(job.name))

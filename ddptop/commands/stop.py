@@ -24,10 +24,9 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
     view = taken_up(resolve(job))
     if save and not _saved(view, timeout_s):
         return 0
-    if grace_s > 0:
-        commands.stop(view, grace_s)
-    else:
-        commands.kill(view)
+    told = commands.stop(view, grace_s) if grace_s > 0 else commands.kill(view)
+    if told is not None:
+        say(f"ddptop: {told}")
     ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S)
     say(f"ddptop: {ended.job} is {ended.state}")
     return 0

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,49 +33,84 @@ REPEATABLE = ("stop", "kill", "stacks")
 DELETE_TRIES = 20
 
 
-def stop(view: JobView, grace_s: float = 30.0) -> None:
+def stop(view: JobView, grace_s: float = 30.0) -> str | None:
     """Ask every rank to end (SIGTERM), and after `grace_s` end what is left (SIGKILL).
 
     Returns at once; `wait_until_ended` waits for the last process.
 
+    Returns:
+        None where the supervisor does it; otherwise a line that says why it was done here.
+
     Raises:
         UsageError: when the job has ended already.
-        ControlError: when its supervisor lives and does not answer.
+        ControlError: when its supervisor does not answer, and may still be at work.
     """
     _require_live(view)
-    _end(view, "stop", grace_s)
+    return _end(view, "stop", grace_s)
 
 
-def kill(view: JobView) -> None:
+def kill(view: JobView) -> str | None:
     """End every process of the job now (SIGKILL).
 
+    Returns:
+        As `stop`.
+
     Raises:
         UsageError: when the job has ended already.
-        ControlError: when its supervisor lives and does not answer.
+        ControlError: when its supervisor does not answer, and cannot be ended from here.
     """
     _require_live(view)
-    _end(view, "kill", 0.0)
+    return _end(view, "kill", 0.0)
 
 
-def _end(view: JobView, op: str, grace_s: float) -> None:
-    """Have the supervisor end the job; where guardian and supervisor are both dead, do it here."""
+def _end(view: JobView, op: str, grace_s: float) -> str | None:
+    """Have the supervisor end the job; where it cannot be had, do it here.
+
+    A supervisor that does not answer in time may still do as it was asked: only `kill` goes past
+    it. Guardian and supervisor are ended first, since they would start the ranks again.
+    """
     try:
         _request(view, op, grace_s=grace_s)
-    except ControlError:
+    except ControlError as error:
         snapshot = read_job(view.folder).snapshot
-        guards = [] if snapshot is None else [snapshot.guardian, snapshot.supervisor]
-        if not guards or any(map(procs.is_alive, guards)):
+        if snapshot is None:
+            raise
+        guards = (snapshot.guardian, snapshot.supervisor)
+        living = [guard for guard in guards if guard is not None and procs.is_alive(guard)]
+        was_reached = not isinstance(error.__cause__, OSError) or (
+            isinstance(error.__cause__, TimeoutError) and op != "kill"
+        )
+        if living and (was_reached or not all(_is_guard(one, view.folder) for one in living)):
             raise
         import asyncio  # 50 ms that `wait` and `rm` need not pay
 
         from ddptop_runner import sweep
 
-        job_id = view.spec.job_id
+        for guard in living:  # the guardian first: it would start another supervisor
+            procs.signal_process(guard, signal.SIGKILL)
+        job_id, owner = view.spec.job_id, _owner(view.folder)
 
         def find() -> list[ProcessId]:
-            return [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
+            found = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
+            return [process for process in found if procs.owner(process.pid) == owner]
 
         asyncio.run(sweep.end_all(find, grace_s))
+        return f"the supervisor of {view.job} cannot be reached: its processes ended without it"
+    return None
+
+
+def _is_guard(process: ProcessId, folder: RunFolder) -> bool:
+    """Whether that process is what the snapshot calls it, of the user whose job it is."""
+    words = procs.argv(process.pid)[2:4]
+    return (
+        words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
+        and procs.owner(process.pid) == _owner(folder)
+        and procs.is_alive(process)
+    )
+
+
+def _owner(folder: RunFolder) -> int:
+    return folder.path.stat().st_uid
 
 
 def _request(view: JobView, op: str, **arguments: Any) -> dict[str, Any]:

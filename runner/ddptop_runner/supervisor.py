@@ -37,13 +37,13 @@ from ddptop_runner.last_resort import LastResort
 from ddptop_runner.model import NodeSnapshot, ProcessId, encode
 from ddptop_runner.node_alerts import NodeAlerts
 from ddptop_runner.past import look_back
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.paths import RunFolder, create_local_dir
 from ddptop_runner.probe_message import decode_message
 from ddptop_runner.process_watch import OrphanWatch
 from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.story import Story
-from ddptop_runner.supervisor_server import ControlServer
+from ddptop_runner.supervisor_server import ControlServer, SocketFile
 from ddptop_runner.upkeep.ending import write_end
 from ddptop_runner.upkeep.keeper import RunFolderKeeper
 from ddptop_runner.upkeep.steady import SteadyFile
@@ -85,15 +85,18 @@ class Supervisor:
         self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)
-        self._probe_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._probe_socket: socket.socket | None = None
+        self._probe_path: SocketFile | None = None
+        self._sockets_problem: str | None = None
         self._server = ControlServer(folder.control_socket, self._command, self._group)
 
     async def run(self) -> int:
         """Supervise until the group has ended; the job's exit code for the guardian."""
-        self._bind_probe_socket()
+        with contextlib.suppress(OSError):  # ranks may be speaking; the first tick tries again
+            self._bind_probe_socket()
         hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
         self._greet(hello)
-        await self._server.start()
+        await self._bind_sockets()
         self._loop.add_reader(self._channel, self._read_guardian)
         if self._feed is not None:
             await self._feed.start()
@@ -109,6 +112,7 @@ class Supervisor:
     async def _tick_until_ended(self) -> None:
         next_tick_s = self._loop.time()
         while not self._group.ended.is_set():
+            await self._keep_sockets()
             self._tick()
             next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
             with contextlib.suppress(asyncio.TimeoutError):
@@ -169,12 +173,11 @@ class Supervisor:
     async def _shut_down(self) -> None:
         self._read_probes()  # the last words of ranks that ended
         self._group.tell_checkpoint(at_once=self._group.ended.is_set())
-        self._loop.remove_reader(self._probe_socket)
         self._loop.remove_reader(self._channel)
         if self._feed is not None:
             await self._feed.stop()
         self._server.close()
-        self._probe_socket.close()
+        self._close_probe_socket()
         self._folder.probe_socket.unlink(missing_ok=True)
         if not self._group.ended.is_set():
             return
@@ -192,15 +195,64 @@ class Supervisor:
 
     # -- what comes in ---------------------------------------------------------------------------
 
+    async def _keep_sockets(self) -> None:
+        """Bind again where a path is gone: cleaners of /tmp and /var/tmp delete what looks old."""
+        has_probes = self._probe_path is not None and self._probe_path.is_there
+        if has_probes and self._server.is_bound:
+            return
+        if not self._folder.path.is_dir():  # deleted under the job; nobody asks any more
+            return
+        was_bound = self._sockets_problem is None
+        await self._bind_sockets()
+        if was_bound and self._sockets_problem is None:
+            where = self._folder.live_dir
+            self._story.tell(
+                "alert",
+                f"the job's sockets had been deleted from {where}; they are bound again",
+                attempt=self._group.attempt,
+            )
+
+    async def _bind_sockets(self) -> None:
+        """Bind what is not bound. Where that fails the next tick tries again, and it is told once.
+
+        A supervisor without sockets still guards the job.
+        """
+        try:
+            if self._folder.live_dir != self._folder.path and not self._folder.live_dir.is_dir():
+                create_local_dir(self._folder)
+            if self._probe_path is None or not self._probe_path.is_there:
+                self._bind_probe_socket()
+            if not self._server.is_bound:
+                await self._server.start()
+        except (OSError, DdptopError) as error:
+            if self._sockets_problem != str(error):
+                self._sockets_problem = str(error)
+                self._story.tell(
+                    "alert",
+                    f"the job's sockets cannot be bound ({error}): only ddptop kill can end it",
+                    attempt=self._group.attempt,
+                )
+        else:
+            self._sockets_problem = None
+
     def _bind_probe_socket(self) -> None:
-        path = self._folder.probe_socket
-        path.unlink(missing_ok=True)
-        self._probe_socket.bind(str(path))
-        path.chmod(0o600)
-        self._loop.add_reader(self._probe_socket, self._read_probes)
+        self._read_probes()  # what came in while the path was there
+        self._close_probe_socket()
+        endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._probe_socket = endpoint
+        self._probe_path = SocketFile(endpoint, self._folder.probe_socket)
+        self._loop.add_reader(endpoint, self._read_probes)
+
+    def _close_probe_socket(self) -> None:
+        if self._probe_socket is not None:
+            self._loop.remove_reader(self._probe_socket)
+            self._probe_socket.close()
+        self._probe_socket = self._probe_path = None
 
     def _read_probes(self) -> None:
         for _ in range(64):  # then let the loop do other things
+            if self._probe_socket is None:
+                return
             try:
                 data = self._probe_socket.recv(DATAGRAM_BYTES)
             except OSError:

@@ -30,6 +30,33 @@ class AgentSide(Protocol):
         """Any later message."""
 
 
+class SocketFile:
+    """The path of a unix socket that this process bound.
+
+    Args:
+        endpoint: the socket, not bound yet.
+        path: where; what lies there from an earlier supervisor is removed.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
+
+    def __init__(self, endpoint: socket.socket, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        endpoint.bind(str(path))
+        path.chmod(0o600)
+        self._inode = path.lstat().st_ino
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the path still leads to the socket."""
+        try:
+            return self._path.lstat().st_ino == self._inode
+        except OSError:
+            return False
+
+
 class ControlServer:
     """Listens on `control.sock`.
 
@@ -49,14 +76,30 @@ class ControlServer:
         self._command = command
         self._agent_side = agent_side
         self._server: asyncio.Server | None = None
+        self._bound: SocketFile | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the path leads here: a cleaner of old files may have deleted it."""
+        return self._bound is not None and self._bound.is_there
 
     async def start(self) -> None:
-        """Bind and listen."""
-        self._path.unlink(missing_ok=True)
+        """Bind and listen; once more where the path was lost. Connections that there are stay.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        if self._server is not None:
+            self._server.close()
+        endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._bound = SocketFile(endpoint, self._path)
+        except OSError:
+            endpoint.close()
+            raise
         self._server = await asyncio.start_unix_server(
-            self._serve, self._path, limit=LINE_LIMIT_BYTES
+            self._serve, sock=endpoint, limit=LINE_LIMIT_BYTES
         )
-        self._path.chmod(0o600)
 
     def close(self) -> None:
         """Listen no more; the path disappears."""

@@ -27,7 +27,7 @@ from ddptop_runner.errors import (
 )
 from ddptop_runner.guardian import lock
 from ddptop_runner.model import encode
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.paths import RunFolder, run_folder
 from ddptop_runner.registry import read_job
 from ddptop_runner.spec import write_atomic
 
@@ -138,6 +138,53 @@ def test_nothing_is_ended_behind_the_back_of_a_guard_that_lives(monkeypatch, pro
     with pytest.raises(ControlError, match="cannot be reached"):
         commands.kill(view)
     assert processes["rank"].poll() is None
+
+
+@pytest.fixture
+def guard(processes, tmp_path) -> subprocess.Popen[bytes]:
+    """A process with the command line of the job's supervisor."""
+    script = tmp_path / "start.py"
+    script.write_text("print(1, flush=True); input()")
+    process = subprocess.Popen(
+        [sys.executable, str(script), "supervisor", str(run_folder("train").path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    processes["guard"] = process
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("op", "cause", "is_ended"),
+    [
+        ("kill", FileNotFoundError(), True),
+        ("stop", FileNotFoundError(), True),
+        ("kill", TimeoutError(), True),
+        ("stop", TimeoutError(), False),  # it may be stopping the job at this moment
+        ("kill", None, False),  # it answered, and refused
+    ],
+)
+def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
+    monkeypatch, processes, guard, op, cause, is_ended
+):
+    def request(*args: Any, **arguments: Any) -> dict[str, Any]:
+        raise ControlError("the supervisor cannot be reached") from cause
+
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setattr(commands, "REACH_S", 0.0)
+    view = read_job(put_job("train", {**UNGUARDED, "supervisor": procs.identify(guard.pid)}))
+    end = commands.kill if op == "kill" else lambda of: commands.stop(of, 0.1)
+    if not is_ended:
+        with pytest.raises(ControlError):
+            end(view)
+        assert guard.poll() is None and processes["rank"].poll() is None
+        return
+    assert "its processes ended without it" in (end(view) or "")
+    assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
+    processes["agent"].wait(5)
+    assert processes["shell"].poll() is None
 
 
 @pytest.mark.parametrize("snapshot", [None, ALIVE], ids=["starting", "started again"])

@@ -109,6 +109,21 @@ async def test_only_this_user_may_connect(server, folder):
     assert stat.S_IMODE(folder.control_socket.stat().st_mode) == 0o600
 
 
+async def test_a_deleted_socket_is_bound_again_and_the_agent_stays_connected(server, folder, agent):
+    _, writer = await asyncio.open_unix_connection(folder.control_socket)
+    writer.write(b'{"op": "agent"}\n')
+    await agent.hears(lambda: bool(agent.hellos))
+    assert server.is_bound
+    folder.control_socket.unlink()
+    assert not server.is_bound
+    await server.start()
+    assert server.is_bound and (await ask(folder, "ping"))["echo"] == {"op": "ping"}
+    writer.write(b'{"n": 1}\n')
+    await agent.hears(lambda: agent.messages == [{"n": 1}])
+    assert agent.disconnects == 0
+    writer.close()
+
+
 async def test_another_users_command_is_not_carried_out(server, folder, monkeypatch):
     class Peer:
         def getsockopt(self, *_: object) -> bytes:

@@ -20,6 +20,8 @@ def run(job: str | None, rank: int | None) -> int:
     for entry in commands.stacks(view, rank)["stacks"]:
         put(f"--- {owner_in_words(entry['rank'])} (pid {entry['pid']}) ---")
         put(entry["text"].rstrip() if entry["text"] else f"no stacks: {entry['note']}")
+        if entry.get("loader"):
+            put(entry["loader"].rstrip())
     return 0
 
 
@@ -29,7 +31,10 @@ def stored_files(view: JobView, rank: int | None) -> list[Path]:
     if not folders:
         return []
     last = max(folders, key=lambda path: path.stat().st_mtime)
-    return sorted(last.glob(f"stacks-{'*' if rank is None else owner_name(rank)}.txt"))
+    if rank is None:
+        return sorted(last.glob("stacks-*.txt"))
+    owner = owner_name(rank)
+    return sorted([*last.glob(f"stacks-{owner}.txt"), *last.glob(f"stacks-{owner}-loader.txt")])
 
 
 def _print_stored(view: JobView, rank: int | None) -> int:

@@ -227,16 +227,14 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
         return _foreign_stacks(view)
     view = _own(view)
     if view.is_live:
-        entries = commands.stacks(view)["stacks"]
-        return [
-            (
-                f"{owner_in_words(entry['rank'])}   pid {entry['pid'] or 'n/a'}",
-                _clean(
-                    entry["text"] or f"no stacks: {entry['note'] or 'no reason given'}"
-                ).rstrip(),
-            )
-            for entry in entries
-        ]
+        sections = []
+        for entry in commands.stacks(view)["stacks"]:
+            text = entry["text"] or f"no stacks: {entry['note'] or 'no reason given'}"
+            if entry.get("loader"):
+                text = f"{text}\n{entry['loader']}"
+            heading = f"{owner_in_words(entry['rank'])}   pid {entry['pid'] or 'n/a'}"
+            sections.append((heading, _clean(text).rstrip()))
+        return sections
     from ddptop.commands.stacks import stored_files
 
     files = stored_files(view, None)

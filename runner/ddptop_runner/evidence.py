@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from ddptop_runner import procs
 from ddptop_runner.log_ranges import LogFile
 from ddptop_runner.model import Base
@@ -35,6 +37,8 @@ class RankStacks(Base, frozen=True, kw_only=True):
     """faulthandler's or py-spy's words; None where none could be had."""
     note: str | None = None
     """Why there is no text."""
+    loader: str | None = None
+    """Stacks of its data loader's processes, one after the other, while it waits for them."""
 
 
 @dataclass
@@ -42,6 +46,10 @@ class _Dump:
     record: RankRecord
     path: Path
     offset: int
+
+
+LOADERS_SHOWN = 8
+"""So many processes of a rank's data loader are asked for their stacks."""
 
 
 def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
@@ -62,6 +70,7 @@ async def collect_stacks(
     """The Python stacks of each living rank, at most `STACKS_TIMEOUT_S` later."""
     dumps: list[_Dump] = []
     stacks: list[RankStacks] = []
+    by_rank = {record.rank: record for record in records}
     for record in records:
         note = _why_not(record)
         if note is None and record.process is not None and record.stack_signal is not None:
@@ -77,7 +86,37 @@ async def collect_stacks(
         text = _read_from(dump.path, dump.offset)
         note = None if text else "the rank did not answer in time"
         stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
-    return sorted(stacks, key=lambda entry: entry.rank)
+    with_loaders = [
+        msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
+        if (record := by_rank[entry.rank]).phase == "data"
+        else entry
+        for entry in stacks
+    ]
+    return sorted(with_loaders, key=lambda entry: entry.rank)
+
+
+async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) -> str | None:
+    """Of the rank's data loader's processes; None where it has none, or none answers.
+
+    A process that the rank forked has the rank's handler, and its file.
+    """
+    loader = None if record.usage is None else record.usage.loader
+    number = record.stack_signal
+    if loader is None or number is None:
+        return None
+    path, parts = stacks_file(folder, attempt, record.rank), []
+    for pid in loader.pids[:LOADERS_SHOWN]:
+        dump = _Dump(record, path, _size(path))
+        known = procs.identify(pid)
+        text = None
+        if procs.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):
+            procs.signal_process(known, number)
+            await _settled([dump])
+            text = _read_from(path, dump.offset)
+        parts.append(
+            f"--- data loader process {pid} ---\n{text or 'no stacks: it does not answer'}"
+        )
+    return "\n".join(parts)
 
 
 def _why_not(record: RankRecord) -> str | None:

@@ -34,6 +34,7 @@ CAUSE = "cause.json"
 
 _GUIDE = {
     "stacks-rank-*.txt": "where each rank stood in Python, for ranks that still lived",
+    "stacks-rank-*-loader.txt": "where the data loader's processes of a rank stood",
     "tail-rank-*.txt": "the end of each rank's log at that moment",
     "tail-launcher.txt": "the end of what the command wrote, its ranks included, at that moment",
     "error-rank-*.json": "what torch's @record wrote of an exception",
@@ -117,6 +118,8 @@ def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
     for entry in scene.stacks:
         text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
         _put(target / f"stacks-{owner_name(entry.rank)}.txt", text)
+        if entry.loader is not None:
+            _put(target / f"stacks-{owner_name(entry.rank)}-loader.txt", entry.loader)
     logs = folder.logs_dir / f"attempt-{attempt}"
     for files in scene.ranks:
         if files.pid is not None:
@@ -148,7 +151,7 @@ def summarise(cause: Cause) -> None:
     if not target.is_dir():
         return
     found = [
-        f"  {pattern:<20} {meaning}"
+        f"  {pattern:<26} {meaning}"
         for pattern, meaning in _GUIDE.items()
         if next(target.glob(pattern), None) is not None
     ]

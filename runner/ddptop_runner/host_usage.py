@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner import procs
@@ -13,6 +15,23 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SEEN_LIMIT = 4096
 """Beyond this many, processes that ended are forgotten: a rank may start one every second."""
+
+
+LOADER_NAME = "pt_data_worker"
+"""What torch names the processes of a data loader."""
+
+
+@dataclass(frozen=True)
+class LoaderUsage:
+    """A rank's data loader processes at one moment."""
+
+    pids: tuple[int, ...]
+    cpu_s: float
+    """CPU time since they started."""
+    io_bytes: int | None
+    """Read and written since then; None where it cannot be read of all of them."""
+    waits_for_disk: bool
+    """Whether one of them is in uninterruptible sleep."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,8 @@ class RankUsage:
     """CPU time of the living tree since its processes started."""
     written_bytes: int | None = None
     """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
+    loader: LoaderUsage | None = None
+    """Only looked at while the rank waits for its data loader; None where that has no processes."""
 
 
 class HostUsage:
@@ -42,7 +63,9 @@ class HostUsage:
         self.seen: dict[int, ProcessId] = {}
         """The processes seen in ranks' trees: what may have to be ended with them."""
 
-    def look(self, rank_pids: dict[int, int]) -> dict[int, RankUsage]:
+    def look(
+        self, rank_pids: dict[int, int], loading: Collection[int] = ()
+    ) -> dict[int, RankUsage]:
         """Usage by rank; ranks whose process is gone are left out.
 
         A rank that started others (Lightning's first) is told without them; `model.LAUNCHER` with
@@ -50,6 +73,7 @@ class HostUsage:
 
         Args:
             rank_pids: {rank: pid} of the living ranks.
+            loading: ranks that wait for their data loader.
         """
         now_s = boottime_s()
         elapsed_s = None if self._looked_at_s is None else now_s - self._looked_at_s
@@ -61,6 +85,8 @@ class HostUsage:
             others = frozenset() if rank == LAUNCHER else ranks
             tree = (pid, *procs.descendants_of(pid, without=others))
             found = self._look_at_tree(tree, ticks, elapsed_s)
+            if found is not None and rank in loading:
+                found = dataclasses.replace(found, loader=_loader_of(tree))
             if found is not None:
                 usage[rank] = found
         self._ticks = ticks
@@ -111,3 +137,22 @@ class HostUsage:
                 pid=pid,
                 start_ticks=started,
             )
+
+
+def _loader_of(tree: Sequence[int]) -> LoaderUsage | None:
+    pids, ticks, io = [], 0, list[int | None]()
+    waits_for_disk = False
+    for pid in tree[1:]:
+        named = procs.name_and_stat(pid)
+        if named is None or named[0] != LOADER_NAME:
+            continue
+        fields = named[1]
+        pids.append(pid)
+        ticks += int(fields[11]) + int(fields[12])
+        io.append(procs.io_bytes(pid))
+        waits_for_disk |= fields[0] == "D"
+    if not pids:
+        return None
+    known = [one for one in io if one is not None]
+    io_bytes = sum(known) if len(known) == len(pids) else None
+    return LoaderUsage(tuple(pids), ticks / _TICKS_PER_S, io_bytes, waits_for_disk)

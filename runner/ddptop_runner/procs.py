@@ -56,11 +56,20 @@ def stat_fields(pid: int) -> list[str] | None:
 
     None when there is no such process. The command's own parentheses are skipped.
     """
+    named = name_and_stat(pid)
+    return None if named is None else named[1]
+
+
+def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
+    """The name that a process gave itself, and its `stat_fields`; None when there is none."""
     try:
         data = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    return data[data.rindex(b")") + 2 :].decode("ascii", "replace").split()
+    before, _, after = data.rpartition(b")")
+    return before.partition(b"(")[2].decode("utf-8", "replace"), after.decode(
+        "ascii", "replace"
+    ).split()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -124,14 +133,23 @@ def is_ending(pid: int) -> bool:
 
 def written_bytes(pid: int) -> int | None:
     """Bytes that the process has passed to write calls; None where /proc does not tell."""
+    return _io(pid).get(b"wchar")
+
+
+def io_bytes(pid: int) -> int | None:
+    """Bytes that it has read and written, page faults on files included; None where not known."""
+    counts = _io(pid)
+    return sum(counts.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes")) or None
+
+
+def _io(pid: int) -> dict[bytes, int]:
+    """The counters of /proc/<pid>/io; empty where it cannot be read."""
     try:
         data = (_PROC / str(pid) / "io").read_bytes()
     except OSError:
-        return None
-    for line in data.splitlines():
-        if line.startswith(b"wchar:"):
-            return int(line.split()[1])
-    return None
+        return {}
+    pairs = (line.partition(b":") for line in data.splitlines())
+    return {name: int(value) for name, _, value in pairs if value.strip().isdigit()}
 
 
 def children_of(pid: int) -> list[int]:

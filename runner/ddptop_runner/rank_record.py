@@ -219,6 +219,7 @@ class RankRecord:
             batches=self.batches,
             cpu_s=None if usage is None else usage.cpu_s,
             written_bytes=None if usage is None else usage.written_bytes,
+            loader=None if usage is None else usage.loader,
             unheard_s=None if heard_s is None else max(0.0, now_s - heard_s),
             exited_with=None if self.exit is None else self.exit.returncode,
             stands_at=self.stands_at,

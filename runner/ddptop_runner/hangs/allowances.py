@@ -57,8 +57,8 @@ PROVEN_TOTAL_S = 1800.0
 """The others wait for a rank that takes batches and never comes."""
 
 ASKED_START_FLOOR_S = 300.0
-"""With a time that was asked for: least idle time before the first step and after the script's end,
-unless the others wait for a rank; imports, data, compilation and a process's end take minutes."""
+"""With a time that was asked for: least idle time before the first step, unless the others wait for
+a rank; imports, data and compilation take minutes."""
 
 MOST_PATIENCE = 8.0
 
@@ -83,7 +83,15 @@ class Allowance:
     total_s: float
 
 
-def allowance(rules: Rules, doing: Phase, *, proven: bool, busy: bool | None) -> Allowance:
+def allowance(
+    rules: Rules,
+    doing: Phase,
+    *,
+    proven: bool,
+    busy: bool | None,
+    io_known: bool = False,
+    begun: bool = True,
+) -> Allowance:
     """What is allowed to a rank that nobody else's action would set free.
 
     Args:
@@ -91,11 +99,14 @@ def allowance(rules: Rules, doing: Phase, *, proven: bool, busy: bool | None) ->
         doing: what the rank does.
         proven: whether others cannot go on without it.
         busy: whether it uses the CPU; None counts as if it did.
+        io_known: whether its data loader's CPU time and I/O are seen, so that idle time is time in
+            which it did neither.
+        begun: whether any rank has taken its first step.
     """
     asked_s = rules.timeout_s
     if asked_s is not None:
-        return _asked(asked_s, doing, proven=proven)
-    if doing == "end" and proven:
+        return _asked(asked_s, doing, proven=proven, begun=begun)
+    if proven and (doing == "end" or (doing == "data" and io_known)):
         floor_s = PROVEN_IDLE_S
     elif doing in FLOORS_S:
         floor_s = FLOORS_S[doing]
@@ -111,12 +122,16 @@ def allowance(rules: Rules, doing: Phase, *, proven: bool, busy: bool | None) ->
     return Allowance(min(total_s, max(floor_s * rules.patience, learned_s)), total_s)
 
 
-def _asked(asked_s: float, doing: Phase, *, proven: bool) -> Allowance:
-    """With `--hang-timeout SECONDS`: they hold for silence that nothing explains."""
-    if doing in ("start", "end"):
+def _asked(asked_s: float, doing: Phase, *, proven: bool, begun: bool) -> Allowance:
+    """With `--hang-timeout SECONDS`: they hold for idle time in each phase after the first step.
+
+    An evaluation that takes batches, or a checkpoint that grows, is not idle.
+    """
+    if doing == "start":
         idle_s = asked_s if proven else max(asked_s, ASKED_START_FLOOR_S)
         return Allowance(idle_s, max(10 * asked_s, HOUR_S))
-    if doing in FLOORS_S:
+    if not begun and doing in FLOORS_S:
         return Allowance(max(asked_s, FLOORS_S[doing]), max(asked_s, CEILINGS_S[doing]))
-    total_s = max(10 * asked_s, PROVEN_TOTAL_S) if proven else max(asked_s, CEILINGS_S[doing])
-    return Allowance(asked_s, total_s)
+    if proven and doing not in FLOORS_S:
+        return Allowance(asked_s, max(10 * asked_s, PROVEN_TOTAL_S))
+    return Allowance(asked_s, max(asked_s, CEILINGS_S[doing]))

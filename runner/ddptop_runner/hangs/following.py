@@ -8,10 +8,14 @@ from typing import Any
 
 from ddptop_runner.hangs.allowances import FLOORS_S
 from ddptop_runner.hangs.types import RankProgress, Standing
+from ddptop_runner.host_usage import LoaderUsage
 from ddptop_runner.model_words import Phase
 
 BUSY_SHARE = 0.05
 """Of one core. A rank that only waits uses a tenth of this, with its probe."""
+LOADER_CPU_S = 0.5
+"""CPU time of a data loader's processes that is a sign of life; in three minutes, a process that
+waits for work uses a fifth of it."""
 STILL_SHARE = 0.002
 STILL_S = 60.0
 """For how long a rank of which nothing is heard must be still."""
@@ -103,6 +107,8 @@ class Following:
         self._completed: dict[str, int] = {}
         self._batches: int | None = None
         self._written: int | None = None
+        self._loader: LoaderUsage | None = None
+        """At its last sign of life."""
         self._phase: Phase | None = None
         self._cpu: deque[tuple[float, float]] = deque()
         self._unheard_mark: tuple[float, float] | None = None
@@ -157,12 +163,26 @@ class Following:
         )
         if changed or took:
             self.sign_s = now_s
-        if doing in FLOORS_S and (self.busy(rank, now_s) or self._has_written(rank)):
+        if doing == "data" and rank.loader is not None:
+            lives = self._loader_works(rank.loader)
+        else:
+            lives = doing in FLOORS_S and (self.busy(rank, now_s) or self._has_written(rank))
+        if lives:
             self.sign_s = now_s
         if doing != self.doing:
             self.doing, self._doing_batches = doing, rank.batches
         self._phase = rank.phase
         self._batches = rank.batches if rank.batches is not None else self._batches
+
+    def _loader_works(self, loader: LoaderUsage) -> bool:
+        """Whether its processes computed, read or wrote, or are others than before."""
+        before = self._loader
+        if before is not None and before.pids == loader.pids and not loader.waits_for_disk:
+            moved_bytes = (loader.io_bytes or 0) - (before.io_bytes or 0)
+            if loader.cpu_s - before.cpu_s < LOADER_CPU_S and moved_bytes < WRITTEN_BYTES:
+                return False
+        self._loader = loader
+        return before is not None
 
     def _has_written(self, rank: RankProgress) -> bool:
         before = self._written

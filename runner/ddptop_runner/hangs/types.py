@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ddptop_runner.host_usage import LoaderUsage
 from ddptop_runner.model_words import Phase
 
 
@@ -31,6 +32,8 @@ class RankProgress:
     """CPU time of the rank and all its descendants since they started."""
     written_bytes: int | None = None
     """By the rank, as /proc/<pid>/io tells."""
+    loader: LoaderUsage | None = None
+    """Its data loader's processes; None while it does not wait for them, and where it has none."""
     unheard_s: float | None = None
     """Seconds since the probe's last word, which comes at least every 5 s unless the interpreter's
     lock is held; None when it was never heard."""

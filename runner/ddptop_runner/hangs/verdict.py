@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ddptop_runner.hangs import culprit
 from ddptop_runner.hangs.allowances import Allowance, Rules, allowance
+from ddptop_runner.hangs.following import is_warm
 from ddptop_runner.hangs.types import Culprits, HangVerdict, RankProgress, Standing
 from ddptop_runner.model_words import Phase
 
@@ -68,10 +69,18 @@ def judge(ranks: Sequence[Standing], ended: Sequence[RankProgress], rules: Rules
     deciding = tuple(rank for rank in ranks if rank.doing != "collective") or tuple(ranks)
     all_wait = deciding[0].doing == "collective"
     silent_s = min(rank.silent_s for rank in ranks)
+    begun = is_warm([*(rank.rank for rank in ranks), *ended], first_step=True)
     least_used = None
     for rank in deciding:
         proven = culprits.proven and (all_wait or rank.rank.rank in culprits.ranks)
-        allowed = allowance(rules, rank.doing, proven=proven, busy=rank.busy)
+        loader = rank.rank.loader
+        allowed = allowance(
+            *(rules, rank.doing),
+            proven=proven,
+            busy=rank.busy,
+            io_known=loader is not None and loader.io_bytes is not None,
+            begun=begun,
+        )
         idle_s = min(rank.idle_s, silent_s)
         used = max(idle_s / allowed.idle_s, silent_s / allowed.total_s)
         if least_used is None or used < least_used[0]:

@@ -17,8 +17,8 @@ from ddptop_runner.hangs.types import HangLook
 from ddptop_runner.hangs.watch import HangWatch
 
 LIVES = 200
-SILENT_S = {"accumulation": 6.5, "collectives": 3.3, "compile_first": 5.0}
-"""How long a recorded run is silent without a phase that explains it, at its steps or its end; the
+SILENT_S = {"accumulation": 6.5, "collectives": 3.3, "compile_first": 5.0, "checkpoint": 12.0}
+"""How long a recorded run is silent without a sign of life, at its steps, its saves or its end; the
 others at most 0.5 s."""
 
 HEALTHY = [name for name in names() if not name.startswith("hang_")]

@@ -17,6 +17,7 @@ from ddptop_runner.hangs.allowances import (
     allowance,
 )
 from ddptop_runner.hangs.verdict import judge
+from ddptop_runner.host_usage import LoaderUsage
 
 AUTO = Rules(None, {})
 ASKED = Rules(60.0, {})
@@ -27,9 +28,10 @@ ALLOWED = {
     "asked: a collective": (ASKED, "collective", False, None, 60.0),
     "asked: the start takes minutes": (ASKED, "start", False, False, ASKED_START_FLOOR_S),
     "asked: but not where others wait": (ASKED, "start", True, False, 60.0),
-    "asked: a process's end takes its time": (ASKED, "end", False, None, ASKED_START_FLOOR_S),
+    "asked: a process's end": (ASKED, "end", False, None, 60.0),
     "asked: but not where others wait for it": (ASKED, "end", True, None, 60.0),
-    "asked: an evaluation has its floor": (ASKED, "evaluation", True, False, 1800.0),
+    "asked: an evaluation": (ASKED, "evaluation", True, False, 60.0),
+    "asked: waiting for data": (ASKED, "data", True, None, 60.0),
     "asked: longer than the floor": (Rules(9000.0, {}), "checkpoint", True, False, 9000.0),
     "asked: what was learned changes nothing": (
         Rules(60.0, {"steps": 500.0}),
@@ -43,6 +45,7 @@ ALLOWED = {
     "learned: all wait": (AUTO, "collective", False, True, UNPROVEN_IDLE_S),
     "learned: the end": (AUTO, "end", False, False, FLOORS_S["end"]),
     "learned: others wait for one that ends": (AUTO, "end", True, True, PROVEN_IDLE_S),
+    "learned: waiting for data": (AUTO, "data", True, False, FLOORS_S["data"]),
     "learned: the start": (AUTO, "start", True, False, FLOORS_S["start"]),
     "learned: five times the longest": (
         Rules(None, {"steps": 500.0}),
@@ -68,6 +71,8 @@ def test_what_is_allowed(case):
 
 
 BEHIND = [standing(0, 40, 61), standing(1, 39, 62), standing(2, 40, 61)]
+IDLE = LoaderUsage((7,), 1.0, 10**6, waits_for_disk=False)
+UNREAD = LoaderUsage((7,), 1.0, None, waits_for_disk=False)
 ENTERED = {"doing": "collective", "at": (9, 8)}
 
 CASES = {
@@ -97,11 +102,35 @@ CASES = {
     ),
     "an evaluation explains who waits for it": (
         [standing(0, 40, 1700, "evaluation"), standing(1, 40, 1700, **ENTERED)],
+        *(AUTO, None),
+    ),
+    "but not longer than was asked for": (
+        [standing(0, 40, 61, "evaluation"), standing(1, 40, 61, **ENTERED)],
+        *(ASKED, (0,)),
+    ),
+    "an evaluation that takes batches, whatever was asked for": (
+        [standing(0, 40, 1700, "evaluation", idle_s=5), standing(1, 40, 1700, **ENTERED)],
         *(ASKED, None),
     ),
     "an evaluation that gives no sign for its floor": (
         [standing(0, 40, 1801, "evaluation"), standing(1, 40, 1801, "collective")],
-        *(ASKED, (0,)),
+        *(AUTO, (0,)),
+    ),
+    "before the first step data may take long, whatever was asked for": (
+        [standing(0, 0, 1700, "data"), standing(1, 0, 1700, **ENTERED)],
+        *(ASKED, None),
+    ),
+    "learned: others wait for a rank whose data loader is idle": (
+        [standing(0, 40, 181, "data", at=(8, 8), loader=IDLE), standing(1, 40, 181, **ENTERED)],
+        *(AUTO, (0,)),
+    ),
+    "learned: nobody can tell whether its data loader reads": (
+        [standing(0, 40, 181, "data", at=(8, 8), loader=UNREAD), standing(1, 40, 181, **ENTERED)],
+        *(AUTO, None),
+    ),
+    "learned: nobody waits for a rank whose data loader is idle": (
+        [standing(n, 40, 181, "data", at=(8, 8), loader=IDLE) for n in range(2)],
+        *(AUTO, None),
     ),
     "learned: proven and idle": (
         [standing(0, 40, 181, at=(8, 8)), standing(1, 40, 181, **ENTERED)],

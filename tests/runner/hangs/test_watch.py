@@ -9,6 +9,7 @@ import pytest
 from tests.runner.hangs.ranks import Life, rank
 
 from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.host_usage import LoaderUsage
 
 AUTO = {"timeout_s": None, "auto": True}
 
@@ -89,12 +90,55 @@ PHASES = {
     "compile": (lambda s: {"phase": "compile", "cpu_s": 50 + s}, "compiling for 100 s"),
     "data": (lambda s: {"phase": "data"}, "waits for its data loader for 100 s"),
 }
+WORKS = ("evaluation", "checkpoint", "compile")
+"""Phases that give signs of life above."""
+
+
+def loader(s, **fields):
+    """One process of a data loader, idle unless `fields` say otherwise."""
+    return LoaderUsage(
+        **{"pids": (7,), "cpu_s": 3.0, "io_bytes": 10**6, "waits_for_disk": False, **fields}
+    )
+
+
+LOADERS = {
+    # of the rank that waits for data while the other waits for it -> verdict after, asked, learned
+    "sleeps": (lambda s: {"loader": loader(s)}, 11.0, 181.0),
+    "sleeps beside a busy rank": (lambda s: {"loader": loader(s), "cpu_s": 9 + s}, 11.0, 181.0),
+    "is gone": (lambda s: {}, 11.0, 1801.0),
+    "computes": (lambda s: {"loader": loader(s, cpu_s=s / 10)}, None, None),
+    "reads": (lambda s: {"loader": loader(s, io_bytes=int(s) * 10**5)}, None, None),
+    "waits for a disk": (lambda s: {"loader": loader(s, waits_for_disk=True)}, None, None),
+    "is another one each time": (lambda s: {"loader": loader(s, pids=(int(s),))}, None, None),
+}
 
 
 @pytest.mark.parametrize("timeout_s", [10.0, None])
-@pytest.mark.parametrize("case", PHASES.values(), ids=list(PHASES))
-def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(case, timeout_s):
-    fields, note = case
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_rank_whose_data_loader_sleeps_is_not_waited_for_as_one_whose_loader_works(
+    name, timeout_s
+):
+    fields, asked_s, learned_s = LOADERS[name]
+    life = Life(HangWatch(timeout_s, auto=True))
+    steps = life.train(20, (0, 1))
+    at = 3 * steps
+
+    def ranks(stood_s):
+        waits = rank(1, steps, stood_s, at=(at, at), phase="data", **fields(stood_s))
+        return [rank(0, steps, stood_s, at=(at + 1, at), phase="steps"), waits]
+
+    allowed_s = learned_s if timeout_s is None else asked_s
+    verdict_s = life.stand(ranks, 2000)[2]
+    assert verdict_s is None if allowed_s is None else allowed_s <= verdict_s <= allowed_s + 2
+    if verdict_s is not None:
+        assert life.looked.verdict.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_s"), [*((name, None) for name in PHASES), *((n, 10.0) for n in WORKS)]
+)
+def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
+    fields, note = PHASES[name]
     life = Life(HangWatch(timeout_s, auto=True))
     steps = life.train(20, (0, 1))
     at = 3 * steps
@@ -109,7 +153,7 @@ def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(case, timeout_s):
     assert (quiet_s, verdict_s) == (None, None)
 
 
-@pytest.mark.parametrize(("timeout_s", "allowed_s"), [(10.0, 300), (None, 600)])
+@pytest.mark.parametrize(("timeout_s", "allowed_s"), [(30.0, 30), (None, 600)])
 def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed_s):
     life = Life(HangWatch(timeout_s, auto=True))
     steps = life.train(20, (0, 1))
@@ -263,7 +307,10 @@ def test_a_supervisor_that_is_started_again_goes_on():
 def test_what_a_rank_does_is_not_known_before_a_new_supervisor_has_heard_it():
     life = Life(HangWatch(30.0))
     steps = life.train(20, (0, 1))
-    saving = lambda s: [rank(0, steps, s, phase="checkpoint"), rank(1, steps, s)]  # noqa: E731
+    saving = lambda s: [  # noqa: E731
+        rank(0, steps, s, phase="checkpoint", written_bytes=int(s) * 10**6),
+        rank(1, steps, s),
+    ]
     assert life.stand(saving, 100)[2] is None
     again = Life(HangWatch(30.0))
     again.watch.recall(json.loads(json.dumps(life.watch.remember())))
@@ -272,7 +319,7 @@ def test_what_a_rank_does_is_not_known_before_a_new_supervisor_has_heard_it():
     assert again.stand(lambda s: saving(106 + s), 100)[2] is None
     never = Life(HangWatch(30.0))  # whose interpreters do not answer
     never.watch.recall(json.loads(json.dumps(life.watch.remember())))
-    assert never.stand(unheard, 60)[2] == 12.0
+    assert never.stand(unheard, 60)[2] == 32.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Hangs of real jobs, one attempt after the other: who is named, and what is kept of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SCRIPT = """
+import os, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+from descent import Descent
+
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+model = torch.nn.Linear(16, 1)
+optimizer = Descent(model)
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        if rank == 1 and attempt == 0 and index == 40:
+            time.sleep(3600)
+        return torch.randn(16)
+
+
+for x in DataLoader(Samples(), batch_size=4, num_workers=rank):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+dist.barrier()
+"""
+
+
+def test_a_data_loader_that_sleeps_is_a_hang_after_the_time_that_was_asked_for(launch_script):
+    job = launch_script(SCRIPT, "--max-restarts", "1", "--hang-timeout", "6")
+    assert job.wait() == 0
+    (hang,) = job.events("hang")
+    assert (hang["attempt"], hang["rank"]) == (0, 1)
+    assert "(allowed: 6 s)" in hang["message"]
+    loader = (Path(hang["evidence"]) / "stacks-rank-1-loader.txt").read_text()
+    assert "--- data loader process " in loader
+    assert "in __getitem__" in loader

@@ -8,6 +8,7 @@
 #                     in environments that it makes (5 GB, 10 minutes, once)
 #   make lint         ruff, mypy, import contracts
 #   make format       let ruff rewrite what it can
+#   make docs         regenerate docs/reference.md
 #   make snap         accept the pictures of the TUI as they are now (look at the diff first)
 #   make bench        cost of ddptop beside a training
 #   make faults       the table of docs/resilience.md: every fault five times (RUNS=5); ddptop's 90
@@ -47,7 +48,7 @@ COMPILE_TESTS := $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1
 LINT_AND_COMPILE := $(COMPILE_TESTS) & $(MAKE) --no-print-directory lint; said=$$?; wait; exit $$said
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks check lint format snap bench faults screenshots clean system-tools
+.PHONY: help demo test test-frameworks check lint format docs snap bench faults screenshots clean system-tools
 .DELETE_ON_ERROR:
 
 help:
@@ -80,6 +81,9 @@ lint: $(DEV_READY)
 format: $(DEV_READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(DEV_READY)
+	$(BIN)/python tools/reference.py
 
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui

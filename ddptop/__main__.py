@@ -40,7 +40,7 @@ def _run() -> int:
     from ddptop_runner.errors import DdptopError
 
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="ddptop", standalone_mode=False)
     except DdptopError as error:
         say(f"ddptop: {error}")
         return error.exit_code
@@ -51,7 +51,8 @@ def _run() -> int:
     except click.ClickException as error:
         context = error.ctx if isinstance(error, click.UsageError) else None
         verb = f" {context.info_name}" if context is not None and context.parent else ""
-        say(f"ddptop: {error.format_message().rstrip('.')}; see ddptop{verb} --help")
+        message = " ".join(error.format_message().split()).rstrip(".")
+        say(f"ddptop: {message}; see ddptop{verb} --help")
         return 2
     return status if isinstance(status, int) else 0
 

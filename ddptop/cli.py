@@ -1,7 +1,7 @@
-"""The command line: every verb with its options; each verb's work is in `commands/`.
+"""The command line: every verb and its options. `commands/` does the work.
 
-Only what a verb needs is imported, inside its function: `ls`, `status`, `gpus` and `launch` load
-neither Textual nor torch.
+Each verb imports what it needs inside its function, so that `ls`, `status`, `gpus`, and `launch`
+load neither Textual nor torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from ddptop.cli_screens import (
     ASCII_HELP,
@@ -16,6 +17,7 @@ from ddptop.cli_screens import (
     SCREENS,
     attach,
     compare,
+    complete_job,
     is_terminal,
     replay,
     serve,
@@ -24,27 +26,59 @@ from ddptop.cli_screens import (
 from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
 
+COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
+"""What click's completion scripts set; click derives the same name from the program's."""
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS = {
+    "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
+    "Watch": ["attach", "compare", "replay", "watch", "serve"],
+    "Print": ["ls", "status", "logs", "events", "stacks", "gpus", "ps"],
+    "Set up": ["doctor", "keys", "completion"],
+}
+"""The order of the commands in `ddptop --help`; a test checks that none is missing."""
+
+
+class SectionedGroup(click.Group):
+    """A group whose help lists its commands under the headings of `SECTIONS`."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one definition list per section, aligned alike."""
+        width = max(map(len, self.commands))
+        limit = formatter.width - width - 6
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (f"{name:{width}}", self.commands[name].get_short_help_str(limit))
+                        for name in names
+                    ]
+                )
+
+
+@click.group(
+    cls=SectionedGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="ddptop")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 @click.pass_context
 def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int | None:
-    """Launch, watch and keep alive distributed training on several GPUs.
+    """Launch, watch, and keep alive distributed training on several GPUs.
 
-    Without a command: the overview of this machine's jobs and GPUs.
+    Without a command, ddptop opens an overview of the jobs and GPUs on this machine.
     """
     if (verb := context.invoked_subcommand) is not None:
         if readonly:
-            hint = f"ddptop {verb} --readonly" if verb in SCREENS else "leave it out"
-            raise UsageError(f"--readonly before {verb} says nothing", hint)
+            hint = f"ddptop {verb} --readonly" if verb in SCREENS else "remove it"
+            raise UsageError(f"--readonly before {verb} has no effect", hint)
         if ascii_only is not None:
-            hint = f"ddptop {verb} --ascii" if verb in SCREENS else "leave it out"
-            raise UsageError(f"--ascii before {verb} says nothing", hint)
+            hint = f"ddptop {verb} --ascii" if verb in SCREENS else "remove it"
+            raise UsageError(f"--ascii before {verb} has no effect", hint)
         return None
     if not is_terminal():
-        raise UsageError("the overview needs a terminal", "ddptop ls and ddptop gpus print")
+        raise UsageError("the overview needs a terminal", "use ddptop ls or ddptop gpus in scripts")
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
@@ -58,10 +92,12 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
 
 
 class LaunchCommand(click.Command):
-    """A command whose options end at SCRIPT, `-m MODULE` or `--`: the rest is verbatim."""
+    """A command whose options end at SCRIPT, `-m MODULE`, or `--`; the rest is passed through."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give click the options only, and keep target and its arguments as they are."""
+        """Let click parse the options only; keep the target and its arguments unchanged."""
+        if ctx.resilient_parsing:  # the shell completes a line that need not be valid yet
+            return super().parse_args(ctx, [])
         from ddptop.commands.launch import split_arguments
 
         takes_value = {
@@ -73,66 +109,79 @@ class LaunchCommand(click.Command):
         options, ctx.obj = split_arguments(args, takes_value)
         return super().parse_args(ctx, options)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the options that begin with `incomplete`, or have the shell complete a file."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(incomplete, type="file")]
+
 
 @cli.command(
     cls=LaunchCommand,
     options_metavar="[OPTIONS] SCRIPT | -m MODULE | -- COMMAND [ARGS]...",
     context_settings={"ignore_unknown_options": False},
+    short_help="Start a training script with one rank per GPU.",
+    epilog="Example: ddptop launch --gpus 0-3 --name bert train.py --epochs 3",
 )
 @click.option(
     "--gpus",
     metavar="LIST",
-    help="0-3, 0,2, all, none, auto:N (the N idlest) or UUIDs (default: all that are allowed)",
+    help="0-3, 0,2, all, none, auto:N, or UUIDs  [default: all]",
 )
 @click.option("--wait-gpus", is_flag=True, help="queue the job until its GPUs are free")
-@click.option("--force", is_flag=True, help="take GPUs that are busy")
+@click.option("--force", is_flag=True, help="use GPUs even if they are busy")
 @click.option(
     "--launcher",
     type=click.Choice(["accelerate", "deepspeed", "horovod", "mpi", "none", "torchrun"]),
-    help="have this one start the ranks; none: one process (default: ddptop itself)",
+    metavar="NAME",
+    help="accelerate, deepspeed, horovod, mpi, torchrun, or none (one process)",
 )
-@click.option("--nproc", type=int, metavar="N", help="ranks (default: one per GPU)")
-@click.option("--name", metavar="NAME", help="the job's name (default: the script's)")
-@click.option("--max-restarts", type=int, default=3, show_default=True, metavar="N")
+@click.option("--nproc", type=int, metavar="N", help="number of ranks  [default: one per GPU]")
+@click.option("--name", metavar="NAME", help="job name  [default: from the script]")
+@click.option(
+    "--max-restarts",
+    type=int,
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="restarts without progress before it fails",
+)
 @click.option(
     "--hang-timeout",
     default="auto",
-    show_default=True,
-    metavar="auto|SECONDS|off",
-    help="end and restart a group that makes no progress for so long; auto: learned from the run",
+    metavar="TIME",
+    help="SECONDS without progress, auto, or off  [default: auto]",
 )
 @click.option(
     "--on-nan",
     type=click.Choice(["alert", "stop", "restart"]),
     default="alert",
     show_default=True,
-    help="what to do when a loss is NaN or infinite",
+    metavar="ACTION",
+    help="alert, stop, or restart if the loss becomes NaN or infinite",
 )
-@click.option("--allow-shrink", is_flag=True, help="go on with fewer ranks when a GPU is broken")
+@click.option("--allow-shrink", is_flag=True, help="continue with fewer ranks if a GPU fails")
 @click.option(
     "--warm-spares",
     is_flag=True,
-    help="keep an interpreter with torch ready per rank: restarts sooner, costs memory",
+    help="preload torch in a spare process per rank",
 )
 @click.option(
-    "--log-limit", metavar="SIZE", help="of one rank's log; its head is archived (default: 1G)"
+    "--log-limit", metavar="SIZE", help="archive the head of longer rank logs  [default: 1G]"
 )
-@click.option("--env", multiple=True, metavar="K=V", help="a variable for the job; repeatable")
-@click.option("--cwd", metavar="DIR", help="the job's working folder")
-@click.option(
-    "--python", metavar="PATH", help="its interpreter (default: the active environment's)"
-)
-@click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
-@click.option("--dry-run", is_flag=True, help="show what would be done, and do nothing")
-@click.option("--no-probe", is_flag=True, help="load nothing into the ranks")
-@click.option("--pty", is_flag=True, help="give -- COMMAND a terminal of its own to write to")
+@click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
+@click.option("--cwd", metavar="DIR", help="working directory of the job")
+@click.option("--python", metavar="PATH", help="interpreter  [default: the active environment's]")
+@click.option("-d", "--detach", is_flag=True, help="print the job name and return")
+@click.option("--dry-run", is_flag=True, help="show what would run, then exit")
+@click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
+@click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
 @click.pass_context
 def launch(context: click.Context, /, **options: Any) -> int:
-    """Start SCRIPT with one rank per GPU, detached and guarded; then watch it.
+    """Start SCRIPT in the background with one rank per GPU, then watch it.
 
-    Everything after SCRIPT or MODULE is the script's own. After -- comes any other command, such
-    as another launcher, which is run as it is and starts its ranks itself; --launcher writes such a
-    command for you.
+    Arguments after SCRIPT or MODULE go to the script. Use -- to run any other command, such as
+    another launcher, unchanged; --launcher writes that command for you.
     """
     from ddptop.commands.launch import run
 
@@ -140,57 +189,79 @@ def launch(context: click.Context, /, **options: Any) -> int:
     return run(context.obj, options, watch=terminal and not options["detach"], asks=terminal)
 
 
-@cli.command()
-@click.option("--all", "show_all", is_flag=True, help="also those that ended over a day ago")
-@click.option("--json", "as_json", is_flag=True)
+@cli.command(epilog="Example: ddptop ls --all")
+@click.option("--all", "show_all", is_flag=True, help="include jobs that ended more than a day ago")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
 def ls(show_all: bool, as_json: bool) -> int:
-    """List jobs: live ones and those ended in the last day."""
+    """List live jobs and those that ended in the last day."""
     from ddptop.commands.ls import run
 
     return run(show_all, as_json)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help="with --watch one object a line")
-@click.option("-w", "--watch", "watches", is_flag=True, help="three lines that are kept up to date")
+@cli.command(epilog="Example: ddptop status bert --watch")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option(
+    "--json", "as_json", is_flag=True, help="print JSON; with --watch, one object per line"
+)
+@click.option(
+    "-w",
+    "--watch",
+    "watches",
+    is_flag=True,
+    help="keep a short summary up to date until the job ends",
+)
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="with --watch: between two looks (default: 1)",
+    help="time between updates with --watch  [default: 1]",
 )
 def status(job: str | None, as_json: bool, watches: bool, interval: float | None) -> int:
-    """Show one job: state, ranks, losses, devices.
+    """Show the state, ranks, losses, and devices of a job.
 
-    With --watch JOB is shown in three lines until it ends, with the exit status of `wait`; without
-    JOB all jobs have one line each, those first that need somebody, until ctrl+c.
+    With --watch, show three lines until JOB ends, then exit with the status of `wait`. Without JOB,
+    show one line per job, those that need attention first, until ctrl+c.
     """
     if watches:
         from ddptop.commands import status_watch
 
         return status_watch.run(job, as_json, 1.0 if interval is None else interval)
     if interval is not None:
-        raise UsageError("--interval says how often --watch looks", "add --watch")
+        raise UsageError("--interval works only with --watch", "add --watch")
     from ddptop.commands.status import run
 
     return run(job, as_json)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("-r", "--rank", metavar="RANK|all", help="default: 0; of a command all it wrote")
-@click.option("-f", "--follow", is_flag=True, help="go on as lines come, across attempts")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=100, show_default=True)
-@click.option("--attempt", type=click.IntRange(min=0), help="default: the last one")
+@cli.command(epilog="Example: ddptop logs bert -r all -f")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option(
+    "-r", "--rank", metavar="RANK|all", help="rank to print  [default: 0; a command's whole output]"
+)
+@click.option(
+    "-f", "--follow", is_flag=True, help="print new lines as they arrive, across attempts"
+)
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default="100",
+    metavar="N",
+    help="print the last N lines",
+)
+@click.option(
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="attempt  [default: the last]"
+)
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
-    """Print what a rank, or a command, wrote to stdout and stderr."""
+    """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
     from ddptop.unguarded import taken_up
     from ddptop_runner.registry import read_job, resolve
 
     if rank is not None and rank != "all" and not rank.isdigit():
-        raise UsageError(f"-r {rank}: not a rank", "give a number, or all")
+        raise UsageError(f"-r {rank} is not a rank", "give a number or all")
     view = taken_up(resolve(job))
     return run(
         view.folder,
@@ -202,76 +273,78 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     )
 
 
-@cli.command()
-@click.argument("job")
+@cli.command(epilog="Example: ddptop stop bert --save")
+@click.argument("job", shell_complete=complete_job)
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="between SIGTERM and SIGKILL",
+    help="time between SIGTERM and SIGKILL",
 )
-@click.option("--save", is_flag=True, help="have it save a checkpoint first; without one, go on")
+@click.option("--save", is_flag=True, help="save a checkpoint first; stop only once it is saved")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="with --save: for the checkpoint (default: 60)",
+    help="how long --save waits for the checkpoint  [default: 60]",
 )
 def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
-    """End a job; returns when its last process is gone."""
+    """Stop a job and wait until its last process exits."""
     from ddptop.commands.stop import run
 
     if timeout is not None and not save:
-        raise UsageError("--timeout is for the checkpoint of --save", "add --save, or use --grace")
+        raise UsageError("--timeout works only with --save", "add --save, or use --grace")
     return run(job, grace, save=save, timeout_s=timeout)
 
 
-@cli.command()
-@click.argument("job", required=False)
+@cli.command(epilog="Example: ddptop checkpoint bert")
+@click.argument("job", shell_complete=complete_job, required=False)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="for the checkpoint (default: 60)",
+    help="how long to wait for the checkpoint  [default: 60]",
 )
 def checkpoint(job: str | None, timeout: float | None) -> int:
-    """Have a job save now, and print what it saved.
+    """Ask a job to save a checkpoint now, and print its path.
 
-    Sends the signal that the script handles (SIGUSR1 or SIGUSR2), and none where it handles none,
-    and makes the file that the script knows as DDPTOP_CHECKPOINT_FILE. Nothing is ever ended by it.
+    Creates the file named by DDPTOP_CHECKPOINT_FILE, and sends SIGUSR1 or SIGUSR2 to ranks that
+    handle it. It never ends a process.
     """
     from ddptop.commands.checkpoint import run
 
     return run(job, timeout)
 
 
-@cli.command()
-@click.argument("job")
+@cli.command(epilog="Example: ddptop kill bert")
+@click.argument("job", shell_complete=complete_job)
 def kill(job: str) -> int:
-    """End every process of a job at once (SIGKILL)."""
+    """Kill every process of a job at once (SIGKILL)."""
     from ddptop.commands.stop import run
 
     return run(job, 0.0)
 
 
-@cli.command()
-@click.argument("job")
-@click.option("--wait-gpus", is_flag=True, help="of an ended job: queue until its GPUs are free")
-@click.option("--force", is_flag=True, help="of an ended job: take GPUs that are busy")
+@cli.command(epilog="Example: ddptop restart bert --wait-gpus")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--wait-gpus", is_flag=True, help="queue an ended job until its GPUs are free")
+@click.option("--force", is_flag=True, help="let an ended job use busy GPUs")
 def restart(job: str, wait_gpus: bool, force: bool) -> int:
-    """Restart all ranks of a live job, or start an ended one again as a new attempt."""
+    """Restart all ranks of a live job, or relaunch an ended one."""
     from ddptop.commands.restart import run
 
     return run(job, force, wait_gpus)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS")
+@cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after this long"
+)
 def wait(job: str | None, timeout: float | None) -> int:
-    """Wait for a job's end.
+    """Wait until a job ends.
 
     Exit status: 0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing,
     124 timed out.
@@ -281,40 +354,40 @@ def wait(job: str | None, timeout: float | None) -> int:
     return run(job, timeout)
 
 
-@cli.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@cli.command(epilog="Example: ddptop rm bert-1 bert-2")
+@click.argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
 def rm(jobs: tuple[str, ...]) -> int:
-    """Delete ended jobs with their logs and history."""
+    """Delete ended jobs, their logs, and their history."""
     from ddptop.commands.rm import run
 
     return run(jobs)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("-r", "--rank", type=click.IntRange(min=0))
+@cli.command(short_help="Print the stack of every rank.", epilog="Example: ddptop stacks bert -r 1")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option("-r", "--rank", type=click.IntRange(min=0), metavar="RANK", help="only this rank")
 def stacks(job: str | None, rank: int | None) -> int:
-    """Show where every rank stands; of an ended job, the stored evidence."""
+    """Print the stack of every rank, or the saved stacks of an ended job."""
     from ddptop.commands.stacks import run
 
     return run(job, rank)
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True)
-@click.option("--links", is_flag=True, help="PCIe and NVLink rates too; takes a second more")
+@cli.command(epilog="Example: watch ddptop gpus")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("--links", is_flag=True, help="add PCIe and NVLink rates; takes a second longer")
 def gpus(as_json: bool, links: bool) -> int:
-    """Show this machine's GPUs and who holds them."""
+    """Show the GPUs of this machine and who uses them."""
     from ddptop.commands.gpus import run
 
     return run(as_json, links=links)
 
 
-@cli.command()
-@click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help="one event per line")
+@cli.command(epilog="Example: ddptop events bert --json")
+@click.argument("job", shell_complete=complete_job, required=False)
+@click.option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
 def events(job: str | None, as_json: bool) -> int:
-    """Tell a job's story in order."""
+    """Print the events of a job in order."""
     from ddptop.commands.events import run
     from ddptop.unguarded import taken_up
     from ddptop_runner.registry import resolve
@@ -322,23 +395,28 @@ def events(job: str | None, as_json: bool) -> int:
     return run(taken_up(resolve(job)).folder, as_json)
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True)
-@click.option("--python", metavar="PATH", help="the interpreter that jobs would use")
+@cli.command(epilog="Example: ddptop doctor")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("--python", metavar="PATH", help="interpreter to check")
 def doctor(as_json: bool, python: str | None) -> int:
-    """Check this machine for all that a long training needs."""
+    """Check whether this machine is ready for long training runs."""
     from ddptop.commands.doctor import run
 
     return run(as_json, python)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("-d", "--detach", is_flag=True, help="print the job's name and return")
-@click.option("--fault", metavar="KIND", help="break it once it trains; `list` names the kinds")
-@click.option("--rank", type=int, default=1, show_default=True, help="whom the fault is done to")
+@cli.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Example: ddptop demo --fault kill",
+)
+@click.option("-d", "--detach", is_flag=True, help="print the job name and return")
+@click.option(
+    "--fault", metavar="KIND", help="inject a fault once it trains; `list` shows the kinds"
+)
+@click.option("--rank", type=int, default=1, show_default=True, help="rank that gets the fault")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
-    """Train a small GPT on Python's own source, on this machine's GPUs or on two CPU ranks."""
+    """Train a small GPT here, on all GPUs or on two CPU ranks."""
     watch = is_terminal() and not detach
     if fault is not None:
         from ddptop.commands import demo_fault
@@ -349,23 +427,39 @@ def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...])
     return run(list(arguments), detach, watch=watch)
 
 
-@cli.command()
-@click.option("--ranks", "show_ranks", is_flag=True, help="each rank with its pid and GPU, too")
-@click.option("--json", "as_json", is_flag=True)
+@cli.command(epilog="Example: ddptop ps --ranks")
+@click.option("--ranks", "show_ranks", is_flag=True, help="list each rank with its PID and GPU")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
 def ps(show_ranks: bool, as_json: bool) -> int:
-    """List training on this machine that ddptop did not start."""
+    """List training jobs that ddptop did not start."""
     from ddptop.commands.ps import run
 
     return run(as_json, show_ranks)
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True)
+@cli.command(short_help="List all keyboard shortcuts.", epilog="Example: ddptop keys")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
 def keys(as_json: bool) -> int:
-    """List every key of the screens, and what is wrong in config.toml's [keys]."""
+    """List all keyboard shortcuts and any errors in [keys] of config.toml."""
     from ddptop.commands.keys import run
 
     return run(as_json)
+
+
+@cli.command(epilog='Example: eval "$(ddptop completion bash)"')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print the completion script for a shell.
+
+    Add the line below to ~/.bashrc, or the same with zsh to ~/.zshrc. For fish, write the output to
+    ~/.config/fish/completions/ddptop.fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    completer = get_completion_class(shell)
+    assert completer is not None
+    click.echo(completer(cli, {}, "ddptop", COMPLETE_VARIABLE).source())
+    return 0
 
 
 for verb in (attach, compare, replay, serve, watch):

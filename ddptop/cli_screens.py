@@ -1,30 +1,44 @@
-"""The verbs that show screens, with their options."""
+"""The verbs that open screens, and what all verbs share: the completion of JOB."""
 
 from __future__ import annotations
 
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from ddptop_runner.errors import UsageError
 
-READONLY_HELP = "a viewer that refuses to stop, kill, restart, launch or remove anything"
-ASCII_HELP = "draw with ASCII only, or --no-ascii never (default: as locale and TERM say)"
+READONLY_HELP = "disable every action that changes a job"
+ASCII_HELP = "draw with ASCII characters only  [default: from the locale and TERM]"
 SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen in this terminal."""
 
 
+def complete_job(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the jobs whose names begin with `incomplete`, each with its state."""
+    from ddptop_runner.registry import all_jobs
+
+    return [
+        CompletionItem(view.job, help=view.state)
+        for view in all_jobs()
+        if view.job.startswith(incomplete)
+    ]
+
+
 def is_terminal() -> bool:
-    """Whether a person sits in front of this: Textual reads stdin and draws on stderr."""
+    """Whether all standard streams are terminals: Textual reads stdin and draws on stderr."""
     return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
 
 
-@click.command()
-@click.argument("job", required=False)
+@click.command(epilog="Example: ddptop attach bert")
+@click.argument("job", shell_complete=complete_job, required=False)
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
-    """Watch a job, live or ended. Leaving never touches it."""
+    """Open a live or ended job. Quitting never affects it."""
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
@@ -32,7 +46,7 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
 
     view = resolve(job)
     if not is_terminal():
-        raise UsageError("attach needs a terminal", f"ddptop status {view.job} prints")
+        raise UsageError("attach needs a terminal", f"use ddptop status {view.job} in scripts")
     from ddptop.commands.attach import run
     from ddptop.unguarded import taken_up
 
@@ -42,31 +56,33 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     return run(view.job, readonly=readonly, ascii_only=ascii_only)
 
 
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB [JOB]...")
-@click.option("--json", "as_json", is_flag=True, help="print it, with the losses at common steps")
+@click.command(epilog="Example: ddptop compare bert-lr3e-4 bert-lr1e-3")
+@click.argument(
+    "jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]..."
+)
+@click.option("--json", "as_json", is_flag=True, help="print JSON, with the losses at common steps")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool, ascii_only: bool | None) -> int:
-    """Show the losses of two to four jobs on one axis, and what differs between them.
+    """Compare the losses and options of up to four jobs.
 
-    Of one job alone the others are offered in a list.
+    With one JOB, pick the others from a list.
     """
     from ddptop.commands.compare import run
 
     return run(jobs, as_json, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)
 
 
-@click.command()
-@click.argument("job")
-@click.option("--at", metavar="TIME", help="the moment to begin with, such as 14:05 or -10m")
+@click.command(epilog="Example: ddptop replay bert --at -10m")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--at", metavar="TIME", help="start at this time, such as 14:05 or -10m")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) -> int:
-    """Show a job as it was at any moment of its history, live or ended.
+    """Show a job as it was at any time in its history.
 
-    It opens shortly before the last failure or hang, else at the last moment. TIME is 14:05,
-    14:05:30, 2026-03-14T14:05, +90m (from the job's start) or -10m (from its end).
+    Opens just before the last failure or hang, or at the end. TIME is 14:05, 14:05:30,
+    2026-03-14T14:05, +90m (after the start), or -10m (before the end).
     """
     from ddptop.commands.replay import run
 
@@ -74,27 +90,32 @@ def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) ->
     return run(job, at, readonly=readonly, terminal=terminal, ascii_only=ascii_only)
 
 
-@click.command()
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="default: 8425; 0: any")
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1 or localhost")
-@click.option("--actions", is_flag=True, help="let it launch, stop and restart jobs, too")
+@click.command(epilog="Example: ddptop serve --port 8425")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="port; 0 picks a free one  [default: 8425]",
+)
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1, or localhost")
+@click.option("--actions", is_flag=True, help="allow launching, stopping, and restarting jobs")
 def serve(port: int | None, host: str, actions: bool) -> int:
-    """Show the same screens in a browser on this machine, read-only (extra ddptop[serve]).
+    """Serve the screens to a browser on this machine.
 
-    Prints an address that nobody can guess, and which lets in whoever knows it. From another
-    machine: ssh -L.
+    Read-only unless --actions is given. Prints a URL with a secret token; anyone who has the URL
+    can connect. Use ssh -L to open it from another machine. Needs `pip install 'ddptop[serve]'`.
     """
     from ddptop.commands import serve as command
 
     return command.run(host, command.DEFAULT_PORT if port is None else port, actions)
 
 
-@click.command()
+@click.command(epilog="Example: ddptop watch 4711")
 @click.argument("target", metavar="PID|JOB")
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def watch(target: str, readonly: bool, ascii_only: bool | None) -> int:
-    """Watch training that ddptop did not start. Nothing is done to it unless confirmed."""
+    """Watch a training job that ddptop did not start."""
     from ddptop.commands.watch import run
 
     return run(target, readonly=readonly, terminal=is_terminal(), ascii_only=ascii_only)

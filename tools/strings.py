@@ -1,0 +1,136 @@
+"""Print every string of the program that a person may read, one per line.
+
+    python tools/strings.py                  file:line, a tab, the string
+    python tools/strings.py --sample 300     a random part of them (--seed N repeats it)
+    python tools/strings.py ddptop/tui       only below these folders or files
+
+What a person may read is a string constant or f-string with a space between two words that is no
+docstring, no SQL, no CSS and no code; the docstring of a click command is its help and counts. Each
+`{...}` stands for the value that an f-string inserts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (ROOT / "ddptop", ROOT / "runner" / "ddptop_runner")
+WORDS = re.compile(r"[A-Za-z]{2,}[,;:.!?)'\"]* +[({'\"]*[A-Za-z{]")
+NOT_PROSE = re.compile(
+    r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|DROP|BEGIN|WITH|FROM|WHERE)\b"
+    r"|\(\?[:<P!=]|\\[sdwb]|^\s*[.#&A-Z][\w-]*( [.#\w-]+)* \{|^import |^from \w+ import "
+)
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """One string and where it stands."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}\t{' '.join(self.text.split())}"
+
+
+def _text(node: ast.expr) -> str | None:
+    """The words of a constant or f-string, `{...}` for what is inserted; None for other nodes."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        parts = []
+        for part in node.values:
+            literal = _text(part)
+            parts.append("{...}" if literal is None else literal)
+        return "".join(parts)
+    return None
+
+
+def _is_command(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and any(
+        ".command" in ast.unparse(one) or ".group" in ast.unparse(one)
+        for one in node.decorator_list
+    )
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: list[Found] = []
+
+    def _body(
+        self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> None:
+        for index, statement in enumerate(node.body):
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                if index == 0 and _is_command(node):
+                    self._keep(statement.value)
+                continue  # a docstring, of the thing itself or of the attribute above it
+            self.visit(statement)
+        for decorator in getattr(node, "decorator_list", []):
+            self.visit(decorator)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.visit(node.args)
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _body
+
+    def _keep(self, node: ast.expr) -> None:
+        text = _text(node)
+        if text is not None and WORDS.search(text) and not NOT_PROSE.search(text):
+            self.found.append(Found(self.path, node.lineno, text))
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        self._keep(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        self._keep(node)
+        for part in node.values:  # strings within the inserted expressions
+            if isinstance(part, ast.FormattedValue):
+                self.visit(part.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)  # annotations may be strings
+
+
+def strings_of(path: Path) -> list[Found]:
+    """The strings of one module that a person may read, in order."""
+    reader = _Reader(str(path.relative_to(ROOT)))
+    reader.visit(ast.parse(path.read_text(encoding="utf-8")))
+    return sorted(reader.found)
+
+
+def collect(places: list[Path]) -> Iterator[Found]:
+    """The strings of all modules below `places`."""
+    for place in places:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            yield from strings_of(path)
+
+
+def main() -> int:
+    """Print the strings that were asked for; their number goes to stderr."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("places", nargs="*", type=Path, metavar="PATH")
+    parser.add_argument("--sample", type=int, metavar="N", help="print N of them, chosen at random")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    found = list(collect([one.resolve() for one in options.places] or list(PACKAGES)))
+    total = len(found)
+    if options.sample is not None:
+        found = sorted(random.Random(options.seed).sample(found, min(options.sample, total)))
+    for one in found:
+        print(one)
+    print(f"{len(found)} of {total} strings", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,8 @@ import io
 import os
 import sys
 
+from ddptop_runner import umask
+
 INTERRUPTED = 130
 
 
@@ -13,6 +15,7 @@ def main() -> int:
     """Run the command line; the process's exit status."""
     try:
         _open_standard_streams()
+        umask.keep_private()
         status = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:  # it was still being loaded

@@ -6,16 +6,16 @@ import io
 import os
 import sys
 
-from ddptop_runner import umask
+from ddptop_runner.start import search_safely
 
 INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command line; the process's exit status."""
+    search_safely()
     try:
         _open_standard_streams()
-        umask.keep_private()
         status = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:  # it was still being loaded
@@ -94,5 +94,15 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _leave_current_folder() -> None:
+    """Let `python -m ddptop` import nothing from the folder that it is typed in."""
+    try:
+        if sys.path[0] == os.getcwd():  # noqa: PTH109
+            del sys.path[0]
+    except FileNotFoundError:
+        pass  # it was deleted, and holds nothing
+
+
 if __name__ == "__main__":
+    _leave_current_folder()
     sys.exit(main())

@@ -21,6 +21,7 @@ from ddptop_runner import launch
 from ddptop_runner.errors import UsageError
 from ddptop_runner.launch_request import LaunchRequest
 from ddptop_runner.registry import JobView
+from ddptop_runner.start import own_command
 
 LIST = "list"
 PLACES = ("disk", "device")
@@ -71,7 +72,7 @@ def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -
         if detach:
             put(view.job)
             return 0
-        subprocess.run([sys.executable, "-m", "ddptop", "attach", view.job], check=False)
+        subprocess.run(own_command("ddptop", "attach", view.job), check=False)
         return _after_the_screen(view, fault, child, told)
 
 
@@ -96,8 +97,8 @@ def _again_with_driver(name: str, rank: int, arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
         driver = places.stand_in_driver(Path(folder), 2)
         say("ddptop: on a stand-in driver with two GPUs; the ranks themselves use the CPU")
-        command = [sys.executable, "-m", "ddptop", "demo", "--fault", name, "--rank", str(rank)]
-        again = subprocess.run([*command, *arguments], env={**os.environ, **driver}, check=False)
+        command = own_command("ddptop", "demo", "--fault", name, "--rank", str(rank), *arguments)
+        again = subprocess.run(command, env={**os.environ, **driver}, check=False)
         return again.returncode
 
 
@@ -122,7 +123,7 @@ def _commit_in_background(
 ) -> subprocess.Popen[bytes]:
     with told.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "ddptop.faults", view.job, fault.name, str(rank)],
+            own_command("ddptop.faults", view.job, fault.name, str(rank)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -17,6 +17,7 @@ from ddptop_runner.gpus.names import cuda_names, name_of, renumbered, wanted_in_
 from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
 from ddptop_runner.launchers.consult import QuestionError, typed
 from ddptop_runner.registry import JobView
+from ddptop_runner.start import own_command
 
 RANK_VARIABLES = (
     "RANK",
@@ -228,7 +229,7 @@ def start_plan(plan: LaunchPlan) -> JobView:
 
 def become_attach(job: str) -> None:
     """Replace this process by the TUI, so that what launching loaded is gone. Never returns."""
-    os.execv(sys.executable, [sys.executable, "-m", "ddptop", "attach", job])
+    os.execv(sys.executable, own_command("ddptop", "attach", job))
 
 
 def describe(plan: LaunchPlan) -> str:

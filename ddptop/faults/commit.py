@@ -23,6 +23,7 @@ from ddptop_runner import procs
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.model import ProcessId
 from ddptop_runner.registry import JobView
+from ddptop_runner.start import own_command
 
 Undo = Callable[[], None]
 
@@ -136,7 +137,7 @@ def _close_terminal(view: JobView) -> Undo:
     if pid == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, not in a login
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
-        os.execv(sys.executable, [sys.executable, "-m", "ddptop", "attach", view.job])
+        os.execv(sys.executable, own_command("ddptop", "attach", view.job))
     drawn, deadline = 0, time.monotonic() + SCREEN_TIMEOUT_S
     with contextlib.suppress(OSError):  # it may end by itself
         while drawn < SCREEN_BYTES and (left := deadline - time.monotonic()) > 0:

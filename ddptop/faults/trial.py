@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from ddptop_runner.log_index import read_index
 from ddptop_runner.model import Event, NodeSnapshot, ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import JobView, read_job
+from ddptop_runner.start import own_command
 
 Tell = Callable[[str], None]
 
@@ -190,7 +190,7 @@ class Trial:
             return
         if time.monotonic() - self._commanded_s > COMMAND_S:
             self._commanded_s = time.monotonic()
-            command = [sys.executable, "-m", "ddptop", "status", self._folder.job]
+            command = own_command("ddptop", "status", self._folder.job)
             subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
     def end(

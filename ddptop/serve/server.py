@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
 from ddptop.serve.doors import REFUSED, may_enter
+from ddptop_runner.start import own_command
 
 if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -61,9 +61,8 @@ class Viewer(AppService):
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         """Start it without a shell, in a session of its own: ctrl+c is the server's affair."""
-        safe = ["-P"] if sys.version_info >= (3, 11) else []
         self._process = await asyncio.create_subprocess_exec(
-            *[sys.executable, *safe, "-m", "ddptop.serve.viewer"],
+            *own_command("ddptop.serve.viewer"),
             *["--columns", str(width), "--rows", str(height)],
             *(["--actions"] if self._actions else []),
             stdin=PIPE,

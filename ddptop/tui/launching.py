@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from ddptop.tui.render import units
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.foreign.arguments import launcher_of, python_target
 from ddptop_runner.launchers.words import inner
+from ddptop_runner.start import own_command
 
 TIMEOUT_S = 120.0
 """Launching takes a second or two; a home on a slow network file system may take longer."""
@@ -130,7 +130,7 @@ def run_cli(arguments: Sequence[str]) -> str:
     """
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "ddptop", *arguments],
+            own_command("ddptop", *arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -26,6 +26,7 @@ from ddptop_runner.guardian_start import bring_up, starting
 from ddptop_runner.handover import Handover
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, write_spec
+from ddptop_runner.start import own_words
 
 SEEN_WITHIN_S = 30.0
 """A new guardian's supervisor has written its first snapshot by then."""
@@ -109,7 +110,7 @@ def living_processes(view: JobView) -> Living:
     supervisors, agents, ranks = [], [], []
     for pid in procs.pids_of_job(view.spec.job_id):
         words = procs.argv(pid)
-        if words[2:4] == ["supervisor", str(view.folder.path)]:
+        if own_words(words)[:2] == ["supervisor", str(view.folder.path)]:
             supervisors.append(pid)
         elif procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None:
             ranks.append(pid)

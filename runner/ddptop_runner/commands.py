@@ -23,6 +23,7 @@ from ddptop_runner.errors import (
 from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import START_ALLOWANCE_S, JobView, read_job
+from ddptop_runner.start import own_words
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0
@@ -92,7 +93,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
 
         def find() -> list[ProcessId]:
             found = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
-            return [process for process in found if procs.uid_of(process.pid) == owner]
+            return [process for process in found if procs.owner(process.pid) == owner]
 
         asyncio.run(sweep.end_all(find, grace_s))
         return f"the supervisor of {view.job} cannot be reached: its processes ended without it"
@@ -101,10 +102,10 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
 
 def _is_guard(process: ProcessId, folder: RunFolder) -> bool:
     """Whether that process is what the snapshot calls it, of the user whose job it is."""
-    words = procs.argv(process.pid)[2:4]
+    words = own_words(procs.argv(process.pid))[:2]
     return (
         words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
-        and procs.uid_of(process.pid) == _owner(folder)
+        and procs.owner(process.pid) == _owner(folder)
         and procs.is_alive(process)
     )
 

@@ -19,7 +19,6 @@ from ddptop_runner.device_report import (
     empty_report,
     no_library_report,
     sampler_command,
-    sampler_environment,
     stale_report,
 )
 
@@ -143,7 +142,6 @@ class DeviceFeed:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd="/",
-            env=sampler_environment(),
             start_new_session=True,
             limit=_LONGEST_LINE_BYTES,
         )

@@ -17,7 +17,6 @@ from ddptop_runner.device_report import (
     empty_report,
     no_library_report,
     sampler_command,
-    sampler_environment,
 )
 
 
@@ -42,7 +41,6 @@ def sample_once(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd="/",
-        env=sampler_environment(),
         start_new_session=True,
     )
     try:

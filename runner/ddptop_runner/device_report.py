@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import sys
 from collections.abc import Collection
 
 import msgspec
@@ -12,6 +10,7 @@ import msgspec
 from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.devices.words import LIBRARY, LIBRARY_BROKEN, LIBRARY_MISSING, NO_ANSWER
 from ddptop_runner.model import SCHEMA, Base, GpuSample
+from ddptop_runner.start import own_command
 
 NOTHING_TO_SAMPLE = 3
 """The sampler's exit status where there is no driver or no device; its last line says why."""
@@ -139,20 +138,7 @@ def sampler_command(
     once: bool = False,
     links: bool = False,
 ) -> list[str]:
-    """The argv of a sampler process. Start it in `/` with `sampler_environment()`."""
-    command = [sys.executable, "-m", "ddptop_runner.sampler", "--interval", f"{interval_s:g}"]
+    """The argv of a sampler process."""
+    command = own_command("ddptop_runner.sampler", "--interval", f"{interval_s:g}")
     command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
     return [*command, *(["--once"] if once else []), *(["--links"] if links else [])]
-
-
-def sampler_environment() -> dict[str, str]:
-    """This process's variables, with PYTHONPATH made independent of the working directory.
-
-    `python -m` imports from the working directory first. A person's folder may hold a select.py or
-    types.py, so the sampler starts in `/`.
-    """
-    variables = dict(os.environ)
-    if path := variables.get("PYTHONPATH"):
-        entries = [os.path.abspath(entry) for entry in path.split(os.pathsep) if entry]  # noqa: PTH100
-        variables["PYTHONPATH"] = os.pathsep.join(entries)
-    return variables

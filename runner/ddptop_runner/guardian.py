@@ -43,7 +43,7 @@ from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import read_job
 from ddptop_runner.spec import JobSpec, read_spec
-from ddptop_runner.umask import PRIVATE
+from ddptop_runner.start import own_command, own_words
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
@@ -90,7 +90,9 @@ def relieve(folder: RunFolder, job_id: str) -> None:
 def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
     words = ["supervisor", str(folder.path)]
     return [
-        procs.identify(pid) for pid in procs.pids_of_job(job_id) if procs.argv(pid)[2:4] == words
+        procs.identify(pid)
+        for pid in procs.pids_of_job(job_id)
+        if own_words(procs.argv(pid))[:2] == words
     ]
 
 
@@ -234,13 +236,7 @@ class Guardian:
         """Start its process; the guardian's end of the channel to it."""
         self._supervisor = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [
-            sys.executable,
-            str(Path(__file__).with_name("start.py")),
-            "supervisor",
-            str(self._folder.path),
-            str(theirs.fileno()),
-        ]
+        argv = own_command("supervisor", str(self._folder.path), str(theirs.fileno()))
         try:
             self._supervisor = subprocess.Popen(
                 argv,
@@ -326,7 +322,6 @@ class Guardian:
 def main(run_dir: str) -> int:
     """Guard the job of that run folder, for as long as it takes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.umask(PRIVATE)
     folder = RunFolder(Path(run_dir))
     held = lock(folder.guardian_lock)
     if held is None:

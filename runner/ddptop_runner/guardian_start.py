@@ -6,10 +6,8 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from ddptop_runner import handover, tmux
 from ddptop_runner.errors import DdptopError
@@ -17,6 +15,7 @@ from ddptop_runner.guardian import lock
 from ddptop_runner.logs import last_lines
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
+from ddptop_runner.start import own_command
 
 GUARDIAN_START_S = 20.0
 """A guardian takes its hand-over within milliseconds; after this long it did not come up."""
@@ -33,8 +32,7 @@ WRAPPED_START_S = 3.0
 
 def guardian_argv(folder: RunFolder) -> list[str]:
     """The guardian's command line."""
-    start_file = Path(__file__).resolve().with_name("start.py")
-    return [sys.executable, str(start_file), "guardian", str(folder.path)]
+    return own_command("guardian", str(folder.path))
 
 
 @contextlib.contextmanager

@@ -20,12 +20,14 @@ ANSWER_S = 30.0
 """A Python on a cold network disk may take this long to start."""
 
 _ASK = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry]  # the working folder may hold a json.py
-import json
+import os, sys
+path = [entry for entry in sys.path if entry]  # the working folder may hold a json.py
+given = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+sys.path[:] = [entry for entry in path if os.path.abspath(entry) not in given]
+import importlib.util, json
+sys.path[:] = path
 try:
-    from importlib.util import find_spec
-    found = find_spec("torch")
+    found = importlib.util.find_spec("torch")
     origin = found and found.origin
 except Exception:
     origin = None
@@ -75,10 +77,8 @@ def inspect(path: str) -> Interpreter:
     Raises:
         UsageError: when it does not run.
     """
-    if path == sys.executable:
-        spec = importlib.util.find_spec("torch")
-        origin = None if spec is None else spec.origin
-        return Interpreter(path, sys.version_info[:2], _torch_version(origin))
+    if path == sys.executable and (spec := importlib.util.find_spec("torch")) is not None:
+        return Interpreter(path, sys.version_info[:2], _torch_version(spec.origin))
     try:
         answer = subprocess.run(
             [path, "-c", _ASK],

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 from tests.nvml_stub.driver import DRIVER_NOT_LOADED
 
-from ddptop_runner import device_feed
+from ddptop_runner import device_feed, device_once
 from ddptop_runner.device_feed import DeviceFeed, next_delay_s
 from ddptop_runner.device_once import sample_once
 
@@ -148,9 +148,9 @@ async def test_a_feed_with_links(stub):
     await feed.stop()
 
 
-async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch, tmp_path):
-    (tmp_path / "select.py").write_text("raise RuntimeError('not this one')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch):
+    failing = [sys.executable, "-c", "raise RuntimeError('not this one')"]
+    monkeypatch.setattr(device_feed, "sampler_command", lambda *_, **__: failing)
     monkeypatch.setattr(device_feed, "STALE_AFTER_S", 1.2)
     monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 30.0)
     feed = DeviceFeed(interval_s=0.1)
@@ -230,9 +230,9 @@ def test_one_reading_does_not_wait_for_a_driver_that_blocks(stub):
     assert report.gpus == [] and "has not answered" in report.note
 
 
-def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch, tmp_path):
-    (tmp_path / "pynvml.py").write_text("import os; os.abort()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch):
+    crashing = [sys.executable, "-c", "import os; os.abort()"]
+    monkeypatch.setattr(device_once, "sampler_command", lambda *_, **__: crashing)
     report = sample_once(60)
     assert report.gpus == [] and "signal 6" in report.note
 

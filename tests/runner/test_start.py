@@ -2,33 +2,134 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ddptop_runner import start
 
-FOLDER = str(Path(start.__file__).parent)
-PACKAGE_PARENT = str(Path(FOLDER).parent)
+HERE = Path(start.__file__).parent
+REPOSITORY = HERE.parent.parent
+PACKAGES = [str(HERE.parent), str(REPOSITORY)]
+TRAPS = sorted(name for name in sys.stdlib_module_names if name not in sys.builtin_module_names)
+INSTALLED = ["click", "ddptop", "ddptop_runner", "msgspec", "rich", "textual"]
+MISSING = ["attr", "sitecustomize", "usercustomize"]
+"""What Python and rich import where there is one."""
 
 
-def test_a_persons_folders_come_last_and_ddptops_own_stays_where_it_is():
-    path = [FOLDER, "/mine", PACKAGE_PARENT, "/lib/python", "/lib/site-packages"]
-    given = os.pathsep.join(["/mine/", "", PACKAGE_PARENT])
-    assert start.searched(path, given) == [
-        *(PACKAGE_PARENT, "/lib/python", "/lib/site-packages", "/mine")
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """A folder with a module of each name, all of which note that they were imported."""
+    folder = tmp_path / "traps"
+    folder.mkdir()
+    marker = tmp_path / "sprung"
+    for name in [*TRAPS, *INSTALLED, *MISSING]:
+        (folder / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write('{name} ')\n")
+    return folder
+
+
+def folder_named(traps: Path) -> Path:
+    """One that a person named in PYTHONPATH: it may add modules, and must not replace any."""
+    named = traps.with_name("named")
+    named.mkdir()
+    for name in filter(importlib.util.find_spec, [*TRAPS, *INSTALLED]):
+        (named / f"{name}.py").symlink_to(traps / f"{name}.py")
+    return named
+
+
+def sprung(traps: Path) -> str:
+    marker = traps.with_name("sprung")
+    return marker.read_text() if marker.exists() else ""
+
+
+def test_what_a_person_names_comes_last_and_what_is_relative_not_at_all():
+    path = ["", "/mine", "/here/lib", "/lib/python", "/lib/site-packages"]
+    given = os.pathsep.join(["/mine/", "", "lib", ".", "/theirs", PACKAGES[0]])
+    cwd = str(Path.cwd())
+    assert start.searched([*path, cwd, f"{cwd}/lib"], given) == [
+        *("/here/lib", "/lib/python", "/lib/site-packages", *PACKAGES, "/mine", "/theirs")
     ]
 
 
-def test_ddptop_is_found_where_nothing_names_its_folder():
-    assert start.searched([FOLDER, "/lib/python"], "") == ["/lib/python", PACKAGE_PARENT]
+def test_without_pythonpath_nothing_is_taken_off():
+    path = ["/lib/python", str(Path.cwd())]
+    assert start.searched(path, "")[:2] == path
 
 
-def test_a_module_of_the_persons_hides_none_of_pythons(tmp_path):
-    (tmp_path / "queue.py").write_text("raise SystemExit('the wrong queue')")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    argv = [sys.executable, f"{FOLDER}/start.py", "supervisor", str(tmp_path / "no-job"), "0"]
-    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert "the wrong queue" not in ended.stderr
-    assert "no-job" in ended.stderr  # it came as far as its folder
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["supervisor", "/no-such-run", "0"], "no-such-run"),
+        (["guardian", "/no-such-run"], "no-such-run"),
+        (["ddptop", "--version"], "ddptop"),
+        (["ddptop", "ls", "--json"], "schema"),
+        (["ddptop.serve.viewer", "--help"], "--columns"),
+        (["ddptop.faults", "no-job", "no-kind", "0"], "no-kind"),
+        (["ddptop_runner.sampler", "--what"], "usage"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_no_process_imports_from_the_current_folder_or_instead_of_python(
+    words, said, traps, ddptop_home
+):
+    (traps / "queue.py").write_text("raise SystemExit('the wrong queue')\n")
+    named = os.pathsep.join([str(folder_named(traps)), "", "."])
+    ended = subprocess.run(
+        start.own_command(*words),
+        cwd=traps,
+        env={**os.environ, "PYTHONPATH": named},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert sprung(traps) == ""
+    assert said in ended.stdout + ended.stderr
+
+
+def test_the_command_line_itself_takes_python_first(traps, ddptop_home):
+    """Of PYTHONPATH all is searched before the first line of any program is run: not all can be."""
+    (traps / "queue.py").write_text("raise SystemExit('the wrong queue')\n")
+    for taken_before in ("__future__", "encodings", "sitecustomize", "usercustomize", "ddptop"):
+        (traps / f"{taken_before}.py").unlink()
+    (traps / "ddptop_runner.py").unlink()
+    script = traps.with_name("ddptop")  # as pip writes it
+    script.write_text("import sys\nfrom ddptop.__main__ import main\nsys.exit(main())\n")
+    ended = subprocess.run(
+        [sys.executable, str(script), "ls", "--json"],
+        cwd=traps,
+        env={**os.environ, "PYTHONPATH": os.pathsep},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert sprung(traps) == ""
+
+
+def test_nothing_starts_python_in_another_way():
+    """Each start of this interpreter is `own_command`'s, or isolated."""
+    starts = re.compile(r"\[\s*sys\.executable,\s*\"(-\w)\"")
+    found = {}
+    for file in [*REPOSITORY.glob("ddptop/**/*.py"), *HERE.glob("**/*.py")]:
+        text = file.read_text(encoding="utf-8")
+        for line in re.findall(r".*\[\s*sys\.executable.*", text):
+            found.setdefault(file.name, []).append(line)
+            assert set(starts.findall(line)) & {"-I", "-E"}, f"{file}: {line}"
+        assert not re.search(r"\"-m\", \"ddptop", text), file
+    assert sorted(found) == ["agent_launch.py", "start.py", "terminal.py"]
+
+
+def test_its_words_are_found_behind_the_options():
+    command = start.own_command("supervisor", "/runs/train", "7")
+    assert start.own_words(command) == ["supervisor", "/runs/train", "7"]
+    older = ["python", "/site/ddptop_runner/start.py", "guardian", "/runs/train"]
+    assert start.own_words(older) == ["guardian", "/runs/train"]
+    assert start.own_words(["python", "-u", "start.py", "supervisor", "/runs/train"]) == []
+    assert start.own_words(["python"]) == []

@@ -3,17 +3,38 @@
 The agent of ddptop's own ranks runs under the job's interpreter, that of a command under ddptop's.
 """
 
-import importlib.util
-import json
 import os
-import signal
 import sys
 
 
-def load_package():
-    """Make this folder importable as `ddptop_agent`, without leaving it on sys.path."""
+def search_python_first():
+    """Look for modules behind Python's own: in PYTHONPATH's folders, then among what is installed.
+
+    This folder is searched no longer. A `queue.py` of the job's own must not become the agent's,
+    but torch may lie where PYTHONPATH says. The ranks' own order is not touched.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    own = (library, os.path.join(library, "lib-dynload"))
+
+    def is_pythons(entry):
+        is_archive = os.path.dirname(entry) == os.path.dirname(library) and entry.endswith(".zip")
+        return entry in own or is_archive
+
+    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    sys.path[:] = sorted(path, key=lambda entry: not is_pythons(entry))
+
+
+search_python_first()
+
+import importlib.util  # noqa: E402
+import json  # noqa: E402
+import signal  # noqa: E402
+
+
+def load_package():
+    """Make this folder importable as `ddptop_agent`, though it is not on sys.path."""
+    here = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location(
         "ddptop_agent", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
     )

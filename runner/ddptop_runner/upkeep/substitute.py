@@ -13,6 +13,7 @@ from ddptop_runner.model import Alert, Event, NodeSnapshot, ProcessId, RankSampl
 from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import JobSpec
+from ddptop_runner.start import own_words
 
 _ENDS: dict[str, JobState] = {"finished": "finished", "failed": "failed", "stopped": "stopped"}
 _BEGINNINGS = frozenset({"launched", "attempt_started", "rank_started", "training"})
@@ -107,7 +108,7 @@ def _processes(folder: RunFolder, job_id: str) -> dict[str, ProcessId]:
     """The living guardian and supervisor, by their command lines."""
     found = {}
     for pid in procs.pids_of_job(job_id):
-        words = procs.argv(pid)
-        if len(words) > 3 and words[3] == str(folder.path):
-            found[words[2]] = procs.identify(pid)
+        words = own_words(procs.argv(pid))
+        if words[1:2] == [str(folder.path)]:
+            found[words[0]] = procs.identify(pid)
     return found

@@ -1,0 +1,39 @@
+"""Which modules the agent gets: Python's own, whatever PYTHONPATH holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ddptop_runner.agent_launch import AGENT_MAIN
+
+
+def run(*words: str, cwd: Path, said: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        input=said,
+        cwd=cwd,
+        env={"PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_module_in_pythonpath_hides_none_of_pythons(tmp_path: Path) -> None:
+    for name in ("json", "queue", "selectors", "signal", "socket", "threading"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')\n")
+    ended = run("-u", str(AGENT_MAIN), cwd=tmp_path, said='{"kind": "script"}')
+    assert "KeyError: 'control_socket'" in ended.stderr, "it was started, and got no whole plan"
+
+
+def test_pythonpath_stays_before_what_is_installed(tmp_path: Path) -> None:
+    """Torch may lie in both, and the agent takes that of its ranks."""
+    code = f"import runpy, sys; runpy.run_path({str(AGENT_MAIN)!r}); print(*sys.path, sep=':')"
+    order = run("-c", code, cwd=tmp_path).stdout.strip().split(os.pathsep)
+    places = [sysconfig.get_path("stdlib"), str(tmp_path), sysconfig.get_path("purelib")]
+    assert sorted(places, key=order.index) == places

@@ -5,6 +5,7 @@ Cheap to import, as the screens name what is here: what it takes to do it is imp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,8 +68,9 @@ def _signalled(view: ForeignView, action: Action) -> Operation:
 
     plan = signals.plan(view, action)
     verb = action.capitalize()
+    whose = "" if plan.uid == os.geteuid() else f", which is {view.foreign.user}'s"
     return Operation(
-        f"{verb} {view.job}? It was not started by ddptop.",
+        f"{verb} {view.job}{whose}? It was not started by ddptop.",
         plan.sentence,
         verb,
         f"{view.job} was sent its signals",

@@ -130,7 +130,8 @@ def _handover(
     told = {
         pid: environ
         for pid in (*living.supervisors, *living.agents, *living.ranks)
-        if (environ := procs.environ_of(pid))
+        if (environ := procs.environ_of(pid)).get("DDPTOP_JOB_ID") == spec.job_id
+        and procs.uid_of(pid) == os.geteuid()  # and no other process has the pid by now
     }
     env, job_env = variables(
         supervisor=_first(told, living.supervisors),

@@ -104,7 +104,7 @@ def bring_up(
         DdptopError: when the guardian does not come up at all.
     """
     folder.handover_file.unlink(missing_ok=True)
-    handover.write(folder.handover_file, given)
+    handover.write(folder.handover_file, given, spec.job_id)
     if wrap:
         end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
         if _taken_over(folder, WRAPPED_START_S):
@@ -144,14 +144,13 @@ def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Call
     Returns:
         What hangs it up.
     """
-    marker = {"DDPTOP_JOB_ID": spec.job_id}
     if spec.backing == "tmux":
-        tmux.start_session(spec.job, argv, folder.path, marker)
+        tmux.start_session(spec.job, argv, folder.path, folder.handover_file)
         return lambda: tmux.end_session(spec.job)
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
             list(argv),
-            env={**handover.of_shell(os.environ), **marker},
+            env={**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id},
             cwd=folder.path,
             stdin=subprocess.DEVNULL,
             stdout=log,

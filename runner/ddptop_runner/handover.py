@@ -1,7 +1,8 @@
 """The launching shell's environment on its way to the guardian: a 0600 file, read once.
 
 A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` shows
-them in `ps`; so they travel in a file that the guardian deletes as it reads it.
+them in `ps`; so they travel in a file that the guardian deletes as it reads it. Its first line is
+the job's id, for the shell of a tmux pane, which starts the guardian with it.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ def soft_limits_of(pid: int) -> dict[str, int]:
     return found
 
 
-def write(path: Path, handover: Handover) -> None:
+def write(path: Path, handover: Handover, job_id: str = "") -> None:
     """Write the file, readable by this user alone."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(asdict(handover), file)
+        file.write(f"{job_id}\n{json.dumps(asdict(handover))}")
 
 
 def take(path: Path) -> Handover:
@@ -124,7 +125,7 @@ def take(path: Path) -> Handover:
     data = path.read_text(encoding="utf-8", errors="surrogateescape")
     path.unlink()
     try:
-        return Handover(**json.loads(data))
+        return Handover(**json.loads(data.partition("\n")[2]))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a hand-over: {error}") from error
 

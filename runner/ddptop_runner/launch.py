@@ -97,7 +97,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     job_env |= choice.environment
     if program.nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
         job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
-    job_id = f"{name}@{secrets.token_hex(4)}"
+    job_id = f"{name}@{secrets.token_hex(8)}"
     job_env["DDPTOP_JOB_ID"] = job_id
     spec = JobSpec(
         job=name,

@@ -1,7 +1,8 @@
 """Processes told apart from later ones of the same pid, read from /proc.
 
-A process is identified by host, boot, pid namespace, pid and start time. Nothing here signals a
-process whose identity was not checked right before.
+A process is identified by host, boot, pid namespace, pid and start time. A signal goes through a
+pidfd, where the kernel has it, that was opened before the identity was checked: it cannot reach a
+later process of the same pid. A process of another user is never evidence for a job.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def descends_from(pid: int, ancestor: int) -> bool:
 def uid_of(pid: int) -> int | None:
     """The user that a process acts for; None where it is gone, or where it acts for several.
 
-    Not the owner of /proc/<pid>, which is root for each process that forbids its memory to be read.
+    Not the owner of /proc/<pid>, which is the effective user alone: of a program with the setuid
+    bit, whoever started it chose words and variables.
     """
     try:
         status = (_PROC / str(pid) / "status").read_bytes()
@@ -212,10 +214,19 @@ def uid_of(pid: int) -> int | None:
 
 def uid_in_status(status: bytes) -> int | None:
     """The same out of what /proc/<pid>/status holds."""
-    # the name, which the process chooses, stands before it without any line break
-    _, _, words = status.partition(b"\nUid:")
-    uids = set(words.partition(b"\n")[0].split()[:3])  # real, effective, saved
-    return int(uids.pop()) if len(uids) == 1 else None
+    uids = _uids(status)
+    return int(uids[0]) if len(set(uids)) == 1 else None
+
+
+def real_uid_in_status(status: bytes) -> int | None:
+    """The user who started the process, whatever it may do by now."""
+    uids = _uids(status)
+    return int(uids[0]) if uids else None
+
+
+def _uids(status: bytes) -> list[bytes]:
+    """Real, effective and saved; the name, which a process chooses, cannot hold a line break."""
+    return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:3]
 
 
 def environ_value(pid: int, name: str) -> str | None:
@@ -283,24 +294,59 @@ def all_pids() -> Iterator[int]:
 
 
 def pids_of_job(job_id: str) -> list[int]:
-    """Pids of every living process that carries this DDPTOP_JOB_ID, whoever its parent is."""
+    """Pids of this user's living processes that carry this DDPTOP_JOB_ID, whoever started them.
+
+    Another user's process that carries it, which root can see, belongs to no job.
+    """
     return [
         pid
         for pid in all_pids()
         if environ_value(pid, "DDPTOP_JOB_ID") == job_id
+        and uid_of(pid) == os.geteuid()
         and state_letter(pid) not in ("Z", "X", None)
     ]
 
 
 def signal_process(process: ProcessId, number: int) -> bool:
     """Send a signal to that very process; False when it is gone or not ours to signal."""
-    if not is_alive(process):
-        return False
+    pidfd = _pidfd(process.pid)
     try:
-        os.kill(process.pid, number)
+        if not is_alive(process):
+            return False
+        if pidfd is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
     except (ProcessLookupError, PermissionError):
         return False
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
     return True
+
+
+@functools.cache
+def _has_pidfd() -> bool:
+    """Whether the kernel has both calls, and nothing keeps them from this process."""
+    try:
+        pidfd = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except (AttributeError, OSError):
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _pidfd(pid: int) -> int | None:
+    """Names whatever process has the pid now; None where there is none, or no such thing."""
+    try:
+        return os.pidfd_open(pid) if _has_pidfd() else None
+    except OSError:
+        return None
 
 
 def signal_all(processes: Iterable[ProcessId], number: int) -> int:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ddptop_runner.errors import DdptopError, UsageError
@@ -82,7 +82,7 @@ def start_session(
     job: str,
     argv: Sequence[str],
     cwd: Path,
-    environment: Mapping[str, str],
+    job_id_file: Path,
 ) -> None:
     """Start a detached session whose only pane runs `argv`.
 
@@ -90,7 +90,8 @@ def start_session(
         job: the session's name.
         argv: run without a shell; the session ends with it.
         cwd: its working folder.
-        environment: variables that are no secret: they show in `ps`.
+        job_id_file: its first line becomes DDPTOP_JOB_ID, which everybody could read in the
+            words of tmux, where they stand for as long as its server lives.
 
     Raises:
         UsageError: when a session of that name exists.
@@ -110,8 +111,7 @@ def start_session(
                     attach=False,
                     start_directory=str(cwd),
                     window_name=job,
-                    window_command=shell_words(argv),
-                    environment=dict(environment),
+                    window_command=shell_words(argv, job_id_file),
                     x=120,
                     y=40,
                 )
@@ -172,6 +172,7 @@ def end_session(job: str) -> None:
         subprocess.run(command, capture_output=True, timeout=5, check=False)
 
 
-def shell_words(argv: Sequence[str]) -> str:
-    """One command line that tmux's `sh -c` execs word by word."""
-    return f"exec {shlex.join(argv)}"
+def shell_words(argv: Sequence[str], job_id_file: Path) -> str:
+    """One command line that tmux's `sh -c` execs word by word, with the job's id."""
+    read = f"IFS= read -r DDPTOP_JOB_ID <{shlex.quote(os.fspath(job_id_file))}"
+    return f"{read}; export DDPTOP_JOB_ID; exec {shlex.join(argv)}"

@@ -108,10 +108,13 @@ def test_own_jobs_are_left_out_and_others_are_not(sleeper):
 def test_whose_job_an_id_names(ddptop_home):
     spec = make_spec("mine")
     put_job("mine")
-    assert is_own_job(spec.job_id)
-    assert not any(map(is_own_job, ["mine@x", "other@x", "", "@", "../x@y", ".@a"]))
+    uid = os.geteuid()
+    assert is_own_job(spec.job_id, uid)
+    assert not is_own_job(spec.job_id, uid + 1)
+    wrong = ["mine@x", "other@x", "", "@", "../x@y", ".@a", "x" * 300 + "@x"]
+    assert not any(is_own_job(job_id, uid) for job_id in wrong)
     (ddptop_home / "runs" / "mine" / "job.json").write_text("damaged")
-    assert is_own_job(spec.job_id)  # rather unseen than shown as somebody else's
+    assert is_own_job(spec.job_id, uid)  # rather unseen than shown as somebody else's
 
 
 def test_a_kept_process_stays_a_job_until_it_is_gone(sleeper):

@@ -38,6 +38,23 @@ def test_ranks_in_the_order_of_their_start():
     assert [one.local_rank for one in job.ranks] == [0, 1, 2]
 
 
+def test_a_process_of_another_user_joins_nobodys_job():
+    ranks = [
+        torch_process(10 + n, 1, f"python train.py --rank {n}", threads=GLOO, session=n, **ports)
+        for n, ports in enumerate([{"listens": {5000}}, {"connected": {5000}}])
+    ]
+    intruder = replace(ranks[1], pid=20, uid=1001, argv=("python", "x.py", "--rank", "2"))
+    jobs = {job.uid: job for job in find([*ranks, intruder])[0]}
+    assert jobs[1000].pids == (10, 11) and jobs[1001].pids == (20,)
+
+
+def test_what_another_user_runs_in_a_jobs_tree_is_not_the_jobs():
+    daemon = process(9, 1, "slurmstepd: [7.0]", uid=0)
+    below = process(15, 13, "sudo nvidia-smi -pm 1", uid=0)
+    job = find_one([daemon, replace(script(), ppid=9), rank(12, threads=OWNER), rank(13), below])
+    assert (job.uid, job.root_pid, set(job.pids)) == (1000, 10, {10, 12, 13})
+
+
 def test_a_manager_is_no_rank_and_no_job():
     manager = rank(12, threads={"python"})
     job = find_one([script(), tracker(), manager, rank(13, threads=OWNER), rank(14)])

@@ -61,8 +61,8 @@ def job_of(*pids: int, name: str | None = None, **changes: Any) -> ForeignJob:
     return ForeignJob(
         name=name or f"toy:{root}",
         root_start_ticks=ticks or 0,
-        uid=os.getuid(),
-        user="me",
+        uid=values.pop("uid", os.getuid()),
+        user=values.pop("user", "me"),
         command="python toy.py",
         started_at=values.pop("started_at", utc_now()),
         world_size=len(pids),

@@ -70,6 +70,8 @@ def test_the_guardian_gets_the_hand_over_and_the_jobs_id(folder, backing, monkey
     assert start_guardian(folder, spec, {"A": "1"}, (), attempt=2) is None
     (env,) = started(folder)
     assert env["DDPTOP_JOB_ID"] == spec.job_id
+    # everybody may read words, and a tmux server keeps those of who started it
+    assert not [words for pid in procs.all_pids() if spec.job_id in (words := str(procs.argv(pid)))]
     assert "DDPTOP_ATTEMPT" not in env
     assert os.environ["DDPTOP_ATTEMPT"] == "7"
     taken = handover.take(folder.path / "taken.json")

@@ -104,6 +104,36 @@ def test_signals_reach_all_that_are_still_the_same(start):
     assert second.poll() is None
 
 
+NEXT_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.mark.skipif(not os.access(NEXT_PID, os.W_OK), reason="only root can choose a pid")
+def test_a_process_that_takes_the_pid_after_the_check_is_not_signalled(start, monkeypatch):
+    victim, later = start(WAIT), []
+
+    def is_alive(process: ProcessId) -> bool:
+        """As it is at first; the process ends right after, and another one takes its pid."""
+        victim.kill()
+        victim.wait(10)
+        for _ in range(100):  # others may take it first
+            NEXT_PID.write_text(str(process.pid - 1))
+            later.append(start(WAIT))
+            if later[-1].pid == process.pid:
+                return True
+        pytest.skip("another process took the pid")
+
+    monkeypatch.setattr(procs, "is_alive", is_alive)
+    assert not procs.signal_process(procs.identify(victim.pid), signal.SIGKILL)
+    assert later[-1].poll() is None
+
+
+def test_a_signal_without_pidfd(start, monkeypatch):
+    monkeypatch.setattr(procs, "_has_pidfd", lambda: False)
+    process = start(WAIT)
+    assert procs.signal_process(procs.identify(process.pid), signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+
+
 def test_a_name_with_parentheses_and_spaces_is_read_past(start):
     code = "open('/proc/self/comm', 'w').write(') R 1 ('); print(2, flush=True); " + WAIT
     process = start(code)

@@ -77,9 +77,8 @@ def test_a_tmux_for_another_machine_cannot_be_used(tmp_path, monkeypatch):
 
 def test_words_reach_the_program_as_they_are():
     argv = ["/p y/x", "a b", "$HOME", "'", '"', "#{pid}", "", ";", "日本"]
-    command = tmux.shell_words(argv)
-    assert command.startswith("exec ")
-    assert shlex.split(command)[1:] == argv
+    command = tmux.shell_words(argv, Path("/a 'b"))
+    assert shlex.split(command)[-len(argv) - 1 :] == ["exec", *argv]
 
 
 @pytest.fixture
@@ -107,7 +106,9 @@ def start(home: Path, *argv: str, name: str = "train") -> Path:
     """Start a session whose program writes down how it was started; the file it will write."""
     file = home / f"{name}.json"
     words = [sys.executable, "-S", "-c", WITNESS, str(file), *argv]
-    tmux.start_session(name, words, home, {"DDPTOP_JOB_ID": f"{name}@1"})
+    job_id = home / f"{name} id"
+    job_id.write_text(f"{name}@1\nmore\n")
+    tmux.start_session(name, words, home, job_id)
     return file
 
 
@@ -215,7 +216,7 @@ def test_the_session_goes_with_its_program_and_the_server_with_the_last(
 @pytest.mark.tmux
 def test_a_session_that_is_just_ending_makes_room(ddptop_home, wait_until, monkeypatch):
     monkeypatch.setattr(tmux, "TRY_AGAIN_S", 1.0)
-    tmux.start_session("train", ["sleep", "0.1"], ddptop_home, {})
+    tmux.start_session("train", ["sleep", "0.1"], ddptop_home, Path("/dev/null"))
     witnessed(start(ddptop_home), wait_until)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ddptop_runner.errors import UsageError
@@ -26,7 +28,7 @@ class Sent:
         self.plans.append((view.job, action))
         if self.refusal is not None:
             raise self.refusal
-        return SignalPlan(view.job, action, SENTENCE, (), ())
+        return SignalPlan(view.job, action, SENTENCE, (), (), os.geteuid())
 
     def _send(self, plan: SignalPlan) -> SignalOutcome:
         self.sent.append(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
 class TestSignals:
     def test_what_is_sent_is_told_with_its_times(self) -> None:
         since = dt.datetime(2026, 3, 1, 12, 0, 50).astimezone()
-        plan = SignalPlan("job", "stop", SENTENCE, (), ())
+        plan = SignalPlan("job", "stop", SENTENCE, (), (), os.geteuid())
         words = "SIGINT sent at 12:00:50; what is left gets SIGTERM 12:01:05, SIGKILL 12:01:10"
         assert stopping_words(plan, since) == words
         assert len(words) < 79, "it fits the smallest screen"

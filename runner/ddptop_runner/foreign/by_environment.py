@@ -240,7 +240,9 @@ def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[RankDraft]:
     leaders = set()
     for one in tops:
         parent = tree.by_pid.get(one.process.ppid)
-        if parent is not None and tree.can_be_rank(parent) and not is_tool(parent):
+        if parent is None or parent.uid != one.process.uid:
+            continue
+        if tree.can_be_rank(parent) and not is_tool(parent):
             leaders.add(parent.pid)
     for one in sorted(tops, key=lambda one: start_order(one.process)):
         node = node_rank(one.process.environ) or 0

@@ -143,8 +143,8 @@ def _are_one(one: JobDraft, other: JobDraft) -> bool:
 
 
 def _are_connected(one: ProcessFacts, other: ProcessFacts) -> bool:
-    """Whether one is connected to a port that the other listens on."""
-    return bool(
+    """Whether one is connected to a port that the other listens on; never of two users."""
+    return one.uid == other.uid and bool(
         (one.connected or frozenset()) & (other.listens or frozenset())
         or (other.connected or frozenset()) & (one.listens or frozenset())
     )

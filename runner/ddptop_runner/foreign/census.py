@@ -17,17 +17,25 @@ from ddptop_runner.model import GpuSample
 from ddptop_runner.paths import run_folder
 from ddptop_runner.spec import read_spec
 
-IsOwn = Callable[[str], bool]
-"""Whether a DDPTOP_JOB_ID is that of a job in this state folder."""
+IsOwn = Callable[[str, int], bool]
+"""Whether a DDPTOP_JOB_ID is that of a job of that user in this state folder."""
 
 
-def is_own_job(job_id: str) -> bool:
-    """Whether this state folder has the job of that DDPTOP_JOB_ID (`name@nonce`)."""
+def is_own_job(job_id: str, uid: int) -> bool:
+    """Whether this state folder has the job of that DDPTOP_JOB_ID (`name@nonce`).
+
+    Args:
+        job_id: what a process carries.
+        uid: of that process; another user than the run folder's owner only pretends.
+    """
     name = job_id.rpartition("@")[0]
     if not name or "/" in name or name in (".", ".."):
         return False
     folder = run_folder(name)
-    if not os.access(folder.spec_file, os.R_OK):
+    try:
+        if folder.path.stat().st_uid != uid or not os.access(folder.spec_file, os.R_OK):
+            return False
+    except (OSError, ValueError):
         return False
     try:
         return read_spec(folder).job_id == job_id
@@ -51,7 +59,7 @@ class CensusTaker:
         """`own` tells which jobs are ddptop's own here; their processes are left out."""
         self._own = own
         self._table = ProcessTable() if table is None else table
-        self._answers: dict[str, bool] = {}
+        self._answers: dict[tuple[str, int], bool] = {}
         self._boot_unix_s = time.time() - boottime_s()
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._kept: dict[int, int] = {}
@@ -101,16 +109,18 @@ class CensusTaker:
         self._kept[pid] = start_ticks
 
     def _own_pids(self, facts: Iterable[ProcessFacts]) -> list[int]:
-        own = []
+        own, answers = [], {}
         for process in facts:
             job_id = (process.environ or {}).get("DDPTOP_JOB_ID")
             if job_id is None:
                 continue
+            key = (job_id, process.uid)
             # a run folder comes before its processes and may go after them: asked once is enough
-            if job_id not in self._answers:
-                self._answers[job_id] = self._own(job_id)
-            if self._answers[job_id]:
+            known = self._answers.get(key)
+            answers[key] = self._own(*key) if known is None else known
+            if answers[key]:
                 own.append(process.pid)
+        self._answers = answers  # others can carry ids without end
         return own
 
 
@@ -216,8 +226,8 @@ def _refuse_own(pid: int, own: IsOwn) -> None:
 def _own_job_above(pid: int, own: IsOwn) -> str | None:
     """The name of ddptop's own job that the process, or one above it, belongs to."""
     while pid > 1:
-        job_id = procs.environ_value(pid, "DDPTOP_JOB_ID")
-        if job_id is not None and own(job_id):
+        job_id, uid = procs.environ_value(pid, "DDPTOP_JOB_ID"), procs.uid_of(pid)
+        if job_id is not None and uid is not None and own(job_id, uid):
             return job_id.rpartition("@")[0]
         fields = procs.stat_fields(pid)
         if fields is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddptop_runner import procs
 from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.sockets import Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
@@ -185,9 +186,8 @@ class ProcessTable:
         environ = None if stat.state in "ZX" else _read(f"{folder}/environ")
         if environ == b"" and not again:
             executed = (executed[0], _UNSURE, executed[2])
-        try:
-            uid = os.stat(folder).st_uid  # noqa: PTH116 - hot
-        except OSError:
+        uid = _uid(folder)
+        if uid is None:
             return None
         try:
             program = os.readlink(f"{folder}/exe").removesuffix(" (deleted)")  # noqa: PTH115
@@ -276,6 +276,19 @@ def is_distributed(process: ProcessFacts) -> bool:
     return process.threads is not None and any(
         name.startswith(DISTRIBUTED_THREADS) for name in process.threads
     )
+
+
+def _uid(folder: str) -> int | None:
+    """The user who started the process, its words and variables; None when it is gone.
+
+    The folder belongs to the effective user, which is root for a program with the setuid bit.
+    """
+    try:
+        owner = os.stat(folder).st_uid  # noqa: PTH116 - hot
+    except OSError:
+        return None
+    status = _read(f"{folder}/status", 4096) if owner == 0 else None
+    return owner if status is None else procs.real_uid_in_status(status)
 
 
 def _resident_mib(stat: _Stat) -> int:

@@ -55,7 +55,7 @@ def find_jobs(
         lambda tree: pinned_jobs(tree, pinned),
     )
     for step in steps:
-        found = step(tree)
+        found = [_of_one_user(draft) for draft in step(tree)]
         tree.take(found)
         drafts += found
     members = tree.members
@@ -70,6 +70,15 @@ def find_jobs(
         jobs.append(_finish(tree, draft, root, members, started_at, user_of(root.uid)))
     jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
     return jobs, find_unreadable(tree, device_pids, uid, user_of)
+
+
+def _of_one_user(draft: JobDraft) -> JobDraft:
+    """Without what is another user's: Slurm's daemon above the ranks, or somebody who pretends."""
+    uid = draft.ranks[0].process.uid if draft.ranks else draft.launchers[-1].uid
+    draft.ranks = [rank for rank in draft.ranks if rank.process.uid == uid]
+    draft.launchers = [one for one in draft.launchers if one.uid == uid]
+    draft.extras = [one for one in draft.extras if one.uid == uid]
+    return draft
 
 
 def _root(draft: JobDraft) -> ProcessFacts:
@@ -92,7 +101,8 @@ def _finish(
     loose = {process.pid for process in draft.extras}
     for launcher in (*launchers, *draft.extras):
         if not is_wrapper(launcher):
-            loose.update(one.pid for one in tree.descendants(launcher.pid, stop=members))
+            below = tree.descendants(launcher.pid, stop=members)
+            loose.update(one.pid for one in below if one.uid == root.uid)
     loose -= known | {one.pid for one in launchers}
     first = draft.ranks[0].process if draft.ranks else root
     named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script
@@ -117,7 +127,8 @@ def _finish(
 
 def _rank(tree: Tree, rank: RankDraft, members: frozenset[int]) -> ForeignRank:
     process = rank.process
-    below = sorted(tree.descendants(process.pid, stop=members), key=start_order)
+    own = (one for one in tree.descendants(process.pid, stop=members) if one.uid == process.uid)
+    below = sorted(own, key=start_order)
     return ForeignRank(
         rank=rank.rank,
         local_rank=rank.local_rank,

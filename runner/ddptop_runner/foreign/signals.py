@@ -3,6 +3,9 @@
 `plan` decides and says in one sentence what will be done; `send` does just that. Each process is
 named by pid and start time, and that is checked right before each signal.
 
+A process of another user than the job's gets none, wherever it stands in the job's tree. Where root
+signals somebody's job, the sentence to be confirmed says whose.
+
 Stopping begins as Ctrl-C does, with SIGINT to the launcher and to those processes of the job that
 are in its process group: torchrun's ranks have groups of their own and are ended by it, the ranks
 of deepspeed and Lightning hear it only so. A launcher that is killed leaves ranks behind, so the
@@ -50,6 +53,8 @@ class SignalPlan:
     """Get SIGINT first when stopping: the launcher, and those of the job in its group."""
     processes: tuple[ProcessId, ...]
     """Every process of the job, launchers included."""
+    uid: int
+    """Whose processes they are."""
     grace_s: float = STOP_GRACE_S
     """Seconds from SIGINT to SIGTERM."""
 
@@ -106,14 +111,16 @@ def plan(
     # a launcher that is gone has left ranks without a group to hear it
     launchers = launchers or list(recorded.values())
     name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
+    sentence = _sentence(action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s)
+    if os.geteuid() != job.uid:
+        sentence = f"{job.user}'s, not yours: {sentence}"
     return SignalPlan(
         job=view.job,
         action=action,
-        sentence=_sentence(
-            action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s
-        ),
+        sentence=sentence,
         launchers=tuple(launchers),
         processes=tuple(recorded.values()),
+        uid=job.uid,
         grace_s=grace_s,
     )
 
@@ -153,24 +160,28 @@ def _recorded(view: ForeignView) -> dict[int, ProcessId]:
         known = starts.get(pid)
         # of helpers no start is recorded: what began after the look is not the same process
         same = ticks == known if known is not None else _began(ticks) <= seen_s + 0.02
-        if ticks is not None and same and procs.is_alive(process):
+        its_users = procs.uid_of(pid) == job.uid
+        if ticks is not None and same and its_users and procs.is_alive(process):
             found[pid] = process
-    return _with_descendants(found)
+    return _with_descendants(found, job.uid)
 
 
 def _began(ticks: int | None) -> float:
     return float("inf") if ticks is None else ticks / _TICKS_PER_S
 
 
-def _with_descendants(found: dict[int, ProcessId]) -> dict[int, ProcessId]:
-    """Neither this process nor an ancestor of it, nor what else such an ancestor has started."""
+def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, ProcessId]:
+    """And those of this user below them.
+
+    Neither this process nor an ancestor of it, nor what else such an ancestor has started.
+    """
     ours = _own_line()
     kept = {pid: process for pid, process in found.items() if pid not in ours}
     for pid in list(kept):
         for child in procs.descendants_of(pid):
             if child not in kept:
                 process = procs.identify(child)
-                if procs.is_alive(process):
+                if procs.uid_of(child) == uid and procs.is_alive(process):
                     kept[child] = process
     return kept
 
@@ -265,4 +276,4 @@ class _Ending:
     def _record(self, alive: Iterable[ProcessId] | None = None) -> None:
         self._recorded_s = time.monotonic()
         living = {process.pid: process for process in (alive or self._alive())}
-        self._recorded.update(_with_descendants(living))
+        self._recorded.update(_with_descendants(living, self._plan.uid))

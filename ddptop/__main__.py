@@ -6,6 +6,7 @@ import io
 import os
 import sys
 
+from ddptop_runner import umask
 from ddptop_runner.start import search_safely
 
 INTERRUPTED = 130
@@ -16,6 +17,7 @@ def main() -> int:
     search_safely()
     try:
         _open_standard_streams()
+        umask.keep_private()
         status = _run()
         sys.stdout.flush()
     except KeyboardInterrupt:  # it was still being loaded

@@ -6,6 +6,7 @@ load neither Textual nor torch.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -28,6 +29,8 @@ from ddptop_runner.version import __version__
 
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
 """What click's completion scripts set; click derives the same name from the program's."""
+WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps")
+"""Commands that are of use where the state folder cannot be read."""
 
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],
@@ -76,7 +79,10 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
         if ascii_only is not None:
             hint = f"ddptop {verb} --ascii" if verb in SCREENS else "remove it"
             raise UsageError(f"--ascii before {verb} has no effect", hint)
+        if verb not in WITHOUT_JOBS and not {"-h", "--help"} & set(sys.argv):
+            _require_readable()
         return None
+    _require_readable()
     if not is_terminal():
         raise UsageError("the overview needs a terminal", "use ddptop ls or ddptop gpus in scripts")
     from ddptop.tui.garbage import wait_with_garbage
@@ -89,6 +95,12 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
     if not readonly:
         guard(all_jobs())
     return run_overview(readonly=readonly, ascii_only=ascii_only)
+
+
+def _require_readable() -> None:
+    from ddptop_runner.paths import require_readable
+
+    require_readable()
 
 
 class LaunchCommand(click.Command):

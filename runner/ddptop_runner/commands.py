@@ -93,7 +93,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
 
         def find() -> list[ProcessId]:
             found = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
-            return [process for process in found if procs.owner(process.pid) == owner]
+            return [process for process in found if procs.uid_of(process.pid) == owner]
 
         asyncio.run(sweep.end_all(find, grace_s))
         return f"the supervisor of {view.job} cannot be reached: its processes ended without it"
@@ -105,7 +105,7 @@ def _is_guard(process: ProcessId, folder: RunFolder) -> bool:
     words = own_words(procs.argv(process.pid))[:2]
     return (
         words in (["guardian", str(folder.path)], ["supervisor", str(folder.path)])
-        and procs.owner(process.pid) == _owner(folder)
+        and procs.uid_of(process.pid) == _owner(folder)
         and procs.is_alive(process)
     )
 

@@ -44,6 +44,7 @@ from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import read_job
 from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.start import own_command, own_words
+from ddptop_runner.umask import PRIVATE
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
@@ -322,6 +323,7 @@ class Guardian:
 def main(run_dir: str) -> int:
     """Guard the job of that run folder, for as long as it takes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(PRIVATE)
     folder = RunFolder(Path(run_dir))
     held = lock(folder.guardian_lock)
     if held is None:

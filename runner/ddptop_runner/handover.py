@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ddptop_runner import umask
+
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
 _IN_PROC = {
     "Max open files": "RLIMIT_NOFILE",
@@ -69,10 +71,8 @@ class Handover:
 
 def capture(job_env: dict[str, str], attempt: int) -> Handover:
     """This process's environment, umask and limits, with what the job adds."""
-    umask = os.umask(0o077)
-    os.umask(umask)
     limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
-    return Handover(of_shell(os.environ), job_env, umask, limits, attempt)
+    return Handover(of_shell(os.environ), job_env, umask.of_shell(), limits, attempt)
 
 
 def of_shell(env: Mapping[str, str]) -> dict[str, str]:

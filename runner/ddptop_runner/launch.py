@@ -33,7 +33,16 @@ from ddptop_runner.launch_checks import (
 )
 from ddptop_runner.launch_program import name_for, program_for
 from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
-from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason, run_folder, runs_dir
+from ddptop_runner.paths import (
+    RunFolder,
+    close_to_others,
+    create_local_dir,
+    local_dir_reason,
+    require_own,
+    run_folder,
+    runs_dir,
+    state_home,
+)
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, check_name, write_spec
 from ddptop_runner.upkeep import retention
@@ -149,8 +158,11 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
             took the devices meanwhile.
         DdptopError: when the guardian does not come up.
     """
+    for place in (state_home(), runs_dir()):
+        require_own(place)
     pruned = retention.prune()
     folder, plan = _claim(plan)
+    closed = [close_to_others(place) for place in (state_home(), runs_dir())]
     try:
         if local_dir_reason(folder):
             create_local_dir(folder)
@@ -169,7 +181,7 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
         if isinstance(error, OSError):
             raise _unwritable(folder, error) from error
         raise
-    return read_job(folder), "; ".join(filter(None, [moved, note, pruned])) or None
+    return read_job(folder), "; ".join(filter(None, [moved, note, pruned, *closed])) or None
 
 
 def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
@@ -209,6 +221,7 @@ def restart_ended(
         DdptopError: when the guardian does not come up.
     """
     spec = view.spec
+    require_own(view.folder.path)
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
     cwd = folder_of(spec.cwd)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import re
+import stat
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,63 @@ def state_home() -> Path:
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state).absolute() / "ddptop"
     return Path.home() / ".local" / "state" / "ddptop"
+
+
+def require_readable() -> None:
+    """Refuse to take a state folder that this user may not look into for an empty one.
+
+    Raises:
+        UsageError: naming whose it is.
+    """
+    for folder in (state_home(), runs_dir()):
+        try:
+            status = folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise UsageError(
+                f"the state folder {folder} cannot be seen ({error.strerror})", _OWN_HOME
+            ) from error
+        if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+            raise UsageError(
+                f"the state folder {folder} cannot be read: it {_belongs(status)}", _OWN_HOME
+            )
+
+
+def require_own(folder: Path) -> None:
+    """Refuse to start anything out of a folder whose content another user decides.
+
+    Raises:
+        UsageError: naming whose it is, where it exists and is not this user's.
+    """
+    try:
+        status = folder.stat()
+    except OSError:
+        return  # whoever makes it, or its content, says what is wrong
+    if status.st_uid != os.geteuid():
+        raise UsageError(f"{folder} {_belongs(status)}: nothing is started there", _OWN_HOME)
+
+
+def close_to_others(folder: Path) -> str | None:
+    """Take the right to write into a folder of this user from all others; a note where it was."""
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if not mode & 0o022:
+        return None
+    folder.chmod(mode & ~0o022)
+    return f"{folder} could be written by other users (mode {mode:04o}): it no longer can"
+
+
+def _belongs(status: os.stat_result) -> str:
+    import pwd
+
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"uid {status.st_uid}"
+    return f"belongs to {owner} (mode {stat.S_IMODE(status.st_mode):04o})"
+
+
+_OWN_HOME = "set DDPTOP_HOME to a folder of your own"
 
 
 def runs_dir() -> Path:

@@ -115,17 +115,6 @@ def is_alive(process: ProcessId | None) -> bool:
     return fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
 
 
-def owner(pid: int) -> int | None:
-    """The uid that the process runs under; None when it is gone.
-
-    One that may not be looked at, such as a setuid program, counts as root's.
-    """
-    try:
-        return (_PROC / str(pid)).stat().st_uid
-    except OSError:
-        return None
-
-
 def is_ending(pid: int) -> bool:
     """Whether it is gone, a zombie or about to be one, without files and memory already."""
     fields = stat_fields(pid)

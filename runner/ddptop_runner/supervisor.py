@@ -44,6 +44,7 @@ from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.spec import JobSpec, read_spec
 from ddptop_runner.story import Story
 from ddptop_runner.supervisor_server import ControlServer, SocketFile
+from ddptop_runner.umask import PRIVATE
 from ddptop_runner.upkeep.ending import write_end
 from ddptop_runner.upkeep.keeper import RunFolderKeeper
 from ddptop_runner.upkeep.steady import SteadyFile
@@ -438,7 +439,7 @@ def main(run_dir: str, channel_fd: str) -> int:
     """Supervise the job of that run folder; started by the guardian."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.umask(0o077)
+    os.umask(PRIVATE)
     folder = RunFolder(Path(run_dir))
     if lock(folder.supervisor_lock) is None:
         return 1

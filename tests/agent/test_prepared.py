@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
-from ddptop_runner.agent.prepared import NEXT, take_prepared_logs
+from ddptop_runner.agent.prepared import NEXT, make_logs
 from ddptop_runner.upkeep import keeper
 
 
 def test_a_prepared_folder_becomes_the_attempts_without_other_logs(tmp_path: Path) -> None:
     assert keeper.NEXT_ATTEMPT == NEXT
-    take_prepared_logs(str(tmp_path), 0, ["launcher.log"])
-    assert os.listdir(tmp_path) == []
+    assert make_logs(str(tmp_path), 0, ["launcher.log"]) == str(tmp_path / "attempt-0")
+    assert os.listdir(tmp_path / "attempt-0") == ["launcher.log"]
     (tmp_path / NEXT).mkdir()
     for name in ("launcher.log", "rank-0.log", "rank-1.log"):
         (tmp_path / NEXT / name).touch()
     kept = (tmp_path / NEXT / "rank-0.log").stat().st_ino
-    take_prepared_logs(str(tmp_path), 1, ["rank-0.log"])
+    make_logs(str(tmp_path), 1, ["rank-0.log"])
     assert os.listdir(tmp_path / "attempt-1") == ["rank-0.log"]
     assert (tmp_path / "attempt-1" / "rank-0.log").stat().st_ino == kept
     assert not (tmp_path / NEXT).exists()
@@ -27,6 +28,17 @@ def test_an_attempt_that_has_a_folder_keeps_it(tmp_path: Path) -> None:
     for name in (NEXT, "attempt-3"):
         (tmp_path / name).mkdir()
     (tmp_path / "attempt-3" / "launcher.log").write_text("written\n")
-    take_prepared_logs(str(tmp_path), "3", ["launcher.log"])
+    make_logs(str(tmp_path), "3", ["launcher.log"])
     assert (tmp_path / "attempt-3" / "launcher.log").read_text() == "written\n"
     assert (tmp_path / NEXT).exists()
+
+
+def test_logs_are_this_users_alone_whatever_the_umask(tmp_path: Path) -> None:
+    for number, umask in enumerate((0, 0o777)):
+        before = os.umask(umask)
+        try:
+            folder = Path(make_logs(str(tmp_path), number, ["rank-0.log"]))
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "rank-0.log").stat().st_mode) == 0o600

@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from .link import ExitWatch, SupervisorLink
-from .prepared import take_prepared_logs
+from .prepared import make_logs
 from .run import clock
 from .terminal import Terminal
 
@@ -77,10 +77,8 @@ class CommandAgent:
     def _start(self):
         self._restart_asked = False
         plan = self._plan
-        folder = os.path.join(plan["logs_dir"], "attempt-%d" % self._attempt)
-        take_prepared_logs(plan["logs_dir"], self._attempt, [LOG_NAME])
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        log = os.open(os.path.join(folder, LOG_NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        folder = make_logs(plan["logs_dir"], self._attempt, [LOG_NAME])
+        log = os.open(os.path.join(folder, LOG_NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             self._change_terminal(None)
             if plan["pty"]:

@@ -14,7 +14,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-from .prepared import take_prepared_logs
+from .prepared import make_logs
 
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""
@@ -64,11 +64,9 @@ class RankFiles(LogsSpecs):
         error_files = {}
         number = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
         names = ["rank-%s.log" % env["RANK"] for env in envs.values()]
-        take_prepared_logs(plan["logs_dir"], number, names)
+        folder = make_logs(plan["logs_dir"], number, names)
         for local_rank, env in envs.items():
             attempt, rank = env["TORCHELASTIC_RESTART_COUNT"], env["RANK"]
-            folder = os.path.join(plan["logs_dir"], "attempt-" + attempt)
-            os.makedirs(folder, mode=0o700, exist_ok=True)
             error_files[local_rank] = os.path.join(folder, "rank-%s.error.json" % rank)
             env["TORCHELASTIC_ERROR_FILE"] = error_files[local_rank]
             env["DDPTOP_LOG"] = os.path.join(folder, "rank-%s.log" % rank)

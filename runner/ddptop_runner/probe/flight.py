@@ -179,6 +179,7 @@ def write_record(backends):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with open(os.open(part, flags, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), 0o600)  # whatever the script's umask
             file.write(record)
         os.replace(part, path)
     except OSError:

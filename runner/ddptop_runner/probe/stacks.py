@@ -40,6 +40,7 @@ def register(folder, attempt, rank):
         path = os.path.join(folder, "attempt-{}-rank-{}.txt".format(attempt, rank))
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         fd = _raise_fd(os.open(path, flags, 0o600))
+        os.fchmod(fd, 0o600)  # whatever the script's umask
         faulthandler.register(number, file=fd, chain=False)
         if not faulthandler.is_enabled():  # else the script wants it on its stderr
             faulthandler.enable(file=fd, all_threads=False)

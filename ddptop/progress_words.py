@@ -10,10 +10,14 @@ _SOURCES = {"api": "ddptop.report", "trainer": "its trainer", "log": "its output
 
 
 def share(progress: Progress | None) -> str:
-    """`24.7 %`; n/a where the share is not known."""
+    """`24.7 %`; n/a where the share is not known.
+
+    `~24.7 %` where it is an estimate and not the share of the step and total that stand beside it.
+    """
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
-    return f"{shown_percent(progress.fraction):.1f} %"
+    about = "~" if progress.estimated and progress.counts != "run" else ""
+    return f"{about}{shown_percent(progress.fraction):.1f} %"
 
 
 def text_bar(fraction: float, cells: int) -> str:
@@ -63,15 +67,22 @@ def place(progress: Progress) -> str:
 def in_words(progress: Progress | None) -> str | None:
     """`[#####...............] 24.7 %, step 12,340 of 50,000, 3h27m left, by its output`.
 
-    None where nothing said a total; without a bar where the share is not known.
+    None where nothing said a total; a bar of the epoch, which says so, where only that is known.
     """
     if progress is None:
         return None
     parts = []
+    about = "about " if progress.estimated else ""
     if progress.fraction is not None:
-        parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {share(progress)}")
+        percent = f"{about}{shown_percent(progress.fraction):.1f} %"
+        parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {percent}")
+    elif progress.epoch_fraction is not None:
+        bar = text_bar(progress.epoch_fraction, BAR_CELLS)
+        parts.append(f"{bar} {shown_percent(progress.epoch_fraction):.1f} % of the epoch")
     parts.append(place(progress))
     if progress.eta_s is not None:
-        parts.append(f"{duration(progress.eta_s)} left")
+        parts.append(f"{about}{duration(progress.eta_s)} left")
+    if progress.epoch_eta_s is not None and (about or progress.fraction is None):
+        parts.append(f"{duration(progress.epoch_eta_s)} left of the epoch")
     parts.append(f"by {_SOURCES.get(progress.source, progress.source)}")
     return ", ".join(part for part in parts if part)

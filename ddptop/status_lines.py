@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.output import NOT_AVAILABLE, duration, number, size
-from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, text_bar
+from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.balance.imbalance import Figure, deviations
 from ddptop_runner.contract import JobStatus
 from ddptop_runner.model import GpuSample, RankSample
@@ -78,8 +78,12 @@ def _progress(status: JobStatus, cells: int) -> list[Part]:
     parts: list[Part] = []
     if progress.fraction is not None:
         parts.append((f"{text_bar(progress.fraction, cells)} {share(progress)}", ""))
+    elif progress.epoch_fraction is not None:
+        bar = text_bar(progress.epoch_fraction, cells)
+        parts.append((f"{bar} {shown_percent(progress.epoch_fraction):.1f} % of the epoch", ""))
     if progress.eta_s is not None:
-        parts.append((f"{duration(progress.eta_s)} left", ""))
+        about = "about " if progress.estimated else ""
+        parts.append((f"{about}{duration(progress.eta_s)} left", ""))
     if where := place(progress):
         parts.append((where, ""))
     elif status.step is not None:

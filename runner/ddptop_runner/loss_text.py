@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from ddptop_runner import loss_text_bars as bars
 from ddptop_runner.loss_text_line import clean, says
 from ddptop_runner.loss_text_reading import Reading, ReadingKind, StepUnit
@@ -81,7 +83,9 @@ class LossParser:
             if len(piece) > MAX_LINE_BYTES:
                 piece = piece[: piece.rfind(b" ", 0, MAX_LINE_BYTES) + 1]
             for form, said in says(piece):
-                if form == "line" or (form == "pair" and said.rank in self._proven):
+                if (form == "line" and not self._is_headed(said)) or (
+                    form == "pair" and said.rank in self._proven
+                ):
                     readings.append(said)
                 else:
                     self._take(form, said, readings)
@@ -107,7 +111,7 @@ class LossParser:
     def _take(self, form: str, said: Reading, readings: list[Reading]) -> None:
         """Add what a statement adds to those before it."""
         if form == "line":
-            readings.append(said)
+            readings.append(self._headed(said))
         elif form == "bar":
             self._redraw(said, readings)
         elif form == "with bar":
@@ -120,8 +124,19 @@ class LossParser:
         else:
             self._count(said, readings)
 
+    def _is_headed(self, said: Reading) -> bool:
+        """Whether its epoch stands on a line above it, so that its total may be of that epoch."""
+        return self._epoch[0] is not None and said.epoch is None and said.total is not None
+
+    def _headed(self, said: Reading) -> Reading:
+        if not self._is_headed(said) or said.counts != "run":
+            return said
+        epoch, epochs = self._epoch
+        return msgspec.structs.replace(said, epoch=epoch, epochs=epochs, counts="epoch", open=True)
+
     def _in_epoch(self, said: Reading, loss: float | None) -> Reading:
         """The reading of a bar; Keras names the epoch above it."""
+        said = self._headed(said)
         epoch, epochs = said.epoch, said.epochs
         if epoch is None and said.counts == "epoch":
             epoch, epochs = self._epoch
@@ -139,11 +154,16 @@ class LossParser:
             said.rate_per_s,
             said.run_eta_s,
             epochs,
+            None,
+            said.open,
+            said.unnamed,
+            said.from_zero,
         )
 
     def _redraw(self, said: Reading, readings: list[Reading]) -> None:
         """One state of a progress bar: what it adds to the state before."""
-        epoch = self._epoch[0] if said.epoch is None and said.counts == "epoch" else said.epoch
+        counts_steps = said.counts in ("epoch", "run")
+        epoch = self._epoch[0] if said.epoch is None and counts_steps else said.epoch
         key = (said.rank if said.rank is not None else said.local_rank, said.kind == "val")
         before = self._drawn.get(key)
         loss = give = said.loss
@@ -189,4 +209,4 @@ class LossParser:
         if said.total < MIN_LONE_TOTAL or said.step > said.total:
             return
         if before is not None and before.total == said.total and before.step != said.step:
-            readings.append(said)
+            readings.append(self._headed(said))

@@ -13,6 +13,12 @@ from typing import NamedTuple
 from ddptop_runner.loss_text_fields import Epoch, Progress, epoch, says_validation
 
 _TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
+_ENDLESS = re.compile(  # of unknown length: 188it [00:47, ...], |   | 188/? [00:47<?, ...]
+    rb"(?<![\w.])(\d{1,18})(?:it|/\?) \[\d{1,5}:\d\d(?::\d\d)?([^\]]{0,2000})(\])?"
+)
+_EMPTY_BAR = re.compile(rb"\|[^|]{0,200}\|\s{0,8}$")
+_OF_EPOCHS = re.compile(rb"epochs?:?$")
+_EPOCH_RATE = re.compile(rb"epochs?/s|s/epoch")
 _AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
 _KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
 _GLYPHS = (b"\xe2\x94\x81", b"\xe2\x95\xb8", b"\xe2\x95\xba")  # the parts of a bar of rich
@@ -87,9 +93,16 @@ def bar(line: bytes) -> Bar | None:
     if percent >= 0 and (found := _TQDM.match(line, percent)) is not None:
         before = _PERCENT_END.sub(b"", line[:percent])
         return _bar(before, found, found[4] is not None, found[3])
+    if (b"it [" in line or b"/? [" in line) and (found := _ENDLESS.search(line)) is not None:
+        before = _EMPTY_BAR.sub(b"", line[: found.start()])
+        return _endless(before, int(found[1]), found[3] is not None, found[2])
     glyph = max(line.rfind(part) for part in _GLYPHS) if b"\xe2" in line else -1
     if glyph >= 0 and (found := _AFTER_GLYPHS.match(line, glyph + 3)) is not None:
-        return _bar(line[: line.find(b"\xe2")], found, True, line[found.end() : found.end() + 200])
+        rest = line[found.end() : found.end() + 200]
+        drawn = _bar(line[: line.find(b"\xe2")], found, True, rest)
+        if b"epoch" in line[: line.find(b"\xe2")]:  # of Lightning, by rich
+            drawn = drawn._replace(epoch=drawn.epoch._replace(from_zero=True))
+        return drawn
     if b"/step" in line or b"] - eta: " in line:
         found = _KERAS.match(line)
         if found is not None:
@@ -101,13 +114,30 @@ def bar(line: bytes) -> Bar | None:
 def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> Bar:
     of = epoch(before)
     described = before.strip()
-    validation = says_validation(before) or b"map50" in before
+    step, total = int(found[1]), int(found[2])
+    if of.number is None and (_OF_EPOCHS.search(described) or _EPOCH_RATE.search(rest)):
+        progress = Progress(step, total, "epochs")
+        return Bar(progress, of, complete, False, True, Timing())
+    validation, training = _kinds(described, of, rest)
+    counts = "run" if of.number is None else "epoch"
+    progress = Progress(step, total, counts, open=of.number is None)
+    return Bar(progress, of, complete, validation, training, _timing(rest))
+
+
+def _endless(before: bytes, step: int, complete: bool, rest: bytes) -> Bar:
+    of = epoch(before)
+    validation, training = _kinds(before.strip(), of, rest)
+    progress = Progress(step, None, "run" if of.number is None else "epoch")
+    return Bar(progress, of, complete, validation, training, _timing(rest))
+
+
+def _kinds(described: bytes, of: Epoch, rest: bytes) -> tuple[bool, bool]:
+    """(whether it says that it counts a validation, whether that it counts training)."""
+    validation = says_validation(described) or b"map50" in described
     training = _BAR_RATE.search(rest) is not None and (
         not described or of.number is not None or _TRAINING_BAR.search(described) is not None
     )
-    counts = "run" if of.number is None else "epoch"
-    progress = Progress(int(found[1]), int(found[2]), counts)
-    return Bar(progress, of, complete, validation, training, _timing(rest))
+    return validation, training
 
 
 def _timing(rest: bytes) -> Timing:

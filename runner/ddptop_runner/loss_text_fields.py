@@ -134,7 +134,11 @@ class Progress(NamedTuple):
     step: int | None = None
     total: int | None = None
     counts: str = "run"
-    """run, epoch or samples."""
+    """run, epoch, samples or epochs."""
+    open: bool = False
+    """Whether it may as well count the other of run and epoch."""
+    unnamed: bool = False
+    """Whether no word says that it counts steps."""
 
 
 class Epoch(NamedTuple):
@@ -143,6 +147,8 @@ class Epoch(NamedTuple):
     number: float | None = None
     of: int | None = None
     """What stands behind its slash."""
+    from_zero: bool = False
+    """Whether that is the number of the last, counted from 0."""
 
 
 _NOWHERE = Progress()
@@ -157,7 +163,10 @@ _EPOCH = re.compile(
     rb"(?<![\w-])epoch(?:\(\w{1,8}\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,8}"
     rb"(\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,9})(?![\w.]))?"
 )
-_EPOCH_ALONE = re.compile(rb"epoch \s{0,4}\d{1,9}(?:\s?/\s?\d{1,9})?[\s:.=-]*$")
+_EPOCH_ALONE = re.compile(
+    rb"[\s=#*-]{0,80}(?:training )?epoch:?\s{1,4}"
+    rb"\[?\d{1,9}(?:\s?(?:/|of)\s?\d{1,9})?\]?[\s:.=#*-]*$"
+)
 _EPOCH_BRACKETS = re.compile(  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
     rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}"
     + _INT
@@ -170,6 +179,9 @@ _EPOCH_COLON = re.compile(  # epoch 027:    267 / 1000
 _TRAIN_BRACKETS = re.compile(  # Train: 0 [  50/625 (  8%)], Train Epoch: 1 [640/6400 (10%)]
     rb"train(?P<samples> epoch)?:\s{0,4}(?P<epoch>\d{1,9})\s{1,4}\[\s{0,12}"
     rb"(?P<step>\d{1,18})/\s{0,12}(?P<total>\d{1,18})\s"
+)
+_TWO_BRACKETS = re.compile(  # [0/25][50/782]
+    rb"\s{0,8}\[\s{0,8}(\d{1,9})/\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\]"
 )
 _EPOCH_BATCH = re.compile(rb"^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]")  # [1,  2000] loss: 2.173
 _DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
@@ -188,8 +200,8 @@ _COUNTED = re.compile(
 )
 
 
-def _find_step(line: bytes) -> re.Match[bytes] | None:
-    found = _STEP.search(line)
+def _find_step(line: bytes, begin: int = 0) -> re.Match[bytes] | None:
+    found = _STEP.search(line, begin)
     while found is not None and found.start() and line[found.start() - 1] in _NO_WORD_START:
         found = _STEP.search(line, found.start() + 1)
     return found
@@ -227,14 +239,30 @@ def progress(line: bytes) -> tuple[Progress, Epoch]:
         return here, Epoch(float(found["epoch"]))
     if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
         return Progress(int(found[2]), None, "epoch"), Epoch(float(found[1]))
+    if line[:1] in b" [" and (found := _TWO_BRACKETS.match(line)) is not None:
+        here = Progress(int(found[3]), int(found[4]), "epoch")
+        return here, Epoch(float(found[1]), int(found[2]))
     of = epoch(line)
     found = _find_step(line)
-    if found is None and b"/" in line and (brackets := _BRACKETS.search(line)) is not None:
-        found = brackets
     if found is None:
+        if b"/" in line and (found := _BRACKETS.search(line)) is not None:
+            counts = "run" if of.number is None else "epoch"
+            return Progress(int(found[1]), int(found[2]), counts, True, True), of
         return _NOWHERE, of
     total = int(found[2]) if found[2] else None
-    return Progress(int(found[1]), total, "epoch" if of.number is not None and total else "run"), of
+    if total is None or of.number is None:
+        return Progress(int(found[1]), total), of
+    return _of_two(found, _find_step(line, found.end())), of
+
+
+def _of_two(found: re.Match[bytes], further: re.Match[bytes] | None) -> Progress:
+    """What is counted in a line that names an epoch and a step of a total, and maybe another."""
+    step, total = int(found[1]), int(found[2])
+    if further is None or int(further[1]) < step:
+        return Progress(step, total, "epoch", open=True)
+    if further[2] and int(further[2]) > total:  # the run's, beside that of the epoch
+        return Progress(int(further[1]), int(further[2]))
+    return Progress(step, total, "epoch")
 
 
 def lone_progress(line: bytes) -> Progress | None:
@@ -246,14 +274,18 @@ def lone_progress(line: bytes) -> Progress | None:
     return None
 
 
-def counted(line: bytes) -> Progress | None:
-    """Step and total of a line that begins with them, as `Step 100/5000` does."""
+def counted(line: bytes) -> tuple[Progress, Epoch] | None:
+    """(step and total, epoch) of a line that begins with them, as `Step 100/5000` does."""
     if b"/" not in line or line[:1] not in b"sieb[ ":
         return None
-    found = _COUNTED.match(line)
-    if found is None:
+    if (found := _TWO_BRACKETS.match(line)) is not None:
+        here = Progress(int(found[3]), int(found[4]), "epoch")
+        return here, Epoch(float(found[1]), int(found[2]))
+    if (found := _COUNTED.match(line)) is None:
         return None
-    return Progress(int(found[1]), int(found[2]), "epoch" if b"epoch" in line else "run")
+    of = epoch(line)
+    counts = "epoch" if b"epoch" in line else "run"
+    return Progress(int(found[1]), int(found[2]), counts, open=counts == "epoch"), of
 
 
 class Prefix(NamedTuple):

@@ -113,13 +113,13 @@ def _lone(line: bytes, rank: int | None, local: int | None) -> Iterator[Said]:
     if where is not None:
         timing = bars.line_timing(line)
         yield _said("line", rank, local, where, fields.Epoch(), None, timing)
-    elif line[:6] == b"epoch " and fields.names_epoch_alone(line):
+    elif b"epoch" in line and fields.names_epoch_alone(line):
         of = fields.epoch(line)
         if of.number is not None:
             yield "epoch", Reading(rank, local, epoch=of.number, epochs=of.of)
     elif (count := fields.counted(line)) is not None:
         timing = bars.line_timing(line)
-        yield _said("count", rank, local, count, fields.epoch(line), None, timing)
+        yield _said("count", rank, local, *count, None, timing)
 
 
 def _bar(
@@ -159,4 +159,8 @@ def _said(
         timing.rate_per_s,
         timing.run_eta_s,
         of.of,
+        None,
+        where.open,
+        where.unnamed,
+        of.from_zero,
     )

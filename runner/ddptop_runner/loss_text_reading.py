@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 ReadingKind = Literal["train", "val"]
-StepUnit = Literal["run", "epoch", "samples"]
+StepUnit = Literal["run", "epoch", "samples", "epochs"]
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -22,8 +22,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     total: int | None = None
     """What `step` counts up to: of the whole run or of one epoch, see `counts`."""
     counts: StepUnit = "run"
-    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch, or
-    samples of the epoch."""
+    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch,
+    samples of the epoch, or epochs themselves."""
     loss: float | None = None
     """May be NaN or infinite, as printed; None where the line tells only how far it is."""
     epoch: float | None = None
@@ -39,3 +39,9 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     """What stands behind the slash of `epoch`: how many there are, or the number of the last."""
     written_at_s: float | None = None
     """Unix seconds at which it was written; None where the output does not say."""
+    open: bool = False
+    """Whether `counts` is only what is usual: `total` may be of an epoch as well as of the run."""
+    unnamed: bool = False
+    """Whether no word says what is counted: it may be samples."""
+    from_zero: bool = False
+    """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""

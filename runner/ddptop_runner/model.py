@@ -235,6 +235,13 @@ class Progress(Base, frozen=True, kw_only=True):
     """Of the whole run, 0 to 1; None where that is not known."""
     eta_s: float | None = None
     """To the end of the run, by its speed; None where that is not known."""
+    estimated: bool = False
+    """Whether `fraction` and `eta_s` are estimates: the command line gives the number of epochs,
+    or a bar does not say whether it counts the run or one epoch."""
+    epoch_fraction: float | None = None
+    """Of the present epoch, 0 to 1; None where steps count the run."""
+    epoch_eta_s: float | None = None
+    """To the end of the present epoch."""
     source: ProgressSource
 
 

@@ -82,7 +82,7 @@ class Supervisor:
         self._keeper = RunFolderKeeper(
             folder, spec, self._story, self._history, self._snapshot_file
         )
-        self._progress = JobProgress(folder, spec.cwd)
+        self._progress = JobProgress(folder, spec.cwd, spec.command())
         self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
         self._queue = queue_of(folder, spec, self._story)
         self._feed = self._queue or feed_of(spec)

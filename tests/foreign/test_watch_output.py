@@ -75,6 +75,39 @@ def test_losses_of_a_growing_file(book: ForeignBook, tmp_path: Path, wait_until)
         assert abs(span[1] - time.time()) < 10
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch {epoch} step {done}/5120 loss 2.5",
+        "Epoch: [{epoch}][{step}/131]\tLoss 2.5 (2.5)",
+        "[{epoch}, {step}] loss: 2.5",
+    ],
+)
+def test_the_step_time_of_lines_that_come_seldom(tmp_path: Path, line: str) -> None:
+    """Every 20 steps of 250 ms, over two changes of the epoch; time is simulated."""
+    path, start = tmp_path / "train.log", utc_now()
+    after_s = 0.0
+    book = ForeignBook(clock=lambda: after_s)
+    with path.open("wb", buffering=0) as file, running(*SLEEP, stdout=file) as process:
+        job = job_of(process.pid, started_at=long_ago())
+        census = census_of(job)
+        seen = []
+        for done in range(1, 300):
+            after_s = done * 0.25
+            if done % 20 == 0:
+                epoch, step = divmod(done, 131)
+                file.write(f"{line.format(epoch=epoch, step=step, done=done)}\n".encode())
+            if done % 4 == 0:
+                now = start + dt.timedelta(seconds=after_s)
+                step_time_s = first_rank(look(book, census, job.name, now=now)).step_time_s
+                seen.append(step_time_s)
+    book.close()
+    known = [one for one in seen[40:] if one is not None]
+    assert len(known) > 20
+    assert min(known) == pytest.approx(0.25, rel=0.1)
+    assert max(known) == pytest.approx(0.25, rel=0.1)
+
+
 def test_what_an_earlier_run_appended_is_not_this_runs_loss(
     book: ForeignBook, tmp_path: Path
 ) -> None:

@@ -46,7 +46,9 @@ STATUS = words(
     ended_at exit_code cause guarded snapshot_age_s step total_steps eta_s ranks gpus imbalance
     alerts launcher progress"""
 )
-PROGRESS = words("step total counts epoch epochs fraction eta_s source")
+PROGRESS = words(
+    "step total counts epoch epochs fraction eta_s estimated epoch_fraction epoch_eta_s source"
+)
 LAUNCHER = words("name pid state exit_code signal cpu_percent rss_bytes")
 CAUSE = words("kind rank signal exit_code summary evidence")
 RANK = words(

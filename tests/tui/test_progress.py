@@ -21,6 +21,23 @@ EPOCH = Progress(
 )
 UNCLEAR = Progress(step=30, total=100, counts="epoch", epoch=0, source="log")
 
+ONE_EPOCH = Progress(
+    step=94, total=188, counts="epoch", epoch_fraction=0.5, epoch_eta_s=47.0, source="log"
+)
+GUESSED = Progress(
+    step=94,
+    total=188,
+    counts="epoch",
+    epoch=2,
+    epochs=4,
+    fraction=0.375,
+    eta_s=470.0,
+    estimated=True,
+    epoch_fraction=0.5,
+    epoch_eta_s=47.0,
+    source="log",
+)
+
 
 def header(progress_: Progress | None, cells: int = 120, **snapshot) -> list[str]:
     view = own_view(progress=progress_, attempt_started_at=ago(900), **snapshot)
@@ -47,6 +64,29 @@ def test_epochs_have_their_place_behind_the_bar() -> None:
     assert "━" in narrow and narrow.endswith("26.0 %")
 
 
+def test_a_bar_of_the_epoch_alone_says_so() -> None:
+    far = header(ONE_EPOCH, 140, step=94)[1]
+    assert "━" in far
+    assert "step 94 of 188   50.0 % of the epoch   epoch ETA 47s   elapsed" in far
+    assert progress_words.in_words(ONE_EPOCH) == (
+        "[##########..........] 50.0 % of the epoch, step 94 of 188, 47s left of the epoch,"
+        " by its output"
+    )
+    row = row_of(own_view(progress=ONE_EPOCH, step=94))
+    assert (row["done"][0], row["eta"][0]) == ("", "n/a")
+
+
+def test_an_estimate_says_so() -> None:
+    far = header(GUESSED, 150, step=94)[1]
+    assert "about  37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
+    assert progress_words.in_words(GUESSED) == (
+        "[#######.............] about 37.5 %, epoch 2/4, step 94 of 188, about 7m50s left,"
+        " 47s left of the epoch, by its output"
+    )
+    row = row_of(own_view(progress=GUESSED, step=94))
+    assert (row["done"][0], row["eta"][0]) == ("~38 %", "~7m 50s")
+
+
 def test_without_a_share_there_is_no_bar() -> None:
     for unknown, words in (
         (None, "total steps not known: no bar and no ETA"),
@@ -67,7 +107,7 @@ def test_without_a_share_there_is_no_bar() -> None:
 
 
 @pytest.mark.parametrize("cells", [40, 60, 80, 120, 200])
-@pytest.mark.parametrize("told", [RUN, EPOCH, UNCLEAR, None])
+@pytest.mark.parametrize("told", [RUN, EPOCH, UNCLEAR, ONE_EPOCH, GUESSED, None])
 def test_it_fits(told, cells) -> None:
     view = own_view(progress=told, step=130)
     for line in job_header.header_lines(view, NOW, cells):

@@ -216,21 +216,31 @@ def far_line(
     live, room = view.is_live, cells - width(question(1, cells)) - 1
     left = field("step", step_text(snapshot, progress))
     passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
-    if progress is None or progress.fraction is None:
+    if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
         young = begins(view, snapshot, now)
         text = no_bar_words(progress, live, young)
         text = clip(text, max(10, room - width(left) - width(passed) - 6))
         return spread(join([left, line((text, "dim"))]), passed, room)
     right = [line((label(progress).strip(), "strong"))]
-    if live:
-        right.append(field("ETA", units.duration(progress.eta_s)))
+    right += eta_fields(progress) if live else []
     right.append(passed)
-    for shown in (right, right[:-1], right[:1]):
+    done = progress.epoch_fraction if progress.fraction is None else progress.fraction
+    for shown in (right[:count] for count in range(len(right), 0, -1)):
         said = join(shown)
         space = room - width(left) - width(said) - 4
         if space >= LEAST_BAR:
-            return (*left, ("  ", ""), *bar(progress.fraction, space), ("  ", ""), *said)
+            return (*left, ("  ", ""), *bar(done or 0.0, space), ("  ", ""), *said)
     return fill([left, *right], room, "  ")
+
+
+def eta_fields(progress: Progress) -> list[Line]:
+    """When it ends; where that is an estimate or not known, when its epoch does too."""
+    epoch = field("epoch ETA", units.duration(progress.epoch_eta_s))
+    if progress.fraction is None:
+        return [epoch]
+    about = "about " if progress.estimated and progress.eta_s is not None else ""
+    run = field("ETA", about + units.duration(progress.eta_s))
+    return [run, epoch] if progress.estimated and progress.epoch_eta_s is not None else [run]
 
 
 # --- is it learning -------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ def job_row(
         return row
     progress, live = progress_of(view), view.is_live
     step, eta_s = units.count(step_of(snapshot, progress)), progress.eta_s if progress else None
+    guessed = progress is not None and progress.estimated and eta_s is not None
     gpus = units.ranks(list(held_by(snapshot)))
     fraction = None if progress is None else progress.fraction
     used, left = snapshot.restarts_used, snapshot.restarts_left
@@ -217,7 +218,7 @@ def job_row(
         "done": (percent_text(progress), "" if live else "dim"),
         "eta": ("", "")
         if not live or (foreign and eta_s is None)
-        else (units.duration(eta_s), _unknown(eta_s)),
+        else (f"{'~' * guessed}{units.duration(eta_s)}", _unknown(eta_s)),
         "loss": loss_cell(snapshot, trend if live else None),
         "uneven": worst_figure(snapshot) if live else ("", ""),
         "elapsed": (calm_duration(elapsed_s(view, now)), "" if live else "dim"),

@@ -33,15 +33,21 @@ def step_text(snapshot: NodeSnapshot, progress: Progress | None) -> str:
 
 
 def percent_text(progress: Progress | None) -> str:
-    """`25 %`; empty where the share is not known."""
+    """`25 %`, `~25 %` where that is an estimate; empty where the share is not known."""
     if progress is None or progress.fraction is None:
         return ""
-    return "100 %" if progress.fraction >= 1.0 else f"{min(99, round(100 * progress.fraction))} %"
+    percent = 100 if progress.fraction >= 1.0 else min(99, round(100 * progress.fraction))
+    return f"{'~' * progress.estimated}{percent} %"
 
 
 def label(progress: Progress) -> str:
     """What stands behind a bar: `24.7 %`, and in which epoch where steps count epochs."""
-    percent = "" if progress.fraction is None else f"{shown_percent(progress.fraction):5.1f} %"
+    percent = ""
+    if progress.fraction is not None:
+        about = "about " if progress.estimated else ""
+        percent = f"{about}{shown_percent(progress.fraction):5.1f} %"
+    elif progress.epoch_fraction is not None:
+        percent = f"{shown_percent(progress.epoch_fraction):5.1f} % of the epoch"
     if progress.counts == "run" and progress.total:
         return percent
     return f"{place(progress)}  {percent}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +25,7 @@ from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankS
 from ddptop_runner.progress import combine
 from ddptop_runner.progress.fill import fill
 from ddptop_runner.progress.from_text import TextProgress
+from ddptop_runner.progress.said import Said, of_command
 
 KEPT_EVENTS = 300
 
@@ -108,7 +110,7 @@ class JobRecord:
             reading = one.reading
             progress = self._progress.get(rank)
             if progress is None:
-                progress = self._progress[rank] = TextProgress()
+                progress = self._progress[rank] = TextProgress(self._said())
             progress.hear(reading, now if one.fresh else None, one.source)
             loss = None if reading.kind == "val" else reading.loss
             if not one.fresh:
@@ -122,6 +124,15 @@ class JobRecord:
                 self._progress[rank].written_last(utc_from_unix(at_s))
                 if loss is not None:
                     self.losses.add(rank, at_s, loss)
+
+    def _said(self) -> Said:
+        """What its command line tells of how long it trains."""
+        try:
+            words = shlex.split(self.foreign.command)
+        except ValueError:  # cut within a quoted word
+            words = self.foreign.command.split()
+        said = of_command(words)
+        return said._replace(resumes=said.resumes or _restarts(self.foreign) > 0)
 
     def look_at_files(self, now: dt.datetime, now_s: float) -> None:
         """What it logs to files, for ranks whose output tells no loss."""

@@ -102,6 +102,9 @@ def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
         epochs=slowest.epochs,
         fraction=slowest.fraction,
         eta_s=max(etas, default=None),
+        estimated=slowest.estimated,
+        epoch_fraction=slowest.epoch_fraction,
+        epoch_eta_s=slowest.epoch_eta_s,
         source=slowest.source,
     )
 

@@ -4,93 +4,38 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from typing import NamedTuple
 
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.model import Progress
 from ddptop_runner.model_words import LossState, ProgressUnit
+from ddptop_runner.progress.counter import STRANGERS, Counter
 from ddptop_runner.progress.pace import Pace
+from ddptop_runner.progress.said import Said
 
-STRANGERS = 10
-"""So many steps in a row of another counter, and it is the one that goes on."""
 HOLD_S = 600.0
-"""For so long a bar stays the one that counts while a smaller one without a loss moves: evaluations
+"""For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations
 draw such bars, also after the last step, and nothing in them says so."""
+SURE_PART = 1.5
+"""So many epochs a bar holds at least that is told to be the run's by the epochs passed."""
 
 
-class _Count:
-    """Something that is counted up to a total."""
+class _Place(NamedTuple):
+    """Which epoch it is in."""
 
-    def __init__(self) -> None:
-        self.step: int | None = None
-        self.total: int | None = None
-        self.pace = Pace()
-        self.at_s: float | None = None
-        self.told: tuple[float, float] | None = None
-        """(when, seconds to the total) as the output reckoned last."""
-        self.told_of_run: tuple[float, float] | None = None
-        """The same to the end of the run, where it tells both."""
-        self.rate_per_s: float | None = None
-        """As the output reckons."""
-        self.last: Reading | None = None
-        self.every: int | None = None
-        """How far apart the last two steps were."""
+    before: int
+    of: int
+    estimated: bool
 
-    def begin_anew(self) -> None:
-        self.step = self.total = self.told = self.told_of_run = self.rate_per_s = self.last = None
-        self.every = None
-        self.pace.clear()
 
-    def take(self, reading: Reading, at_s: float | None, epochs_before: float) -> None:
-        """Fold in a reading with a step."""
-        if reading.step is None:
-            return
-        if self.step is not None and reading.step > self.step:
-            self.every = reading.step - self.step
-        self.step = reading.step
-        if reading.total is not None:
-            self.total = reading.total
-        self.last = reading
-        if at_s is None:
-            return
-        self.reckoned(at_s)
-        self.pace.mark(at_s, epochs_before * (self.total or 0) + reading.step)
-
-    def reckoned(self, at_s: float) -> None:
-        """Take over what the last reading reckons, which was written at that time."""
-        if self.last is None:
-            return
-        reading, self.at_s = self.last, at_s
-        self.rate_per_s = reading.rate_per_s or None
-        self.told = None if reading.eta_s is None else (at_s, reading.eta_s)
-        self.told_of_run = None if reading.run_eta_s is None else (at_s, reading.run_eta_s)
-
-    def share(self) -> float | None:
-        """Done of the total; None where that is not known, or more was done than there is."""
-        if not self.total or self.step is None or not 0 <= self.step <= self.total:
-            return None
-        return self.step / self.total
-
-    def left_s(self, further: int, now_s: float) -> float | None:
-        """Seconds until the total was reached, and `further` times more.
-
-        By the speed that was seen; else as the output itself says.
-        """
-        if self.step is None or not self.total:
-            return None
-        rest = self.total * (1 + further) - self.step
-        seen = self.pace.left_s(rest, now_s)
-        if seen is not None:
-            return seen
-        age_s = 0.0 if self.at_s is None else max(0.0, now_s - self.at_s)
-        if (told := self.told_of_run or (None if further else self.told)) is not None:
-            return max(0.0, told[1] - age_s)
-        return max(0.0, rest / self.rate_per_s - age_s) if self.rate_per_s else None
+_NOTHING_SAID = Said()
 
 
 class TextProgress:
     """What the readings of one rank add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: Said = _NOTHING_SAID, from_start: bool = False) -> None:
+        """`said`: what the command tells; `from_start`: whether the output is read as a whole."""
         self.loss: float | None = None
         self.loss_state: LossState | None = None
         self.loss_step: int | None = None
@@ -105,19 +50,25 @@ class TextProgress:
         """When something new was read."""
         self.loss_min: float | None = None
         self.loss_max: float | None = None
-        self._steps = _Count()
-        self._samples = _Count()
+        self._said = said
+        self._from_start = from_start
+        self._steps = Counter()
+        self._samples = Counter()
         """Of the epoch, for an output that counts samples."""
+        self._outer: tuple[int, int] | None = None
+        """(done, all) of a bar of the epochs themselves."""
+        self._outer_moved = False
+        """Whether it has, and the bar below it not yet begun anew."""
         self._epochs_done: float | None = None
         """For an output that only has a line at the end of each epoch."""
         self._epoch_pace = Pace()
+        self._first_epoch: float | None = None
         self._from_zero = False
-        """Whether an epoch 0 was seen."""
-        self._of_run = True
-        """Whether the step counts the whole run: it never went back."""
+        """Whether epochs are counted from 0, as one saw."""
+        self._names_last = False
+        """Whether `epochs` is the number of the last, as in bars of Lightning."""
         self._counter: tuple[int, int | None] | None = None
         """What `step` is read from, as (source, total): a log may hold a bar and lines as well."""
-        self._counts_run = False
         self._strangers = 0
 
     @property
@@ -133,12 +84,12 @@ class TextProgress:
     @property
     def total_steps(self) -> int | None:
         """Of the whole run; None where the log counts each epoch anew."""
-        return self._steps.total if self._of_run else None
+        return self._steps.total if self.counts_run else None
 
     @property
     def counts_run(self) -> bool:
         """Whether `step` counts the whole run, as far as the log tells."""
-        return self._of_run
+        return self._steps.unit == "run" and not self._counts_epoch(self._steps)
 
     def begin_look(self) -> None:
         """Smallest and largest loss are since the previous look."""
@@ -162,10 +113,20 @@ class TextProgress:
                 self.validation_loss = reading.loss
             return
         at_s = None if at is None else at.timestamp()
-        if reading.counts == "samples":
-            self._samples.take(reading, at_s, self._epochs_before(reading))
+        if reading.counts == "epochs":
+            if reading.step is not None and reading.total:
+                self._outer_moved = self._outer not in (None, (reading.step, reading.total))
+                self._outer = (reading.step, reading.total)
+                if at_s is not None:
+                    self._epoch_pace.mark(at_s, reading.step)
+        elif reading.counts == "samples":
+            self._samples.take(reading, at_s, self._from_start)
         elif reading.step is not None and self._is_counter(reading, source, at_s):
-            self._count(reading, reading.step, at)
+            self.step_since = self.step_since or at
+            self._steps.take(reading, at_s, self._from_start)
+            self._outer_moved = False
+            if (place := self._place(self._steps)) is not None:
+                self._steps.judge(place.before, place.of)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
 
@@ -178,11 +139,22 @@ class TextProgress:
     def _take_epoch(self, reading: Reading, at: dt.datetime | None) -> None:
         self.epoch = reading.epoch
         self.epochs = reading.epochs or self.epochs
-        self._from_zero = self._from_zero or reading.epoch == 0
+        self._first_epoch = reading.epoch if self._first_epoch is None else self._first_epoch
+        self._from_zero = self._from_zero or reading.epoch == 0 or reading.from_zero
+        self._names_last = reading.from_zero
+        self._confirm(reading)
         ended = reading.step is None and reading.loss is not None and reading.kind == "train"
         self._epochs_done = reading.epoch if ended else None
         if ended and at is not None and reading.epoch is not None:
             self._epoch_pace.mark(at.timestamp(), reading.epoch)
+
+    def _confirm(self, reading: Reading) -> None:
+        """A bar is the run's where, by a part of an epoch told beside it, it holds several."""
+        steps, part = self._steps, reading.epoch
+        if reading.step is not None or not part or part >= 1 or not steps.total or not steps.step:
+            return
+        if steps.unit == "run" and steps.total * part / steps.step >= SURE_PART:
+            steps.presumed, steps.confirmed = False, True
 
     def _take_loss(self, loss: float, reading: Reading, at: dt.datetime | None) -> None:
         self.loss_since = self.loss_since or at
@@ -200,49 +172,42 @@ class TextProgress:
     def _is_counter(self, reading: Reading, source: int, at_s: float | None) -> bool:
         """Whether this is what the step is read from: one that counts the run, if there is one."""
         counter = (source, reading.total)
-        counts_run = reading.counts == "run"
-        if counter == self._counter:
-            self._strangers = 0
+        if counter == self._counter or self._is_shorter(reading, source):
+            self._counter, self._strangers = counter, 0
             return True
         self._strangers += 1
-        better = self._counter is None or (counts_run and not self._counts_run)
+        known_of_run = self._steps.unit == "run"
+        counts_run = reading.counts == "run" and not reading.open
+        better = self._counter is None or (counts_run and not known_of_run)
         if not better and (self._strangers < STRANGERS or self._holds(reading, at_s)):
             return False
-        self._counter, self._counts_run, self._strangers = counter, counts_run, 0
-        self._of_run = counts_run
-        self._steps.begin_anew()
+        self._counter, self._strangers = counter, 0
+        self._steps = Counter()
         return True
+
+    def _is_shorter(self, reading: Reading, source: int) -> bool:
+        """Whether it is the same counter in an epoch of another length, as the last may be."""
+        known = self._steps
+        if self._counter is None or source != self._counter[0] or reading.epoch is None:
+            return False
+        named = known.unit == reading.counts == "epoch" and not reading.open
+        return named and known.epoch is not None and int(reading.epoch) > known.epoch
 
     def _holds(self, reading: Reading, at_s: float | None) -> bool:
         """Whether what counts now was heard of not long ago, and the other is a lesser bar."""
         known, other = self._steps, reading.total
-        if not known.total or known.step is None:
+        if not known.total or known.step is None or reading.loss is not None or other is None:
             return False
-        if reading.loss is not None or other is None or other >= known.total:
+        names_epoch = known.epoch is not None and reading.epoch is None and reading.open
+        if other >= known.total and not names_epoch:
             return False
         return at_s is None or known.at_s is None or at_s - known.at_s < HOLD_S
-
-    def _count(self, reading: Reading, step: int, at: dt.datetime | None) -> None:
-        known = self._steps
-        self.step_since = self.step_since or at
-        if known.step is not None and step < known.step:
-            if reading.counts == "run" or reading.epoch is None:
-                known.pace.clear()
-            # in what stood there before, an earlier run may have ended half-way
-            if at is not None or (known.total and known.step >= 0.8 * known.total):
-                self._of_run = False
-        known.take(reading, None if at is None else at.timestamp(), self._epochs_before(reading))
-
-    @staticmethod
-    def _epochs_before(reading: Reading) -> float:
-        """So many times the total lies before the step: speed goes on from epoch to epoch."""
-        return float(int(reading.epoch)) if reading.counts != "run" and reading.epoch else 0.0
 
     # -- what it adds up to ----------------------------------------------------------------------
 
     def steps_per_s(self, now: dt.datetime) -> float | None:
         """By the log; None before two different steps were seen, and for a log that fell silent."""
-        return self._steps.pace.per_s(now.timestamp())
+        return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
 
     def eta_s(self, now: dt.datetime) -> float | None:
         """Seconds to the end of the run; None where its end is not known."""
@@ -252,49 +217,134 @@ class TextProgress:
     def progress(self, now: dt.datetime) -> Progress | None:
         """How far it is; None where nothing said a total."""
         now_s = now.timestamp()
-        if self._steps.total and self._steps.step is not None:
-            return self._of_count(self._steps, "run" if self._of_run else "epoch", now_s)
-        if self._samples.total and self._samples.step is not None:
-            return self._of_count(self._samples, "samples", now_s)
-        if not self.epochs:
-            return None
-        fraction = eta_s = None
-        done = self._epochs_done
-        if done is not None and not self._from_zero and 0 < done <= self.epochs:
-            fraction = done / self.epochs
-            eta_s = self._epoch_pace.left_s(self.epochs - done, now_s)
-        return Progress(
-            epoch=self.epoch, epochs=self.epochs, fraction=fraction, eta_s=eta_s, source="log"
-        )
+        if self._steps.step is not None and (self._steps.total or self._said.steps):
+            return self._of_count(self._steps, now_s)
+        if self._samples.step is not None and self._samples.total:
+            return self._of_count(self._samples, now_s)
+        return self._of_epochs(now_s)
 
-    def _of_count(self, count: _Count, unit: ProgressUnit, now_s: float) -> Progress:
-        share, eta_s, fraction = count.share(), None, None
+    def _of_epochs(self, now_s: float) -> Progress | None:
+        """Of an output without a total of steps."""
+        fraction = eta_s = None
+        epoch, done, epochs = self.epoch, self._epochs_done, self.epochs
+        if self._outer is not None:
+            epoch = done = float(self._outer[0])
+            epochs = self._outer[1]
+        elif self._from_zero:
+            done = None
+        if not epochs:
+            return None
+        if done is not None and 0 < done <= epochs:
+            fraction = done / epochs
+            eta_s = self._epoch_pace.left_s(epochs - done, now_s)
+        return Progress(epoch=epoch, epochs=epochs, fraction=fraction, eta_s=eta_s, source="log")
+
+    def _counts_epoch(self, count: Counter) -> bool:
+        """Whether a counter that does not say what it counts is taken for that of an epoch."""
+        if self._outer is not None:
+            return count.presumed
+        if self._said.epochs is None or self._said.epochs < 2 or self._said.run_bars:
+            return False
+        if count.unit != "run" or count.confirmed or not count.total:
+            return False
+        return count.epoch is None and count.total != self._said.steps
+
+    def _of_count(self, count: Counter, now_s: float) -> Progress:
+        heard_s = None if self.last_at is None else self.last_at.timestamp()
+        unit: ProgressUnit = count.unit or "epoch"
+        if unit == "run" and self._counts_epoch(count):
+            unit = "epoch"
         if unit == "run":
-            fraction = share
-            eta_s = count.left_s(0, now_s)
-        elif share is not None and (place := self._place()) is not None:
-            before, of = place
-            fraction = min(1.0, (before + share) / of)
-            eta_s = count.left_s(of - before - 1, now_s)
+            return self._of_run(count, now_s, heard_s)
+        share, place = 0.0 if self._outer_moved else count.share(), self._place(count)
+        fraction = eta_s = epoch_eta_s = None
+        if count.unit is None:
+            share = None
+        if share is not None:
+            epoch_eta_s = count.left_s(0, now_s, heard_s)
+            if place is not None:
+                fraction = min(1.0, (place.before + share) / place.of)
+                further = place.of - place.before - (0 if self._outer_moved else 1)
+                eta_s = count.left_s(further, now_s, heard_s)
+            elif (rest := self._rest(count, now_s)) is not None:
+                eta_s, fraction = rest
+        epoch, epochs = self.epoch, self.epochs
+        if count.epoch is None and place is not None:
+            epoch, epochs = float(place.before + 1), place.of
         return Progress(
             step=count.step,
             total=count.total,
             counts=unit,
-            epoch=self.epoch,
-            epochs=self.epochs,
+            epoch=epoch,
+            epochs=epochs,
             fraction=fraction,
-            eta_s=None if fraction is None else eta_s,
+            eta_s=eta_s,
+            estimated=fraction is not None and (place is None or place.estimated),
+            epoch_fraction=share,
+            epoch_eta_s=epoch_eta_s,
             source="log",
         )
 
-    def _place(self) -> tuple[int, int] | None:
-        """(epochs before this one, how many there are); None where that is not known.
+    def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
+        """(seconds left, share done) by the output's own word on the rest, as of mmengine."""
+        rate = count.pace.per_s(now_s) or count.rate_per_s
+        knows = count.told_of_run is not None and count.epoch and not self._from_zero
+        if not knows or not rate or not count.total or count.step is None:
+            return None
+        assert count.told_of_run is not None and count.epoch is not None
+        at_s, told_s = count.told_of_run
+        done = (count.epoch - 1) * count.total + count.step
+        left_s = max(0.0, told_s - max(0.0, now_s - at_s))
+        return left_s, done / max(1.0, done + told_s * rate)
+
+    def _of_run(self, count: Counter, now_s: float, heard_s: float | None) -> Progress:
+        total, fraction, eta_s = count.total or self._said.steps, count.share(), None
+        if not count.total and total and count.step is not None and count.step <= total:
+            fraction = count.step / total
+            eta_s = count.pace.left_s(total - count.step, now_s, heard_s)
+        elif fraction is not None:
+            eta_s = count.left_s(0, now_s, heard_s)
+        doubtful = not count.total or (count.presumed and count.total != self._said.steps)
+        return Progress(
+            step=count.step,
+            total=total,
+            epoch=self.epoch,
+            epochs=self.epochs,
+            fraction=fraction,
+            eta_s=eta_s,
+            estimated=fraction is not None and doubtful,
+            source="log",
+        )
+
+    def _place(self, count: Counter) -> _Place | None:
+        """Which epoch it is in; None where that is not known.
 
         Of `epoch 0/4` nobody knows whether it is of four or of five, until epoch 4 comes.
         """
-        if self.epoch is None or not self.epochs:
-            return None
-        number = int(self.epoch)
+        if self._outer is not None:
+            done, epochs = self._outer
+            return _Place(done, epochs, False) if done < epochs else None
+        said = self._said.epochs
+        if count.epoch is None:
+            known = said is not None and count.rounds is not None and not self._said.resumes
+            if not known or said is None or count.rounds is None or count.rounds >= said:
+                return None
+            return _Place(count.rounds, said, True)
+        number, of = count.epoch, self.epochs
+        if of is None:
+            first = 0 if self._from_zero else 1 if self._is_first_one() else None
+            if said is None or first is None or not first <= number < said + first:
+                return None
+            return _Place(number - first, said, True)
+        if self._names_last:
+            return _Place(number, of + 1, False) if number <= of else None
         if not self._from_zero:
-            return (number - 1, self.epochs) if 1 <= number <= self.epochs else None
-        return (number, self.epochs + 1) if number == self.epochs else None
+            return _Place(number - 1, of, False) if 1 <= number <= of else None
+        if number == of:
+            return _Place(number, of + 1, False)
+        known = said in (of, of + 1) and number < of
+        return _Place(number, said, True) if known and said is not None else None
+
+    def _is_first_one(self) -> bool:
+        """Whether epochs are counted from 1: the whole output was read, and that came first."""
+        return self._from_start and self._first_epoch == 1

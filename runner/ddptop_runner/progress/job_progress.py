@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.loss_text import Reading
@@ -34,11 +34,12 @@ class JobProgress:
     Args:
         folder: the job's.
         cwd: where it works, below which its files are looked for.
+        command: the words that started it.
     """
 
-    def __init__(self, folder: RunFolder, cwd: str) -> None:
+    def __init__(self, folder: RunFolder, cwd: str, command: Sequence[str] = ()) -> None:
         self._cwd = cwd
-        self._text = TextWatch(folder)
+        self._text = TextWatch(folder, command)
         self._traces: TraceWatch | None = None
         self._traced: dict[int, TextProgress] = {}
         self._attempt: int | None = None

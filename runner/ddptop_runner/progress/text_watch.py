@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ddptop_runner import logs
 from ddptop_runner.log_ranges import LogFile
@@ -16,6 +16,7 @@ from ddptop_runner.loss_text import LossParser, Reading
 from ddptop_runner.model import LAUNCHER
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress.from_text import TextProgress
+from ddptop_runner.progress.said import of_command
 
 BUDGET_BYTES = 192 * 1024
 """Read of all logs in one look."""
@@ -37,6 +38,8 @@ class _Stream:
     def __init__(self, log: LogFile) -> None:
         self.log = log
         self._parser = LossParser()
+        self.is_whole = True
+        """Whether it was read from its beginning without a gap."""
         self._cut = False
         """Whether the next bytes begin inside a line."""
         self._rests = False
@@ -53,7 +56,7 @@ class _Stream:
         """(what is new, how many bytes were read)."""
         data, gap = self.log.read_new(max_bytes)
         if gap:
-            self._cut = True
+            self._cut, self.is_whole = True, False
         if not data:
             rested, self._rests = self._rests, True
             return ([] if rested or self._cut else self._parser.settle()), 0
@@ -79,10 +82,12 @@ class TextWatch:
 
     Args:
         folder: the job's.
+        command: the words that started the training, which may tell how many epochs it has.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, command: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._said = of_command(command)
         self._attempt: int | None = None
         self._streams: dict[int, _Stream] = {}
         self._ranks: dict[int, TextProgress] = {}
@@ -133,7 +138,7 @@ class TextWatch:
                 continue
             used += size
             for reading in readings:
-                self._hear(writer, reading, ranks, at)
+                self._hear(writer, reading, ranks, at, stream.is_whole)
         return used
 
     def _in_turn(self) -> Iterator[tuple[int, tuple[int, _Stream]]]:
@@ -157,14 +162,20 @@ class TextWatch:
                 self._streams[writer] = _Stream(log)
 
     def _hear(
-        self, writer: int, reading: Reading, ranks: Collection[int], at: dt.datetime | None
+        self,
+        writer: int,
+        reading: Reading,
+        ranks: Collection[int],
+        at: dt.datetime | None,
+        is_whole: bool,
     ) -> None:
         rank = writer if writer != LAUNCHER else _named(reading, ranks)
         known = self._ranks.get(rank)
         if known is None:
             if len(self._ranks) >= MAX_RANKS:
                 return
-            known = self._ranks[rank] = TextProgress()
+            said = self._said._replace(resumes=self._said.resumes or bool(self._attempt))
+            known = self._ranks[rank] = TextProgress(said, is_whole)
         known.hear(reading, at, writer)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from ddptop_runner.clock import utc_now
 from ddptop_runner.loss_text import LossParser, Reading
 from ddptop_runner.progress.from_text import HOLD_S, TextProgress
+from ddptop_runner.progress.said import Said
 
 START = utc_now()
 
@@ -198,3 +199,88 @@ def test_nothing_said_is_nothing_known() -> None:
     assert TextProgress().progress(START) is None
     assert Output().write("iter 5: loss 3.1, time 3ms\n").now() is None
     assert Output().write("Epoch 3 loss 3.1\n").now() is None
+
+
+FOUR = Said(epochs=4)
+
+
+def test_epochs_of_the_command_make_an_estimate_of_a_bar_for_each_epoch() -> None:
+    known = TextProgress(FOUR, from_start=True)
+    for place, step in enumerate((*range(0, 189, 4), *range(0, 95, 4))):
+        known.hear(Reading(step=step, total=188, open=True, eta_s=9.0), after(float(place)))
+    done = known.progress(after(71))
+    assert (done.counts, done.epoch, done.epochs, done.estimated) == ("epoch", 2, 4, True)
+    assert done.epoch_fraction == pytest.approx(92 / 188)
+    assert done.epoch_eta_s == pytest.approx(96 / 4, rel=0.05)
+    assert done.fraction == pytest.approx((1 + 92 / 188) / 4)
+    assert done.eta_s == pytest.approx((96 + 2 * 188) / 4, rel=0.05)
+    assert known.total_steps is None
+
+
+@pytest.mark.parametrize(
+    ("said", "from_start", "first"),
+    [
+        (FOUR, False, 94),  # looked at from the middle
+        (FOUR._replace(resumes=True), True, 0),
+        (Said(), True, 0),
+    ],
+)
+def test_without_a_known_epoch_there_is_but_its_own_bar(said, from_start, first) -> None:
+    known = TextProgress(said, from_start=from_start)
+    for place, step in enumerate((first, 180, 188, 0, 94)):
+        known.hear(Reading(step=step, total=188, open=True), after(float(place)))
+    done = known.progress(after(5))
+    assert (done.fraction, done.eta_s, done.epoch_fraction) == (None, None, 0.5)
+
+
+def test_a_counter_that_runs_on_over_epochs_is_the_runs() -> None:
+    output = Output()
+    for step in range(20, 280, 20):
+        output.write(f"epoch {step // 131} step {step}/5120 loss 2.5\n", at_s=step / 4)
+        if step < 131:
+            done = output.now()
+            assert (done.fraction, done.eta_s, done.epoch_fraction) == (None, None, None)
+    done = output.now()
+    assert (done.step, done.total, done.counts, done.estimated) == (260, 5120, "run", False)
+    assert done.eta_s == pytest.approx((5120 - 260) / 4)
+    assert output.progress.steps_per_s(after(65)) == pytest.approx(4)
+    assert output.progress.total_steps == 5120 and output.progress.counts_run
+
+
+def test_going_back_to_a_checkpoint_is_no_new_epoch() -> None:
+    output = Output()
+    for place, step in enumerate((*range(100, 700, 20), *range(400, 500, 20))):
+        output.write(f"step {step}/1000 loss 2.5\n", at_s=place * 2.0)
+    done = output.now()
+    assert (done.step, done.counts, done.fraction) == (480, "run", 0.48)
+    assert done.eta_s == pytest.approx(520 / 10)
+
+
+def test_a_second_process_in_the_same_output_does_not_count_backwards() -> None:
+    output = Output()
+    for place, step in enumerate(range(20, 400, 20)):
+        output.write(f"step {step}/1000 loss 2.5\n", at_s=place * 2.0)
+        output.write(f"step {max(20, step - 20)}/1000 loss 2.4\n", at_s=place * 2.0 + 1)
+    done = output.now()
+    assert (done.step, done.counts, done.fraction) == (380, "run", 0.38)
+    assert output.progress.steps_per_s(after(38)) == pytest.approx(10)
+
+
+def test_parts_of_an_epoch_beside_a_bar_show_that_it_is_the_runs() -> None:
+    output = Output().write(tqdm(50, 1000) + "\r", 0)
+    assert output.now().estimated
+    output.write("{'loss': '4.468', 'epoch': '0.2'}\n", 1)
+    assert not output.now().estimated and output.now().fraction == 0.05
+
+
+def test_a_pause_between_epochs_is_in_the_eta_and_not_in_the_step_time() -> None:
+    readings = []
+    for step in range(1, 481):
+        at_s = step * 0.5 + 30 * (step // 60)
+        readings.append((Reading(step=step, total=960, loss=1.0), at_s))
+    known = TextProgress()
+    for reading, at_s in readings:
+        known.hear(reading, after(at_s))
+    now = after(readings[-1][1])
+    assert known.steps_per_s(now) == pytest.approx(2.0)
+    assert known.progress(now).eta_s == pytest.approx(480, rel=0.15)

@@ -8,12 +8,10 @@ import re
 import sys
 from collections.abc import Sequence
 
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.log_clean import UNSAFE, sanitize
 from ddptop_runner.model import encode
 
 NOT_AVAILABLE = "n/a"
-
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def say(text: str) -> None:
@@ -29,7 +27,7 @@ def put(text: str) -> None:
 
 def _printable(text: str) -> str:
     """The text without what steers a terminal: exceptions and arguments may hold it."""
-    return sanitize(text) if _UNPRINTABLE.search(text) else text
+    return sanitize(text) if UNSAFE.search(text) else text
 
 
 def put_folded(text: str, indent: int) -> None:
@@ -68,8 +66,13 @@ def _columns() -> int | None:
 
 
 def put_json(value: object) -> None:
-    """Print one JSON object on one line."""
-    sys.stdout.write(encode(value).decode() + "\n")
+    """Print one JSON object on one line, with escapes for what could steer a terminal."""
+    sys.stdout.write(UNSAFE.sub(_escaped, encode(value).decode()) + "\n")
+
+
+def _escaped(unsafe: re.Match[str]) -> str:
+    units = unsafe[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

@@ -12,11 +12,22 @@ import re
 MAX_LINE_CHARS = 32_768
 """What is kept of one line."""
 
+_UNSEEN = (
+    "\x7f-\x9f"  # DEL and C1
+    "\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+"""Characters without a look of their own: they steer a terminal, turn text round, break lines, or
+make two names look alike. Ranges of a regular expression's class."""
+
+UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f{_UNSEEN}\ud800-\udfff]")
+"""Never printed as it is: the above, the rest of C0 but tab and newline, and what stands for bytes
+that are no UTF-8."""
+
 # What stands whole in a chunk is taken at once: a run of printing characters, backspaces, or a CSI
-# sequence; everything else character by character. A tab is a printing character here. The last
-# two groups order text from right to left or break lines, and so could disguise a line or split it.
+# sequence; everything else character by character. A tab is a printing character here.
 _STEP = re.compile(
-    "(?P<run>[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+)"
+    f"(?P<run>[^\x00-\x08\x0a-\x1f{_UNSEEN}]+)"
     "|(?P<back>\x08+)"
     "|\x1b\\[(?P<parameters>[ -?]*)(?P<final>[@-~])"
 )
@@ -32,11 +43,11 @@ _TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE = range(5)
 class LineCleaner:
     r"""Makes plain lines of what a program wrote, in chunks of any size.
 
-    Every control sequence and control character but `\n` and tab is dropped. `\r` and backspace
-    move the cursor left; writing there discards what stood to the right, so that of a progress bar
-    its last state remains. "Erase line" does as it says. A line drawn after the cursor went up, as
-    by bars of several lines, is left out where it says what the line before says. Bytes that are
-    no UTF-8 become U+FFFD.
+    Every control sequence, unseen character and control character but `\n` and tab is dropped.
+    `\r` and backspace move the cursor left; writing there discards what stood to the right, so
+    that of a progress bar its last state remains. "Erase line" does as it says. A line drawn after
+    the cursor went up, as by bars of several lines, is left out where it says what the line before
+    says. Bytes that are no UTF-8 become U+FFFD.
     Memory is bounded: of a longer line its first 32 768 characters are kept.
     """
 

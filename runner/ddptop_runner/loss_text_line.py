@@ -24,6 +24,10 @@ _ANSI = re.compile(
     re.IGNORECASE,
 )
 _BACKSPACES = re.compile("\x08+")
+_SHORTEST = len("step 1")
+"""A state of a line that is shorter says nothing."""
+_MAX_STATES = 256
+"""Of one line, the last: with more it shows a spinner, not progress bars."""
 
 
 Said = tuple[Form, Reading]
@@ -66,7 +70,8 @@ def _without_backspaces(line: bytes) -> list[bytes]:
         else:
             del text[-back:]
     states.append("".join(text) + decoded[position:])
-    return [state.encode("utf-8", "replace") for state in states if state]
+    long_enough = [state for state in states if len(state) >= _SHORTEST]
+    return [state.encode("utf-8", "replace") for state in long_enough[-_MAX_STATES:]]
 
 
 def _says(line: bytes) -> Iterator[Said]:

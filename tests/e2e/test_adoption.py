@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner import procs
+from ddptop_runner.start import own_words
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guards_killed.py"
@@ -38,7 +39,7 @@ def guardians_of(job) -> list[int]:
     return [
         pid
         for pid in procs.pids_of_job(json.loads((job.folder() / "job.json").read_text())["job_id"])
-        if procs.argv(pid)[2:4] == words
+        if own_words(procs.argv(pid))[:2] == words
     ]
 
 

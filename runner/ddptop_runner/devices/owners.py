@@ -15,7 +15,12 @@ INIT_PID_NAMESPACE = 0xEFFFFFFC
 COMMAND_LIMIT = 400
 """Longest command kept, in characters."""
 
+_READ_BYTES = 8 * COMMAND_LIMIT
+"""Of a command line, which another user can make endless."""
+
 _CUDA_LIBRARY = b"/libcuda.so"
+
+_MAPS_BYTES = 32 << 20
 
 OTHER_NAMESPACE = "pid of another pid namespace (start the container with --pid=host)"
 HIDDEN = "no permission to look (/proc is mounted with hidepid): ask as root"
@@ -84,7 +89,7 @@ class ProcessOwners:
 def _read(pid: int, name: str) -> bytes:
     """A file of /proc/<pid>; a zombie's and a kernel thread's `cmdline` is empty."""
     with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
-        return file.read()
+        return file.read(_READ_BYTES)
 
 
 def _why_invisible(pid: int) -> str:
@@ -102,7 +107,7 @@ def _has_mapped(pid: int, name: bytes) -> bool:
     """Whether a file of that name is mapped; False where that may not be read."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123
-            return name in file.read()
+            return name in file.read(_MAPS_BYTES)
     except OSError:
         return False
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
+from ddptop_runner.foreign.variables import whole_number
 from ddptop_runner.log_clean import sanitize
 
 COMMAND_LIMIT = 400
@@ -269,8 +270,9 @@ def option_number(args: Sequence[str], *names: str) -> int | None:
             continue
         if not equals:
             value = args[index + 1] if index + 1 < len(args) else ""
-        if value.isascii() and value.isdigit():
-            return int(value)
+        number = whole_number(value)
+        if number is not None:
+            return number
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from ddptop_runner.foreign.arguments import is_shell, is_tool, is_wrapper, launcher_kind
 from ddptop_runner.foreign.claims import Claim, Scheme, claim_of, node_rank
@@ -13,6 +14,9 @@ from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
 from ddptop_runner.log_clean import sanitize
 
 NO_LAUNCHER = "its launcher is gone: the ranks go on, but nobody restarts or ends them"
+
+MAX_NAMED = 16
+"""Of so many ranks that have no process the numbers are told."""
 
 _STARTED_BY: dict[Scheme, Launcher] = {
     "elastic": "torchrun",
@@ -134,7 +138,7 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
         draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
     if draft.launcher == "ddptop":
         name = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")[0]
-        draft.notes.append(f"ddptop's job {sanitize(name)} of another state folder")
+        draft.notes.append(f"ddptop's job {sanitize(name[:80])} of another state folder")
     draft.notes += _missing(chosen)
     return draft
 
@@ -197,11 +201,13 @@ def _missing(chosen: Sequence[_Claimed]) -> list[str]:
     if local is None or any(one.claim.local_world_size != local for one in chosen):
         return []
     hosts = {one.claim.rank - one.claim.local_rank for one in chosen}
-    expected = {first + index for first in hosts for index in range(local)}
-    gone = sorted(expected - {one.claim.rank for one in chosen})
+    here = {one.claim.rank for one in chosen}
+    expected = (first + index for first in sorted(hosts) for index in range(local))
+    gone = list(islice((rank for rank in expected if rank not in here), MAX_NAMED + 1))
     if not gone:
         return []
-    return [f"no process for rank {', '.join(map(str, gone))}: not started yet, or ended"]
+    names = ", ".join(map(str, gone[:MAX_NAMED])) + (" and others" if gone[MAX_NAMED:] else "")
+    return [f"no process for rank {names}: not started yet, or ended"]
 
 
 def lightning_jobs(tree: Tree) -> list[JobDraft]:

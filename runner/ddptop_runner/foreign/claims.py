@@ -15,6 +15,8 @@ Scheme = Literal[
 ]
 """Whose variables they are. `manual`: RANK and its company, set by a person or a scheduler."""
 
+MAX_ADDRESS = 253
+"""Of a host's name, in characters."""
 UNNAMED_RUN = "none"
 """What torchrun calls each run whose --rdzv-id was not given."""
 
@@ -53,8 +55,16 @@ def node_rank(environ: Mapping[str, str] | None) -> int | None:
 
 def rendezvous_of(environ: Mapping[str, str] | None) -> str | None:
     """`MASTER_ADDR:MASTER_PORT`, or None unless both are set."""
-    address, port = (environ or {}).get("MASTER_ADDR"), (environ or {}).get("MASTER_PORT")
-    return f"{address}:{port}" if address and port else None
+    return _place(environ or {}, "MASTER_ADDR", "MASTER_PORT")
+
+
+def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
+    """`ADDRESS:PORT` of these two variables, safe to print and of bounded length."""
+    words = [environ.get(name, "")[:MAX_ADDRESS] for name in (address, port)]
+    text = ":".join(words)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if all(words) else None
 
 
 def _elastic(environ: Mapping[str, str]) -> Claim | None:
@@ -78,9 +88,7 @@ def _horovod(environ: Mapping[str, str]) -> Claim | None:
     rank = number(environ, "HOROVOD_RANK")
     if rank is None:
         return None
-    address = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
-    port = environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
-    rendezvous = f"{address}:{port}" if address and port else None
+    rendezvous = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
     return Claim(
         scheme="horovod",
         job=(rendezvous,) if rendezvous else (),
@@ -193,11 +201,12 @@ def _tf_config(environ: Mapping[str, str]) -> Claim | None:
         order = [("chief", i) for i in range(len(cluster.get("chief", ())))]
         order += [("worker", i) for i in range(len(cluster.get("worker", ())))]
         rank = order.index((task["type"], int(task["index"])))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        name = json.dumps(cluster, sort_keys=True)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return Claim(
         scheme="tf_config",
-        job=(json.dumps(cluster, sort_keys=True),),
+        job=(name,),
         rank=rank,
         local_rank=rank,
         world_size=len(order),

@@ -19,6 +19,12 @@ from ddptop_runner.foreign.sockets import Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.foreign.variables import RANK_VARIABLES, kept_of
 
+ARGV_WORDS = 1024
+ARGV_BYTES = 1 << 15
+"""Words and bytes of a command line that are kept: others can make them endless."""
+MAX_THREADS = 2048
+MAX_READ_BYTES = 32 << 20
+"""Of one process's threads, and of one file of /proc."""
 ARGV_EVERY_S = 15.0
 """A process can overwrite its arguments to show a title: how long that may go unseen."""
 DETAILS_EVERY_S = 30.0
@@ -210,11 +216,11 @@ class ProcessTable:
         return _Known(facts, executed, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
 
     def _argv(self, pid: int) -> tuple[str, ...] | None:
-        data = _read(f"{self._proc}/{pid}/cmdline")
+        data = _read(f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
         if data is None:
             return None
         # a title ends without a NUL, or in many
-        words = data.rstrip(b"\0").split(b"\0") if data else []
+        words = data.rstrip(b"\0").split(b"\0")[:ARGV_WORDS] if data else []
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
     def _look_closer(self, known: _Known, stat: _Stat, now_s: float) -> None:
@@ -253,7 +259,7 @@ class ProcessTable:
             names = os.listdir(folder)
         except OSError:
             return None
-        found = (_read(f"{folder}/{name}/comm", 64) for name in names)
+        found = (_read(f"{folder}/{name}/comm", 64) for name in names[:MAX_THREADS])
         return frozenset(comm.rstrip(b"\n").decode("utf-8", "replace") for comm in found if comm)
 
     def _libraries(self, pid: int) -> frozenset[str] | None:
@@ -332,8 +338,10 @@ def _read(path: str, limit: int = -1) -> bytes | None:
         if limit > 0:
             return os.read(descriptor, limit)
         parts = []
-        while part := os.read(descriptor, 1 << 16):
+        left = MAX_READ_BYTES
+        while left > 0 and (part := os.read(descriptor, 1 << 16)):
             parts.append(part)
+            left -= len(part)
         return b"".join(parts)
     except OSError:
         return None

@@ -11,6 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+MAX_DESCRIPTORS = 1 << 16
+MAX_TABLE_BYTES = 32 << 20
+"""Of one process's open files, and of one namespace's sockets: others can make them endless."""
+
 _ESTABLISHED = b"01"
 _LISTEN = b"0A"
 
@@ -94,7 +98,7 @@ def _read_tables(folder: str) -> SocketTable:
     for name in ("tcp", "tcp6"):
         try:
             with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - hot
-                tables.append(file.read())
+                tables.append(file.read(MAX_TABLE_BYTES))
         except OSError:  # a host without IPv6 has no tcp6
             continue
     return parse_tables(*tables)
@@ -102,7 +106,7 @@ def _read_tables(folder: str) -> SocketTable:
 
 def _socket_inodes(folder: str) -> list[int]:
     inodes = []
-    for name in os.listdir(folder):
+    for name in os.listdir(folder)[:MAX_DESCRIPTORS]:
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
         except OSError:  # closed meanwhile

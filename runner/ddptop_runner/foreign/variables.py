@@ -46,13 +46,23 @@ def kept_of(environ: bytes) -> dict[str, str]:
     return found
 
 
+MAX_DIGITS = 7
+"""No job has ten million ranks: a longer number is made up, and dear to reckon with."""
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number from 0 on that the text is, or None."""
+    text = text.strip()
+    return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else None
+
+
 _KEPT_BYTES = {name.encode(): name for name in KEPT_VARIABLES}
 
 
 def number(environ: Mapping[str, str], *names: str) -> int | None:
     """The first of these variables that holds a whole number from 0 on."""
     for name in names:
-        value = environ.get(name, "").strip()
-        if value.isascii() and value.isdigit():
-            return int(value)
+        value = whole_number(environ.get(name, ""))
+        if value is not None:
+            return value
     return None

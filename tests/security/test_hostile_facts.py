@@ -1,0 +1,67 @@
+"""What a process says of itself, in any words and variables: bounded, and never an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.foreign.builders import find, rank_environ, torch_process
+from tests.foreign.toys import running
+
+from ddptop_runner import procs
+from ddptop_runner.foreign.process_table import ARGV_WORDS, ProcessTable
+
+HUGE = "9" * 5000
+ESCAPES = "\x1b]0;owned\x07\u202e\x9b31m"
+
+VARIABLES: dict[str, dict[str, str]] = {
+    "more digits than Python reads": {"RANK": HUGE, "WORLD_SIZE": HUGE, "LOCAL_RANK": HUGE},
+    "a thousand million ranks": rank_environ(0) | {"LOCAL_WORLD_SIZE": str(10**9)},
+    "as many as are read": rank_environ(0) | {"LOCAL_WORLD_SIZE": str(10**6)},
+    "nested": {"TF_CONFIG": "[" * 100_000},
+    "an object nested": {"TF_CONFIG": '{"cluster":' + '{"a":' * 50_000},
+    "an endless index": {
+        "TF_CONFIG": '{"cluster":{"worker":["a"]},"task":{"type":"worker","index":1e999}}'
+    },
+    "no list": {"TF_CONFIG": '{"cluster":{"worker":5},"task":[]}'},
+    "an address": rank_environ(0) | {"MASTER_ADDR": ESCAPES * 1000},
+    "a job of ours": rank_environ(0) | {"DDPTOP_JOB_ID": f"{ESCAPES}@1"},
+    "devices": rank_environ(0) | {"CUDA_VISIBLE_DEVICES": HUGE},
+}
+
+
+@pytest.mark.parametrize("environ", VARIABLES.values(), ids=list(VARIABLES))
+def test_variables_of_any_kind_are_read(environ: dict[str, str]) -> None:
+    jobs, _ = find([torch_process(10, 1, "python train.py", environ=environ)])
+    for job in jobs:
+        said = [job.name, job.command, job.rendezvous or "", *job.notes]
+        assert all(text.isprintable() and len(text) < 1000 for text in said)
+        assert len(job.ranks) == 1
+
+
+@pytest.mark.parametrize("words", [f"--rank {HUGE}", f"--nnodes={HUGE} --nproc {HUGE}", ESCAPES])
+def test_words_of_any_kind_are_read(words: str) -> None:
+    threads = {"pt_gloo_runloop"}
+    group = [
+        torch_process(pid, 1, f"python {words} train.py {words}", threads=threads, **ports)
+        for pid, ports in ((10, {"listens": {5}}), (11, {"connected": {5}}))
+    ]
+    (job,), _ = find(group)
+    assert job.command.isprintable() and job.name.isprintable()
+
+
+def test_of_endless_words_only_the_first_are_kept(wait_until: Any) -> None:
+    code = "print('up', flush=True); import time; time.sleep(1000)"
+    many = ["x"] * 20_000
+    quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running(sys.executable, "-c", code, *many, "y" * 100_000, **quiet) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(procs.argv(process.pid)) == len(many) + 4
+        (facts,) = ProcessTable(only=lambda: [process.pid]).scan()
+        assert len(facts.argv) <= ARGV_WORDS
+        assert sum(map(len, facts.argv)) < 1 << 16
+        assert facts.uid == os.geteuid()

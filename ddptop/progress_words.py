@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ddptop.output import NOT_AVAILABLE, duration
-from ddptop_runner.model import Progress
+from ddptop_runner.contract import JobRow
+from ddptop_runner.model import Progress, RunStep
 
 BAR_CELLS, LIST_CELLS = 20, 10
 _SOURCES = {"api": "ddptop.report", "trainer": "its trainer", "log": "its output"}
@@ -38,16 +39,40 @@ def shown_percent(fraction: float) -> float:
     return 100.0 if fraction >= 1.0 else min(99.9, 100 * fraction)
 
 
-def step_and_total(progress: Progress | None, step: int | None) -> tuple[str, str | None]:
-    """The step, and the total of the run where that is known.
+def step_text(run: RunStep | None, progress: Progress | None, live: bool = True) -> str:
+    """`12,340 / 50,000`, `98 of this attempt`, or the step alone where no total is known.
 
-    `step` is the slowest rank's, of this attempt; a run that was resumed is farther.
+    Args:
+        run: the job's step.
+        progress: how far it is of a total.
+        live: whether the job lives; its last attempt is else named by its number.
     """
-    total = None
-    if progress is not None and progress.counts == "run" and progress.total is not None:
-        total = str(progress.total)
-        step = progress.step
-    return NOT_AVAILABLE if step is None else str(step), total
+    if run is None:
+        return NOT_AVAILABLE
+    whose, total = "", ""
+    if run.counts == "attempt":
+        whose = " of this attempt" if live or run.attempt is None else f" of attempt {run.attempt}"
+    elif run.counts == "epoch":
+        whose = " of this epoch"
+    elif progress is not None and _counts_run(progress):
+        total = f" / {progress.total:,}"
+    return f"{run.step:,}{total}{whose}"
+
+
+def step_cell(row: JobRow) -> str:
+    """`12340/50000`, `98 of attempt 1` in a table of jobs."""
+    if row.step is None:
+        return NOT_AVAILABLE
+    if row.step_counts in ("attempt", "epoch"):
+        of = row.step_counts
+        return f"{row.step} of {of} {row.attempt}" if of == "attempt" else f"{row.step} of epoch"
+    progress = row.progress
+    known = progress is not None and _counts_run(progress)
+    return f"{row.step}/{progress.total}" if progress is not None and known else str(row.step)
+
+
+def _counts_run(progress: Progress) -> bool:
+    return progress.counts == "run" and progress.step is not None and bool(progress.total)
 
 
 def place(progress: Progress) -> str:

@@ -21,6 +21,16 @@ _SOURCES = {
 }
 
 
+def rank_step(rank: RankSample) -> int | None:
+    """The step of the run at which it is; its own in this attempt where that is not known."""
+    return rank.step if rank.run_step is None else rank.run_step
+
+
+def counts_own(rank: RankSample) -> bool:
+    """Whether `rank_step` is of its attempt only."""
+    return rank.run_step is None and rank.step_counts == "attempt"
+
+
 def parts_text(rank: RankSample) -> str:
     """` Σ4`: its loss is the sum of 4 parts; ` μ4`: their mean; empty of one, and if unknown."""
     if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:

@@ -74,7 +74,7 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
 def _progress(status: JobStatus, cells: int) -> list[Part]:
     progress = status.progress
     if progress is None:
-        return [] if status.step is None else [(f"step {status.step:,}", "")]
+        return [] if status.step is None else [(_step(status), "")]
     parts: list[Part] = []
     if progress.fraction is not None:
         parts.append((f"{text_bar(progress.fraction, cells)} {share(progress)}", ""))
@@ -87,8 +87,14 @@ def _progress(status: JobStatus, cells: int) -> list[Part]:
     if where := place(progress):
         parts.append((where, ""))
     elif status.step is not None:
-        parts.append((f"step {status.step:,}", ""))
+        parts.append((_step(status), ""))
     return parts
+
+
+def _step(status: JobStatus) -> str:
+    """`step 738`, or `step 98 of this attempt` where the run's is not known."""
+    whose = "" if status.step_counts in (None, "run") else f" of this {status.step_counts}"
+    return f"step {status.step:,}{whose}"
 
 
 def _ranks(status: JobStatus) -> list[Part]:

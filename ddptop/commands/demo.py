@@ -9,7 +9,8 @@ from pathlib import Path
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
-from ddptop_runner import launch
+from ddptop.progress_words import step_text
+from ddptop_runner import launch, run_step
 from ddptop_runner.gpus.for_launch import free_now
 from ddptop_runner.launch_request import LaunchRequest
 from ddptop_runner.registry import JobView, read_job
@@ -67,5 +68,6 @@ def _progress(view: JobView) -> str:
     if snapshot is None:
         return f"{view.job}: {view.state}"
     losses = " ".join(f"rank {rank.rank}: {number(rank.loss)}" for rank in snapshot.ranks)
-    step = "no step yet" if snapshot.step is None else f"step {snapshot.step}"
+    run = run_step.of_snapshot(snapshot)
+    step = "no step yet" if run is None else f"step {step_text(run, None)}"
     return f"{view.job}: {view.state}, {step}, loss {losses}, eta {duration(snapshot.eta_s)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.output import count, duration, local_time, put_clipped, put_json, say, table
-from ddptop.progress_words import bar_and_share, step_and_total
+from ddptop.progress_words import bar_and_share, step_cell
 from ddptop.unguarded import guard
 from ddptop_runner.contract import JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
@@ -28,13 +28,12 @@ def run(show_all: bool, as_json: bool) -> int:
 
 
 def _cells(row: JobRow) -> list[str]:
-    step, total = step_and_total(row.progress, row.step)
     return [
         row.job,
         row.state,
         count(row.world_size),
         count(row.attempt),
-        step if total is None else f"{step}/{total}",
+        step_cell(row),
         bar_and_share(row.progress),
         duration(row.eta_s),
         local_time(row.started_at),

@@ -17,9 +17,11 @@ from ddptop.output import (
 )
 from ddptop.progress_words import in_words
 from ddptop.rank_words import (
+    counts_own,
     launcher_in_words,
     parts_in_words,
     parts_text,
+    rank_step,
     replicas_in_words,
     source_in_words,
 )
@@ -28,7 +30,6 @@ from ddptop_runner.contract import JobStatus, job_status
 from ddptop_runner.gpus.names import devices_in_words
 from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
-from ddptop_runner.progress.combine import counts_run
 from ddptop_runner.registry import JobView, resolve
 from ddptop_runner.saves.book import size_in_words
 from ddptop_runner.saves.step_words import step_beside
@@ -93,7 +94,8 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  checkpoint: {saved}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
-        headers = ["RANK", "GPU", "PID", "STATE", "STEP", "LOSS", "STEP TIME", "CPU", "RSS"]
+        step = "OWN STEP" if any(counts_own(rank) for rank in status.ranks) else "STEP"
+        headers = ["RANK", "GPU", "PID", "STATE", step, "LOSS", "STEP TIME", "CPU", "RSS"]
         rows = [_cells(rank) for rank in status.ranks]
         lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
     lines += _details(status)
@@ -174,7 +176,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
         trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0
         seen = view.is_live and view.spec.probe and trains_s >= MISSED_AFTER_S
         return "none seen yet" if seen else None
-    step = step_beside(saved, "run" if counts_run(status.progress) else "attempt", status.attempt)
+    step = step_beside(saved, status.attempt)
     at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
     size_ = "" if saved.size_bytes is None else f" ({size_in_words(saved.size_bytes)})"
@@ -195,7 +197,7 @@ def _cells(rank: RankSample) -> list[str]:
         count(rank.gpu),
         count(rank.pid),
         state,
-        count(rank.step),
+        count(rank_step(rank)),
         f"{loss}{parts_text(rank)}",
         step_time,
         cpu,

@@ -7,7 +7,7 @@ import datetime as dt
 from ddptop.comparing.differences import Comparison, losses_at_common_steps
 from ddptop.comparing.run import Run
 from ddptop_runner.model import SCHEMA, Base
-from ddptop_runner.model_words import JobState, LossState
+from ddptop_runner.model_words import JobState, LossState, StepCounts
 
 
 class ComparedJob(Base, frozen=True, kw_only=True):
@@ -27,7 +27,8 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     elapsed_s: float | None
     restarts: int | None
     step: int | None
-    """Since the job's very start."""
+    step_counts: StepCounts | None
+    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
     total_steps: int | None
     steps_per_s: float | None
     """Of training, over all attempts."""
@@ -113,7 +114,8 @@ def _job(run: Run, loss_at_common: float | None) -> ComparedJob:
         ended_at=view.ended_at,
         elapsed_s=view.elapsed_s,
         restarts=run.restarts,
-        step=run.steps,
+        step=None if run.step is None else run.step.step,
+        step_counts=None if run.step is None else run.step.counts,
         total_steps=run.total_steps,
         steps_per_s=curve.steps_per_s(),
         step_time_s=curve.step_time_s(),

@@ -13,6 +13,7 @@ from ddptop_runner.history_bands import Band, BandReader
 from ddptop_runner.history_steps import attempts_taken
 from ddptop_runner.model import NodeSnapshot, RankSample, decode_snapshot
 from ddptop_runner.registry import JobView
+from ddptop_runner.run_step import is_printed
 
 MOST_POINTS = 1000
 """Of a whole run; of a part of it as many."""
@@ -34,7 +35,7 @@ class RunReader:
         """
         start = view.created_at if view.snapshot is None else view.snapshot.started_at
         start_s = start.timestamp()
-        printed = _printed(view.snapshot)
+        printed = is_printed(view.snapshot)
         taken = attempts_taken(self._reader)
         run = Run(
             view,
@@ -60,7 +61,7 @@ class RunReader:
         """
         since, until = run.start_s + since_s, run.start_s + until_s
         band = self._part.read("loss", since, until, MOST_POINTS)
-        part = curve_of(band, run.start_s, run.offsets, printed=_printed(run.view.snapshot))
+        part = curve_of(band, run.start_s, run.offsets, printed=is_printed(run.view.snapshot))
         if len(part.samples) < 2:
             return run
         first, last = part.samples[0].at_s, part.samples[-1].at_s
@@ -110,14 +111,11 @@ def curve_of(band: Band, start_s: float, offsets: Mapping[int, int], *, printed:
     return LossCurve(tuple(sorted(samples, key=lambda one: one.at_s)))
 
 
-def _printed(snapshot: NodeSnapshot | None) -> bool:
-    """Whether steps are as the output says them: they then go on from attempt to attempt."""
-    return snapshot is not None and any(rank.step_source == "log" for rank in snapshot.ranks)
-
-
 def _told_offsets(view: JobView) -> dict[int, int]:
-    """By attempt, the steps before it, where its script reported its own count."""
-    found: dict[int, int] = {}
+    """By attempt, the steps before it, where that is known."""
+    if view.snapshot is not None and view.snapshot.run_step is not None:
+        return view.snapshot.attempts_began
+    found: dict[int, int] = {}  # of an older ddptop: where its script reported its own count
     for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):
         try:
             kept = decode_snapshot((folder / "snapshot.json").read_bytes())

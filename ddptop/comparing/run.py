@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddptop.comparing.curve import LossCurve
+from ddptop_runner import run_step
+from ddptop_runner.model import RunStep
 from ddptop_runner.registry import AnyJob, JobView
 from ddptop_runner.spec import JobSpec
 
@@ -32,12 +34,9 @@ class Run:
         return self.view.job
 
     @property
-    def steps(self) -> int | None:
-        """Steps since the job's very start, as far as they are known."""
-        samples = [one.step for one in self.curve.samples if one.step is not None]
-        if samples:
-            return samples[-1]
-        return None if self.view.snapshot is None else self.view.snapshot.step
+    def step(self) -> RunStep | None:
+        """At which step it is."""
+        return run_step.of_snapshot(self.view.snapshot)
 
     @property
     def total_steps(self) -> int | None:

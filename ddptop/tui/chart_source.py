@@ -16,6 +16,7 @@ from ddptop_runner.history import HistoryReader
 from ddptop_runner.history_bands import BandReader, points_for, rows_read, width_of
 from ddptop_runner.history_steps import AttemptTaken, attempts_taken
 from ddptop_runner.registry import JobView
+from ddptop_runner.run_step import is_printed
 
 BAND_RANKS = 64
 """Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""
@@ -68,12 +69,6 @@ def odd_ranks(recent: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     return found
 
 
-def _printed(view: JobView) -> bool:
-    """Whether a job's steps are those that its output tells."""
-    ranks = () if view.snapshot is None else view.snapshot.ranks
-    return any(rank.step_source == "log" for rank in ranks)
-
-
 class ChartSource:
     """One job's chart, read again only when it can look different."""
 
@@ -114,7 +109,7 @@ class ChartSource:
         since = whole[0]
         if wish.chart_window_s is not None:
             since = max(until - wish.chart_window_s, 0.0)
-        taken = self._taken(reader, span, printed=_printed(view))
+        taken = self._taken(reader, span, printed=is_printed(view.snapshot))
         frame = ChartData(
             since=since,
             until=until,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddptop.tui.attempts import FAILURES, Attempt, attempts_of
-from ddptop_runner import evidence_folder
+from ddptop_runner import evidence_folder, run_step
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
+from ddptop_runner.history_steps import attempts_taken
 from ddptop_runner.log_follow import last_words
 from ddptop_runner.model import Cause, Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.paths import RunFolder
@@ -92,6 +94,8 @@ class StorySource:
         now = (seq, view.state, snapshot and (snapshot.attempt, snapshot.step, snapshot.cause))
         if self._known is None or self._known[0] != now:
             self._gather(view.folder)
+            if run_step.is_printed(snapshot):
+                self._count_printed(view.folder)
             told = attempts_of(
                 self._events,
                 view.state,
@@ -114,6 +118,13 @@ class StorySource:
                 self._causes[attempt] = cause
             if (steps := _steps_in(kept)) is not None:
                 self._steps[attempt] = steps
+
+    def _count_printed(self, folder: RunFolder) -> None:
+        """The steps of each attempt where the output counts those of the run."""
+        with contextlib.suppress(DdptopError):
+            for one in attempts_taken(HistoryReader(folder.history_db), printed=True):
+                if one.taken is not None:
+                    self._steps[one.attempt] = one.taken
 
     def _with_steps(self, view: JobView, attempt: Attempt) -> Attempt:
         """An attempt of which nothing was kept, with the steps that its history ends with."""
@@ -190,6 +201,8 @@ def _causes_with(causes: Mapping[int, Cause], snapshot: NodeSnapshot | None) -> 
 
 def _steps_with(steps: Mapping[int, int], snapshot: NodeSnapshot | None) -> dict[int, int]:
     found = dict(steps)
+    if run_step.is_printed(snapshot):
+        return found
     if snapshot is not None and snapshot.attempt is not None and snapshot.step is not None:
         found[snapshot.attempt] = snapshot.step
     return found

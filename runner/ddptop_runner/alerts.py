@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ddptop_runner import run_step
 from ddptop_runner.model import Alert, GpuSample, RankSample
 from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_ranks
@@ -84,7 +85,7 @@ def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
     for rank in ranks:
         if rank.state != "exited" or not any(_goes_on_without(rank, other) for other in alive):
             continue
-        at = "" if rank.step is None else f" at step {rank.step}"
+        at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
         verb = "go" if len(alive) > 1 else "goes"
         others = name_ranks([other.rank for other in alive])
         message = f"rank {rank.rank} exited with 0{at} while {others} {verb} on"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from ddptop_runner import group_memory, procs
@@ -21,6 +21,7 @@ from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.rank_record import RankRecord
+from ddptop_runner.run_step import RankSteps, RunSteps
 from ddptop_runner.saves import request
 from ddptop_runner.saves.book import CheckpointBook
 from ddptop_runner.saves.loss_watch import LossWatch
@@ -93,6 +94,7 @@ class AttemptRecord:
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.losses = LossWatch(spec.on_nan)
         self.checkpoints = CheckpointBook()
+        self.run_steps = RunSteps()
         self._save_asked: request.SaveAsked | None = None
         self.before_end: Callable[[], None] = lambda: None
         """Called once before the event is told that the job has ended."""
@@ -152,6 +154,8 @@ class AttemptRecord:
         self._ending_ranks_at_s = memory.ending_ranks_at_s
         self._failed_by_themselves = frozenset(memory.failed_by_themselves)
         self._suspected = memory.suspected
+        self.run_steps.recall(snapshot, resumed=self._is_resumed)
+        self.look_at_steps({})
 
     def _remembered(self) -> GroupMemory:
         """What `recover` needs besides the snapshot's other fields."""
@@ -208,6 +212,7 @@ class AttemptRecord:
         self._suspected = False
         self.hangs.begin_attempt()
         self.losses.begin_attempt()
+        self.look_at_steps({})
         self._save_asked = None
         request.withdraw(self._folder)  # whoever is new has nothing to save
 
@@ -254,6 +259,23 @@ class AttemptRecord:
             told = f"first step after {took_s:.1f} s"
             self._story.tell("training", told, once=True, attempt=self.attempt)
             self._around.publish()
+
+    @property
+    def _is_resumed(self) -> bool:
+        """Whether the ranks have taken the place of earlier ones."""
+        return self.attempt > 0 or self.table.was_restarted
+
+    def look_at_steps(self, told: Mapping[int, RankSteps]) -> None:
+        """Learn at which step of the run the attempt began."""
+        self.run_steps.look(
+            list(told.values()),
+            self.attempt,
+            resumed=self._is_resumed,
+            candidates=self.checkpoints.run_steps(self.attempt),
+        )
+        self.checkpoints.heard_began(self.run_steps.began, self.attempt)
+        for record in self.table:
+            record.began = self.run_steps.began
 
     def _take_up_new(self) -> None:
         """Ranks of a command that were met just now."""

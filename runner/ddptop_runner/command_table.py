@@ -49,6 +49,11 @@ class CommandTable(RankTable):
         assert self.launcher is not None  # since __init__
         return self.launcher
 
+    @property
+    def was_restarted(self) -> bool:
+        """Whether the launcher has started its ranks again by itself."""
+        return bool(self._former_steps)
+
     def __iter__(self) -> Iterator[RankRecord]:
         return iter([self._records[rank] for rank in sorted(self._records)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from ddptop_runner import procs
+from ddptop_runner import procs, run_step
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.model import (
     SCHEMA,
@@ -20,7 +20,7 @@ from ddptop_runner.model import (
     Progress,
     RankSample,
 )
-from ddptop_runner.model_words import JobState
+from ddptop_runner.model_words import JobState, StepCounts
 from ddptop_runner.progress.combine import of_snapshot
 from ddptop_runner.registry import JobView
 
@@ -56,6 +56,10 @@ class JobRow(Base, frozen=True, kw_only=True):
     """The job's devices that it goes on without."""
     progress: Progress | None = None
     """How far it is; null where nothing said a total."""
+    step_counts: StepCounts | None = None
+    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
+    attempt_step: int | None = None
+    """The slowest rank's own steps in this attempt."""
 
 
 class JobList(Base, frozen=True, kw_only=True):
@@ -135,11 +139,15 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """The process that a command started; null of a job whose ranks ddptop starts itself."""
     progress: Progress | None
     """How far it is; null where nothing said a total."""
+    step_counts: StepCounts | None
+    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
+    attempt_step: int | None
+    """The slowest rank's own steps in this attempt."""
 
 
 def job_row(view: JobView) -> JobRow:
     """A job as one row of a list."""
-    snapshot = view.snapshot
+    snapshot, run = view.snapshot, run_step.of_snapshot(view.snapshot)
     return JobRow(
         job=view.job,
         state=view.state,
@@ -148,7 +156,9 @@ def job_row(view: JobView) -> JobRow:
         launcher=view.launcher,
         world_size=view.world_size if snapshot is None else snapshot.world_size,
         attempt=None if snapshot is None else snapshot.attempt,
-        step=None if snapshot is None else snapshot.step,
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=None if snapshot is None else snapshot.step,
         total_steps=None if snapshot is None else snapshot.total_steps,
         eta_s=snapshot.eta_s if snapshot is not None and view.is_live else None,
         started_at=view.spec.created_at if snapshot is None else snapshot.started_at,
@@ -193,6 +203,7 @@ def _foreign_row(
     job: ForeignJob, census: Census, index_of: Mapping[str, int], told: NodeSnapshot | None
 ) -> ForeignRow:
     states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
+    run = run_step.of_snapshot(told)
     restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
     return ForeignRow(
         job=job.name,
@@ -202,7 +213,9 @@ def _foreign_row(
         launcher=job.launcher,
         world_size=job.world_size,
         attempt=max(restarts, default=None),
-        step=None if told is None else told.step,
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=None if told is None else told.step,
         total_steps=None if told is None else told.total_steps,
         eta_s=None if told is None else told.eta_s,
         progress=None if told is None else told.progress,
@@ -243,6 +256,7 @@ def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int])
 def job_status(view: JobView) -> JobStatus:
     """A job in full."""
     spec, snapshot = view.spec, view.snapshot
+    run = run_step.of_snapshot(snapshot)
     if snapshot is None:
         return JobStatus(
             job=view.job,
@@ -260,6 +274,8 @@ def job_status(view: JobView) -> JobStatus:
             guarded=view.guarded,
             snapshot_age_s=None,
             step=None,
+            step_counts=None,
+            attempt_step=None,
             total_steps=None,
             eta_s=None,
             ranks=[],
@@ -290,7 +306,9 @@ def job_status(view: JobView) -> JobStatus:
         cause=snapshot.cause,
         guarded=view.guarded,
         snapshot_age_s=view.snapshot_age_s,
-        step=snapshot.step,
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=snapshot.step,
         total_steps=snapshot.total_steps,
         eta_s=snapshot.eta_s if view.is_live else None,
         ranks=snapshot.ranks,

@@ -10,7 +10,7 @@ from signal import Signals
 
 import msgspec
 
-from ddptop_runner import diagnose, evidence, evidence_folder, procs
+from ddptop_runner import diagnose, evidence, evidence_folder, procs, run_step
 from ddptop_runner.causes import culprit, paragraph
 from ddptop_runner.causes.culprit import RAISED_CODES, RankEnd
 from ddptop_runner.causes.gpu_memory import gib
@@ -167,6 +167,9 @@ def _end(
         tail=tail,
         has_log=not is_shared,
         step=record.steps,
+        at_step=""
+        if record.steps is None
+        else run_step.own_in_words(record.steps, record.began, attempt),
         stands_at=record.stands_at,
         crashed_at=_crashed_at(folder, attempt, exit_),
         entered=sum(counts[0] for counts in record.collectives.values())

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import evidence_folder
+from ddptop_runner import evidence_folder, run_step
 from ddptop_runner.balance import imbalance
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.history_reader import HistoryReader
@@ -212,7 +212,9 @@ def compose(
         told = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
     is_over = story.state not in LIVE_STATES
-    step = min(steps, default=None)
+    began = run_step.began_of(last, attempt)
+    ranks = [_with_run_step(rank, began) for rank in ranks]
+    run = run_step.of_job(ranks, attempt, began)
     return NodeSnapshot(
         job=spec.job,
         job_id=spec.job_id,
@@ -230,9 +232,11 @@ def compose(
         exit_code=story.exit_code,
         cause=story.cause if is_over or story.state in ("hung", "restarting") else None,
         previous_cause=story.previous_cause,
-        step=step,
+        step=min(steps, default=None),
+        run_step=run,
+        attempts_began={} if last is None else last.attempts_began,
         total_steps=None if last is None else last.total_steps,
-        progress=of_moment(step, attempt, last),
+        progress=of_moment(run, last),
         ranks=ranks,
         gpus=gpus,
         imbalance=imbalance.of_job(ranks, gpus) if figures.ranks else Imbalance(),
@@ -300,6 +304,17 @@ def _rank(
         signal=None if told is None else told.signal,
         frameworks=[] if last is None else last.frameworks,
         rank_source=None if last is None else last.rank_source,
+    )
+
+
+def _with_run_step(rank: RankSample, began: int | None) -> RankSample:
+    if rank.step is None:
+        return rank
+    if rank.step_source == "log":  # as printed
+        return msgspec.structs.replace(rank, run_step=rank.step)
+    known = None if began is None else began + rank.step
+    return msgspec.structs.replace(
+        rank, run_step=known, step_counts="attempt" if known is None else None
     )
 
 

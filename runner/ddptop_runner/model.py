@@ -24,6 +24,7 @@ from ddptop_runner.model_words import (
     ProgressUnit,
     RankState,
     Severity,
+    StepCounts,
 )
 
 SCHEMA = 1
@@ -137,6 +138,10 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Where ddptop did not number it: "probe", or a `foreign.types.RankEvidence`."""
     log_bytes: int | None = None
     """How much the rank's log of this attempt holds; of a command all ranks share one."""
+    run_step: int | None = None
+    """Step of the whole run, over restarts; None where only `step` is known."""
+    step_counts: StepCounts | None = None
+    """What `step` counts where `run_step` is None; also None in snapshots of an older ddptop."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):
@@ -245,6 +250,17 @@ class Progress(Base, frozen=True, kw_only=True):
     source: ProgressSource
 
 
+class RunStep(Base, frozen=True, kw_only=True):
+    """The step at which a job is: the slowest rank's."""
+
+    step: int
+    counts: StepCounts
+    """Other than "run" where nothing tells the step of the whole run."""
+    attempt: int | None = None
+    began: int | None = None
+    """The step of the run at which the attempt began, where `counts` is "run" and it is known."""
+
+
 class LauncherSample(Base, frozen=True, kw_only=True):
     """The process that a command started: another launcher, or the only process."""
 
@@ -283,7 +299,7 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     exit_code: int | None = None
     cause: Cause | None = None
     step: int | None = None
-    """The slowest rank's step."""
+    """The slowest rank's own, in this attempt; the run's is `run_step`."""
     total_steps: int | None = None
     eta_s: float | None = None
     guardian: ProcessId | None = None
@@ -321,6 +337,10 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """Of a job that is a command; None of one whose ranks ddptop starts itself."""
     progress: Progress | None = None
     """None where nothing said a total."""
+    run_step: RunStep | None = None
+    """None before any step was told, and in snapshots of an older ddptop."""
+    attempts_began: dict[int, int] = {}
+    """By attempt, the step of the run at which it began, where that is known."""
     memory: dict[str, Any] = {}
     """What a supervisor that is started again has to know; nobody else reads it."""
 

@@ -67,4 +67,6 @@ ProgressSource = Literal["api", "trainer", "log"]
 """Who said the total: `report`, the trainer object of a framework, or a line of output."""
 ProgressUnit = Literal["run", "epoch", "samples"]
 """What a progress counts: steps of the whole run, steps of this epoch, samples of this epoch."""
+StepCounts = Literal["run", "attempt", "epoch"]
+"""What a step counts: those of the whole run, over restarts, or of one attempt or epoch only."""
 Severity = Literal["info", "warning", "error"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ddptop_runner import procs
+from ddptop_runner import procs, run_step
 from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.device_feed import DeviceFeed
@@ -15,10 +16,11 @@ from ddptop_runner.gpus.queue import QueueWatch
 from ddptop_runner.group import Group
 from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import LAUNCHER, LauncherSample, NodeSnapshot, ProcessId, RankSample
-from ddptop_runner.model_words import LIVE_STATES
+from ddptop_runner.model_words import LIVE_STATES, StepCounts
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress.combine import total_steps
 from ddptop_runner.progress.job_progress import JobProgress
+from ddptop_runner.run_step import RankSteps, RunSteps
 from ddptop_runner.spec import JobSpec
 
 
@@ -50,6 +52,22 @@ def with_log_sizes(
         msgspec.structs.replace(one, log_bytes=_size(folder.log_file(attempt, one.rank)))
         for one in samples
     ]
+
+
+def with_run_steps(
+    samples: list[RankSample], told: Mapping[int, RankSteps], run: RunSteps
+) -> list[RankSample]:
+    """The ranks with the step of the run at which each is, or what their own step counts."""
+    found = []
+    for sample in samples:
+        step = run_step.of_rank(told[sample.rank], run.began, run.resumed)
+        counts: StepCounts | None = None
+        if step is None and sample.step is not None:
+            printed = told[sample.rank].printed
+            is_epoch = sample.step_source == "log" and printed is not None and not printed.of_run
+            counts = "epoch" if is_epoch else "attempt"
+        found.append(msgspec.structs.replace(sample, run_step=step, step_counts=counts))
+    return found
 
 
 def _size(path: Path) -> int | None:
@@ -91,7 +109,11 @@ def take(
     samples = [record.sample(now_s, spec.probe) for record in group.table if started]
     samples = progress.fill(samples, group.attempt)
     samples = with_log_sizes(samples, folder, group.attempt, spec.is_command)
-    done = progress.of_job(group.table, group.attempt) if started else None
+    told = progress.steps(group.table, group.attempt) if started else {}
+    samples = with_run_steps(samples, told, group.run_steps)
+    counted = {rank: run_step.counted(one, group.run_steps.resumed) for rank, one in told.items()}
+    run_steps = counted | {one.rank: one.run_step for one in samples if one.run_step is not None}
+    done = progress.of_job(group.table, group.attempt, run_steps) if started else None
     report = None if feed is None else feed.latest
     gpus = [] if report is None else list(report.gpus)
     trees = {
@@ -142,5 +164,7 @@ def take(
         boottime_s=now_s,
         launcher=launcher_sample(group, now_s),
         progress=done,
+        run_step=run_step.of_job(samples, group.attempt, group.run_steps.began, counted.values()),
+        attempts_began=group.run_steps.attempts_began,
         memory={**group.remember(), "alerts": alerts_memory},
     )

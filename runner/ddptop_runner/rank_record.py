@@ -50,6 +50,8 @@ class RankRecord:
     sync_s: float | None = None
     compute_s: float | None = None
     global_step: int | None = None
+    began: int | None = 0
+    """The step of the run at which its attempt began; None where that is not known."""
     total_steps: int | None = None
     metrics: dict[str, float | None] = field(default_factory=dict)
     stack_signal: int | None = None

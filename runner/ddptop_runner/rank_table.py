@@ -40,6 +40,11 @@ class RankTable:
         """The number of ranks; None while that is not known."""
         return len(self._records)
 
+    @property
+    def was_restarted(self) -> bool:
+        """Whether its ranks have taken the place of others within the attempt."""
+        return False
+
     def __iter__(self) -> Iterator[RankRecord]:
         return iter(self._records.values())
 

@@ -145,7 +145,7 @@ class Supervisor:
     def _look_at_output(self) -> None:
         group = self._group
         self._progress.look(group.table, group.attempt, group.attempt_started_s)
-        group.checkpoints.heard_lead(self._progress.lead(group.table), group.attempt)
+        group.look_at_steps(self._progress.steps(group.table, group.attempt))
 
     # -- waiting for devices ---------------------------------------------------------------------
 
@@ -271,7 +271,12 @@ class Supervisor:
         if past.snapshot is not None:
             self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
             self._seq = past.snapshot.seq
-            self._group.checkpoints.recall(past.snapshot.checkpoint, {})
+            known = past.snapshot.memory.get("saves") or {}
+            self._group.checkpoints.recall(
+                past.snapshot.checkpoint, {"saved_at": known.get("saved_at")}
+            )
+            self._group.run_steps.recall(past.snapshot, resumed=False)
+            self._group.look_at_steps({})
         if past.snapshot is not None and past.lives_on:
             self._group.recover(past.snapshot)
             self._story.recall(past.events)

@@ -109,7 +109,7 @@ def test_companions_of_the_same_script_come_first_and_the_newest_of_them() -> No
 def test_facts_of_a_run() -> None:
     devices = [Device(index=i, name="NVIDIA H100") for i in range(2)]
     one = Run(view("a", devices=devices, kind="module", target="pkg.train"))
-    assert (one.devices, one.script, one.steps, one.restarts) == (
+    assert (one.devices, one.script, one.step, one.restarts) == (
         "2x H100",
         "-m pkg.train",
         None,
@@ -130,4 +130,5 @@ def test_facts_of_a_run() -> None:
         world_size=4,
     )
     known = Run(JobView(run_folder("a"), view().spec, snapshot, read_at=NOW))
-    assert (known.steps, known.total_steps, known.restarts, known.ranks) == (40, 90, 2, 4)
+    assert known.step is not None
+    assert (known.step.step, known.total_steps, known.restarts, known.ranks) == (40, 90, 2, 4)

@@ -149,8 +149,13 @@ def test_progress_without_a_step_proves_life(table):
     assert table[0].steps == 5
 
 
+def progress_of(table, now_s):
+    steps = {record.rank: record.global_step or record.steps for record in table}
+    return of_table(table, {}, now_s, steps)
+
+
 def eta_s(table, now_s):
-    progress = of_table(table, {}, now_s)
+    progress = progress_of(table, now_s)
     return None if progress is None else progress.eta_s
 
 
@@ -172,7 +177,7 @@ def test_the_slowest_rank_decides_when_it_ends(table):
             fields = {"rank": rank, "pid": pid, "total_steps": 100}
             table.hear(stepped(second * speed, 100.0 + second, **fields), 0)
     assert eta_s(table, 102.0) == pytest.approx((100 - 10) / 5)
-    assert total_steps(of_table(table, {}, 102.0)) == 100
+    assert total_steps(progress_of(table, 102.0)) == 100
     assert table.most_steps() == 20
 
 
@@ -187,7 +192,7 @@ def test_no_total_no_end(table):
     for second in (1, 2):
         table.hear(stepped(second, 100.0 + second), 0)
     assert eta_s(table, 102.0) is None
-    assert total_steps(of_table(table, {}, 102.0)) is None
+    assert total_steps(progress_of(table, 102.0)) is None
 
 
 def usage(letter: str) -> RankUsage:

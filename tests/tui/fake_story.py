@@ -18,7 +18,7 @@ from tests.tui.fake_home import (
 )
 
 from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Cause, Event, RankSample, encode
+from ddptop_runner.model import Cause, Event, RankSample, RunStep, encode
 from ddptop_runner.paths import RunFolder
 
 STARTED_S = 3600.0
@@ -290,6 +290,8 @@ def learner(
             ran_s=steps / 2 + 5,
             attempt=attempt,
             step=step,
+            run_step=RunStep(step=steps, counts="run", attempt=attempt),
+            attempts_began={0: 0, 1: steps - step},
             total_steps=steps,
             exit_code=0,
             guardian=None,

@@ -17,7 +17,6 @@ from ddptop_runner.model import (
     Cause,
     Checkpoint,
     NodeSnapshot,
-    Progress,
 )
 from ddptop_runner.model_words import JobState, Phase, RankState
 from ddptop_runner.registry import JobView
@@ -181,21 +180,17 @@ class TestWhatHoldsAJobUp:
         assert plain(job_header.restart_line(due, NOW)).rstrip() == "↻ attempt 3 starts now"
 
     def test_the_last_checkpoint(self) -> None:
-        def field(progress: Progress | None = None, **more: object) -> str:
+        def field(**more: object) -> str:
             saved = Checkpoint(path="/c/last.pt", at=ago(64), **more)
             snapshot = self.snapshot(checkpoint=saved, attempt=1, step=127)
-            return plain(job_header.checkpoint_field(snapshot, progress, NOW))
+            return plain(job_header.checkpoint_field(snapshot, NOW))
 
-        run = Progress(step=1127, total=9000, fraction=0.125, source="log")
-        of_epoch = Progress(step=27, total=100, counts="epoch", source="log")
-        assert field(run, step=120, attempt=1, global_step=1120) == "checkpoint step 1,120, 1m ago"
-        assert field(run, step=120, attempt=1) == "checkpoint step 120 of attempt 1, 1m ago"
-        assert field(step=120, attempt=1, global_step=1120) == "checkpoint step 120, 1m ago"
-        assert field(of_epoch, step=120, attempt=1) == "checkpoint step 120, 1m ago"
+        assert field(step=120, attempt=1, global_step=1120) == "checkpoint step 1,120, 1m ago"
+        assert field(step=120, attempt=1) == "checkpoint step 120 of this attempt, 1m ago"
         assert field(step=120, attempt=0) == "checkpoint step 120 of attempt 0, 1m ago"
-        assert field(global_step=1120) == "checkpoint step 1,120 of the run, 1m ago"
+        assert field(global_step=1120) == "checkpoint step 1,120, 1m ago"
         assert field() == "checkpoint 1m ago"
-        assert job_header.checkpoint_field(self.snapshot(), None, NOW) == ()
+        assert job_header.checkpoint_field(self.snapshot(), NOW) == ()
 
     def test_a_gpu_set_aside_is_in_the_header(self) -> None:
         view = view_of(self.snapshot(set_aside=[2]))

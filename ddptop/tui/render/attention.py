@@ -14,6 +14,7 @@ from ddptop.tui.render.foreign import GONE
 from ddptop.tui.render.launched import waiting_text
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
+from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Cause, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob
@@ -95,8 +96,9 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
         text = "its processes are gone without a word"
         return f"{text}; last heard of {ago}" if ago else text
     parts = []
-    if snapshot is not None and snapshot.step is not None:
-        parts.append(f"after {units.plural(snapshot.step, 'step')}")
+    if (run := run_step.of_snapshot(snapshot)) is not None:
+        last = " of its last attempt" if run.counts == "attempt" else ""
+        parts.append(f"after {units.plural(run.step, 'step')}{last}")
     if (lasted_s := elapsed_s(view, now)) is not None:
         parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
     return f"{ago}, {', '.join(parts)}" if parts and ago else ago or state

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.rank_words import parts_text
+from ddptop.rank_words import counts_own, parts_text, rank_step
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.card_grid import LEAST_BOX
@@ -277,7 +277,8 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
         tight = cells < LABEL + VALUE + ASIDE
         ago = units.brief_duration(ago_s) + ("" if tight else " ago")
     late = rank.state in ("quiet", "hung")
-    return _row("step", units.count(rank.step), (ago, "warn" if late else "dim"), (), cells)
+    label = "own" if counts_own(rank) else "step"
+    return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
 
 
 def _wait(label: str, wait_s: float | None, rank: RankSample, cells: int) -> Line:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 from ddptop.comparing.differences import Comparison
 from ddptop.comparing.run import Run, options_of
+from ddptop.progress_words import step_text
 from ddptop.tui.render import units, words
 from ddptop.tui.render.compare_curves import LETTERS, name_of
+from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Span
+from ddptop_runner import run_step
 from ddptop_runner.registry import JobView, elapsed_s
 
 NOTABLE = 0.005
@@ -162,9 +165,8 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "steps",
             "steps",
-            "optimizer steps since the job's very start, of the total where one was told; where a "
-            "script does not say where it went on, an attempt's steps are counted on from the one "
-            "before it",
+            "the step of the run, of the total where one was told; where nothing tells at which "
+            "step an attempt began, its own steps",
             map(_steps, runs),
         ),
         row("state", "state", "how the job is", (words.job_state(run.view.state) for run in runs)),
@@ -206,10 +208,7 @@ def _last(run: Run) -> Span:
 
 
 def _steps(run: Run) -> str:
-    if run.steps is None:
-        return units.NOT_KNOWN
-    total = "" if run.total_steps is None else f" of {units.count(run.total_steps)}"
-    return f"{units.count(run.steps)}{total}"
+    return step_text(run.step, progress_of(run.view), run.view.is_live)
 
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
@@ -245,12 +244,16 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
         ]
         other += [f"no {name}" for name in given if name not in theirs]
         what = " ".join(other) or "the same"
-    step = None if snapshot is None else snapshot.step
+    run = run_step.of_snapshot(snapshot)
+    step = None if run is None else run.step
     return {
         "letter": (letter, "strong"),
         "job": (view.job, ""),
         "state": words.job_state(view.state),
-        "step": (units.count(step), "" if step is not None else "dim"),
+        "step": (
+            units.count(step) + " own" * (run is not None and run.counts == "attempt"),
+            "" if step is not None else "dim",
+        ),
         "started": (f"{view.created_at.astimezone():%b %d %H:%M}", "dim"),
         "what": (what, "" if same else "dim"),
     }

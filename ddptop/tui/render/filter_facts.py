@@ -6,7 +6,8 @@ import datetime as dt
 
 from ddptop.tui.render.filter import Facts, Filter, Vocabulary
 from ddptop.tui.render.panels import elapsed_s, median_loss
-from ddptop.tui.render.progress import progress_of, step_of
+from ddptop.tui.render.progress import progress_of
+from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import GpuSample, NodeSnapshot, RankSample
 from ddptop_runner.registry import AnyJob
@@ -77,7 +78,7 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
     memory = [gpu.mem_used_bytes for gpu in snapshot.gpus if gpu.mem_used_bytes is not None]
     figures: dict[str, float | None] = {
         "loss": _loss(snapshot),
-        "step": step_of(snapshot, progress),
+        "step": None if (run := run_step.of_snapshot(snapshot)) is None else run.step,
         "done": None if fraction is None else 100 * fraction,
         "ranks": snapshot.world_size or view.world_size,
         "gpus": len(held),
@@ -123,7 +124,7 @@ def rank_facts(rank: RankSample, gpu: GpuSample | None = None) -> Facts:
         {"rank": (str(rank.rank),), "state": (rank.state,), "gpu": gpus, "host": (rank.host,)},
         {
             "loss": rank.loss,
-            "step": rank.step,
+            "step": rank.step if rank.run_step is None else rank.run_step,
             "time": rank.step_time_s,
             "wait": rank.data_wait_s,
             "util": util,

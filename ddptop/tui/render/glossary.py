@@ -68,7 +68,11 @@ JOBS: Words = (
     ("restarts left", "how often the group may still restart before the job counts as failed"),
     ("ranks", "how many the job has; of a command those that were seen"),
     ("world size", "how many ranks the job has, on all hosts"),
-    ("step", "optimizer steps in this attempt; 'global' where the script or a log said it"),
+    (
+        "step",
+        "of the run, over restarts; where nothing tells at which step an attempt began, the steps "
+        "of that attempt, which are then called its own",
+    ),
     ("steps", "a second: of the whole group, over the last minute"),
     ("done", "steps of all that the run will take; n/a where nothing tells how many"),
     ("progress", "how far the run is, where something tells how many steps it will take"),

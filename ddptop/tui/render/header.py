@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from ddptop.progress_words import step_text
 from ddptop.tui.render import units, words
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.launched import common_parts
 from ddptop.tui.render.learning import LossTrend, trend_words, whose_loss
 from ddptop.tui.render.panels import elapsed_s, median_loss, restarts_text, steps_per_s
-from ddptop.tui.render.progress import LEAST_BAR, label, no_bar_words, progress_of, step_text
+from ddptop.tui.render.progress import LEAST_BAR, label, no_bar_words, progress_of
 from ddptop.tui.render.text import (
     Line,
     clip,
@@ -23,8 +24,8 @@ from ddptop.tui.render.text import (
     width,
 )
 from ddptop_runner.model import NodeSnapshot, Progress, RankSample
-from ddptop_runner.progress.combine import counts_run
 from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.run_step import of_snapshot as run_step_of
 from ddptop_runner.saves.step_words import step_beside
 
 LABELLED = 110
@@ -147,7 +148,7 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))
-    if saved := checkpoint_field(snapshot, progress_of(view), now):
+    if saved := checkpoint_field(snapshot, now):
         parts.append(saved)
     if snapshot.world_size is not None or snapshot.launcher is not None:
         parts.append(field("world size", units.count(snapshot.world_size), ""))
@@ -156,15 +157,12 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     return parts
 
 
-def checkpoint_field(snapshot: NodeSnapshot, progress: Progress | None, now: dt.datetime) -> Line:
-    """`checkpoint step 120, 4 s ago`; empty where none was seen.
-
-    It counts what the job's step beside it counts; where it cannot, it says what it counts.
-    """
+def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
+    """`checkpoint step 120, 4 s ago`; empty where none was seen."""
     saved = snapshot.checkpoint
     if saved is None:
         return ()
-    step = step_beside(saved, "run" if counts_run(progress) else "attempt", snapshot.attempt)
+    step = step_beside(saved, snapshot.attempt)
     ago = f"{units.brief_duration(max(0.0, (now - saved.at).total_seconds()))} ago"
     return field("checkpoint", ago if step is None else f"{step}, {ago}", "")
 
@@ -214,7 +212,7 @@ def far_line(
 ) -> Line:
     """Step, bar, share, time left and time passed; in words why one of them is missing."""
     live, room = view.is_live, cells - width(question(1, cells)) - 1
-    left = field("step", step_text(snapshot, progress))
+    left = field("step", step_text(run_step_of(snapshot), progress, live))
     passed = field("elapsed" if live else "ran", units.duration(elapsed_s(view, now)))
     if progress is None or (progress.fraction is None and progress.epoch_fraction is None):
         young = begins(view, snapshot, now)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from ddptop.rank_words import counts_own, rank_step
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
 from ddptop.tui.render.odd import CALM, own_times, severity
@@ -327,7 +328,7 @@ def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) 
     parts: list[tuple[str, str, Span]] = [
         ("loss", units.loss(rank.loss, rank.loss_state), far("loss")),
         ("time", units.step_time(rank.step_time_s), far("step_time")),
-        ("step", units.count(rank.step), ("", "")),
+        ("own step" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
         ("util" if on_device else "CPU", units.percent(load), far("utilization")),
         ("mem" if on_device else "RSS", units.size(memory) + of, far("memory")),
         ("data wait", units.step_time(rank.data_wait_s), ("", "")),

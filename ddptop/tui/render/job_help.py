@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop.need import Need
+from ddptop.progress_words import step_text
 from ddptop.tui.render import units, words
 from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s, median_loss
-from ddptop.tui.render.progress import percent_text, progress_of, step_text
+from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.uneven import uneven
+from ddptop_runner import run_step
 from ddptop_runner.balance.findings_help import explain
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import NodeSnapshot
@@ -62,7 +64,7 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     ]
     progress = progress_of(view)
     done, eta_s = percent_text(progress), progress.eta_s if progress else None
-    how_far = f"step {step_text(snapshot, progress)}"
+    how_far = f"step {step_text(run_step.of_snapshot(snapshot), progress, view.is_live)}"
     how_far += f", {done} of the run" if done else "; nothing said how many there will be"
     if view.is_live:
         how_far += f", {units.duration(eta_s)} left by its pace" if eta_s is not None else ""

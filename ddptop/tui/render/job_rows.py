@@ -17,9 +17,10 @@ from ddptop.tui.render.filter_facts import held_by
 from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s, median_loss
-from ddptop.tui.render.progress import percent_text, progress_of, step_of
+from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.text import Line, Span, cells_of, line
 from ddptop.tui.render.uneven import worst_figure
+from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import NodeSnapshot
 from ddptop_runner.registry import AnyJob
@@ -202,7 +203,10 @@ def job_row(
     if snapshot is None:
         return row
     progress, live = progress_of(view), view.is_live
-    step, eta_s = units.count(step_of(snapshot, progress)), progress.eta_s if progress else None
+    run, eta_s = run_step.of_snapshot(snapshot), progress.eta_s if progress else None
+    step = units.NOT_KNOWN if run is None else units.count(run.step)
+    if run is not None and run.counts == "attempt":
+        step = f"{run.step} own"
     guessed = progress is not None and progress.estimated and eta_s is not None
     gpus = units.ranks(list(held_by(snapshot)))
     fraction = None if progress is None else progress.fraction

@@ -11,6 +11,7 @@ import msgspec
 from ddptop.tui.render import units
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, Span, line
+from ddptop_runner import run_step
 from ddptop_runner.model import NodeSnapshot
 
 SHARE = 0.1
@@ -107,8 +108,9 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
     if not bad:
         return None
     name = "NaN" if any(rank.loss_state == "nan" for rank in bad) else "inf"
-    steps = [rank.loss_bad_since for rank in bad if rank.loss_bad_since is not None]
-    since = f" since step {units.count(min(steps))}" if steps else ""
+    told = [rank for rank in bad if rank.loss_bad_since is not None]
+    first = min(told, key=lambda rank: rank.loss_bad_since or 0, default=None)
+    since = "" if first is None else f" since {run_step.in_words(first, first.loss_bad_since)}"
     numbers = [rank.rank for rank in bad]
     where = "" if len(bad) == len(snapshot.ranks) else f" on rank {units.ranks(numbers)}"
     good = next((rank.loss_last_good for rank in bad if rank.loss_last_good is not None), None)

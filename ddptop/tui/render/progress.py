@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ddptop.progress_words import place, shown_percent
 from ddptop.tui.render import units
-from ddptop_runner.model import NodeSnapshot, Progress
-from ddptop_runner.progress.combine import counts_run, of_snapshot
+from ddptop_runner.model import Progress
+from ddptop_runner.progress.combine import of_snapshot
 from ddptop_runner.registry import AnyJob
 
 LEAST_BAR = 10
@@ -15,21 +15,6 @@ LEAST_BAR = 10
 def progress_of(view: AnyJob) -> Progress | None:
     """How far a job is; None where nothing said a total."""
     return None if view.snapshot is None else of_snapshot(view.snapshot, view.is_live)
-
-
-def step_of(snapshot: NodeSnapshot, progress: Progress | None) -> int | None:
-    """The step of the run where that is known, else the slowest rank's of this attempt."""
-    if progress is not None and counts_run(progress):
-        return progress.step
-    return snapshot.step
-
-
-def step_text(snapshot: NodeSnapshot, progress: Progress | None) -> str:
-    """`12,340 / 50,000`, or the step alone where it is not known to be one of the whole run."""
-    step = units.count(step_of(snapshot, progress))
-    if progress is None or progress.counts != "run" or not progress.total or progress.step is None:
-        return step
-    return f"{step} / {units.count(progress.total)}"
 
 
 def percent_text(progress: Progress | None) -> str:

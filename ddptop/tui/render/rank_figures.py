@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from ddptop.rank_words import parts_text, replicas_in_words, source_in_words
+from ddptop.rank_words import counts_own, parts_text, rank_step, replicas_in_words, source_in_words
 from ddptop.tui.render import units
 from ddptop.tui.render.chart_figures import Curve
 from ddptop.tui.render.devices import device_trouble, heat
@@ -70,7 +70,7 @@ def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool)
     text = units.loss(rank.loss, rank.loss_state) + parts_text(rank)
     parts = [
         line(state_of(rank, now, live)),
-        _figure("step", units.count(rank.step)),
+        _figure("step", units.count(rank_step(rank)) + " of this attempt" * counts_own(rank)),
         _figure("loss", text, _far(apart, "loss"), "bad" if bad else "strong"),
         _figure("time", units.step_time(rank.step_time_s), _far(apart, "step_time")),
     ]

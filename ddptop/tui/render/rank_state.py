@@ -10,6 +10,7 @@ from ddptop.need import STRAGGLER
 from ddptop.tui.render import units
 from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
+from ddptop_runner import run_step
 from ddptop_runner.balance.imbalance import RankDeviation
 from ddptop_runner.model import Alert, RankSample
 from ddptop_runner.model_words import Phase
@@ -161,14 +162,15 @@ def _place(rank: RankSample) -> str:
 
 def _not_finite(rank: RankSample, name: str) -> str:
     word = "NaN" if rank.loss_state == "nan" else "infinite"
-    since = "" if rank.loss_bad_since is None else f" since step {rank.loss_bad_since:,}"
+    first = rank.loss_bad_since
+    since = "" if first is None else f" since {run_step.in_words(rank, first)}"
     last = rank.loss_last_good
     good = "" if last is None else f"; the last finite one was {units.loss(last)}"
     return f"{name}: its loss is {word}{since}{good}"
 
 
 def _ended(rank: RankSample, known: Known, name: str) -> Span:
-    at = "" if rank.step is None else f" at step {rank.step:,}"
+    at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
     if rank.state == "stopped":
         return f"{name} was stopped with the others{at}", "dim"
     if rank.signal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
+from ddptop.rank_words import rank_step
 from ddptop.tui.render import units, words
 from ddptop.tui.render.launched import loss_text
 from ddptop.tui.render.odd import NOBODY, Behind, device_text, verdict
@@ -43,7 +44,7 @@ def rank_row(
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
         "state": _brief(verdict(rank, apart, now, live, late)),
         "why": (" " + (rank.state_reason or ""), "dim"),
-        "step": (units.count(rank.step), _unknown(rank.step)),
+        "step": (units.count(rank_step(rank)), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
         "loss_vs": _deviation(apart, "loss"),
         "time": (step_time, _unknown(rank.step_time_s)),

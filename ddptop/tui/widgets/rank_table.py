@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from ddptop.rank_words import is_rank_too, parts_text
+from msgspec.structs import replace
+
+from ddptop.rank_words import counts_own, is_rank_too, parts_text
 from ddptop.tui.render.columns import Column, Row, plain_cell
 from ddptop.tui.render.launched import (
     launcher_line,
@@ -178,6 +180,9 @@ class RankTable(Table):
 
 def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
     columns = _columns_of(ranks, foreign)
+    if any(counts_own(rank) for rank in ranks):
+        own = {"step": "own step"}
+        columns = tuple(replace(one, title=own.get(one.key, one.title)) for one in columns)
     if not any(parts_text(rank) for rank in ranks):
         return columns
     return tuple(_LABELLED_LOSS if column.key == "loss" else column for column in columns)

@@ -33,6 +33,9 @@ class RankEnd:
     tail: str = ""
     """The end of its log; of a rank that we ended, before any signal."""
     step: int | None = None
+    """Of its attempt."""
+    at_step: str = ""
+    """The same in words, as a step of the run where that is known."""
     stands_at: str | None = None
     """Where the script stood at the probe's last word, while no step was taken."""
     crashed_at: str | None = None

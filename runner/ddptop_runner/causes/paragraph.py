@@ -133,8 +133,9 @@ def _who(end: RankEnd) -> str:
 def _at_step(end: RankEnd) -> str:
     if end.step is None:
         return ""
+    step = end.at_step or f"step {end.step}"
     # the last word of a rank that died without saying so is a moment old
-    return f" {'at' if end.leaving or not end.failed else 'after'} step {end.step}"
+    return f" {'at' if end.leaving or not end.failed else 'after'} {step}"
 
 
 def _opening(culprit: Culprit, *, alone: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner import procs
+from ddptop_runner import procs, run_step
 from ddptop_runner.balance import imbalance, rank_devices
 from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import utc_from_unix
@@ -254,6 +254,8 @@ class JobRecord:
             step=progress.step,
             step_source=None if progress.step is None else "log",
             global_step=progress.step if progress.counts_run else None,
+            run_step=progress.step if progress.counts_run else None,
+            step_counts=None if progress.counts_run or progress.step is None else "epoch",
             loss=progress.loss,
             loss_step=progress.loss_step,
             loss_state=progress.loss_state,
@@ -336,6 +338,7 @@ class JobRecord:
             world_size=self.foreign.world_size,
             started_at=self.foreign.started_at,
             step=min(steps, default=None),
+            run_step=run_step.of_job(ranks, _attempt(self.foreign)),
             total_steps=combine.total_steps(progress),
             eta_s=None if progress is None else progress.eta_s,
             progress=progress,

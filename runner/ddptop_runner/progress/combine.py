@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ddptop_runner.model import NodeSnapshot, Progress
+from ddptop_runner.model import NodeSnapshot, Progress, RunStep
 from ddptop_runner.model_words import ProgressSource
 
 _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
@@ -20,9 +20,8 @@ _ORDER: tuple[ProgressSource, ...] = ("api", "trainer", "log")
 class RankTold(NamedTuple):
     """What one rank's probe and its output tell of how far it is."""
 
-    steps: int | None = None
-    """Of this attempt."""
-    global_step: int | None = None
+    run_step: int | None = None
+    """By `run_step.of_rank`."""
     steps_per_s: float | None = None
     total: int | None = None
     """Steps of the whole run, by `report` or a trainer."""
@@ -35,21 +34,14 @@ class RankTold(NamedTuple):
     """How far apart the last two steps were that the output told."""
 
 
-def of_rank(told: RankTold, resumed: bool) -> Progress | None:
-    """How far one rank is; None where nothing said a total.
-
-    Args:
-        told: by its probe and its output.
-        resumed: whether this is not the job's first attempt, so that its steps may not be all.
-    """
-    text = told.text if resumed else _brought_up(told)
+def of_rank(told: RankTold) -> Progress | None:
+    """How far one rank is, by its probe and its output; None where nothing said a total."""
+    text = _brought_up(told)
     if not told.total:
         return text
-    done = told.global_step
+    done = told.run_step
     if done is None and text is not None and text.counts == "run" and text.total == told.total:
         done = text.step
-    if done is None and not resumed:
-        done = told.steps
     fraction = eta_s = None
     if done is not None and 0 <= done <= told.total:
         fraction = done / told.total
@@ -70,11 +62,11 @@ def of_rank(told: RankTold, resumed: bool) -> Progress | None:
 
 
 def _brought_up(told: RankTold) -> Progress | None:
-    """What the output tells, with the probe's step where that has gone on since the last line.
+    """What the output tells, with the run's step where that has gone on since the last line.
 
     Only where both count the same, as they do that are never farther apart than two lines.
     """
-    text, steps = told.text, told.steps
+    text, steps = told.text, told.run_step
     if text is None or text.counts != "run" or text.step is None or not text.total:
         return text
     if steps is None or text.fraction is None or steps > text.total:
@@ -125,24 +117,17 @@ def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
     return Progress(step=step, total=total, fraction=fraction, eta_s=eta_s, source="api")
 
 
-def of_moment(step: int | None, attempt: int | None, last: NodeSnapshot | None) -> Progress | None:
+def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None:
     """How far a job was; None where no total was known.
 
-    A later attempt goes on from a checkpoint, and its own steps are not all: what came before them
-    is told by the last snapshot, if that is of the same attempt, and is else not known.
-
     Args:
-        step: the slowest rank's in its attempt, at that moment.
-        attempt: the attempt of that moment.
-        last: the job's last snapshot.
+        run: the job's step at that moment.
+        last: its last snapshot.
     """
     if last is None or not last.total_steps:
         return None
     told, total = last.progress, last.total_steps
-    before = 0 if attempt == 0 else None
-    if before is None and attempt == last.attempt and total_steps(told) and last.step is not None:
-        before = None if told is None or told.step is None else told.step - last.step
-    done = None if step is None or before is None else step + before
+    done = run.step if run is not None and run.counts == "run" else None
     if done is not None and not 0 <= done <= total:
         done = None
     return Progress(
@@ -151,11 +136,6 @@ def of_moment(step: int | None, attempt: int | None, last: NodeSnapshot | None) 
         fraction=None if done is None else done / total,
         source="api" if told is None else told.source,
     )
-
-
-def counts_run(progress: Progress | None) -> bool:
-    """Whether it knows the step of the whole run."""
-    return progress is not None and progress.counts == "run" and progress.step is not None
 
 
 def total_steps(progress: Progress | None) -> int | None:

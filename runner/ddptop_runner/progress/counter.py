@@ -19,6 +19,8 @@ class Counter:
 
     def __init__(self) -> None:
         self.step: int | None = None
+        self.first: int | None = None
+        """The first that was told."""
         self.total: int | None = None
         self.epoch: int | None = None
         """As the output numbers it."""
@@ -76,6 +78,7 @@ class Counter:
 
     def _begin(self, reading: Reading, step: int, from_start: bool) -> None:
         self.unit = None if reading.open and reading.counts == "epoch" else _unit(reading)
+        self.first = step
         self.presumed = reading.open and reading.counts == "run"
         self.unnamed = reading.unnamed
         self.rounds = 0 if from_start or step <= 1 else None

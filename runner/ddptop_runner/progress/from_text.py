@@ -12,6 +12,7 @@ from ddptop_runner.model_words import LossState, ProgressUnit
 from ddptop_runner.progress.counter import STRANGERS, Counter
 from ddptop_runner.progress.pace import Pace
 from ddptop_runner.progress.said import Said
+from ddptop_runner.run_step import Printed
 
 HOLD_S = 600.0
 """For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations
@@ -80,6 +81,15 @@ class TextProgress:
     def every(self) -> int | None:
         """How far apart the last two steps were that were told."""
         return self._steps.every
+
+    @property
+    def printed(self) -> Printed | None:
+        """What its steps count; None before the first."""
+        known = self._steps
+        if known.step is None or known.first is None:
+            return None
+        every = known.every or max(1, known.first)
+        return Printed(known.step, known.first, every, known.total, self.counts_run)
 
     @property
     def total_steps(self) -> int | None:

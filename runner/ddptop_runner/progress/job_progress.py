@@ -17,7 +17,7 @@ from ddptop_runner.progress.owners import rank_of, written_at
 from ddptop_runner.progress.text_watch import TextWatch
 from ddptop_runner.rank_record import RankRecord
 from ddptop_runner.rank_table import RankTable
-from ddptop_runner.saves.step_words import Lead
+from ddptop_runner.run_step import RankSteps
 from ddptop_runner.trace_files.find import TraceFile
 from ddptop_runner.trace_files.watch import TraceWatch
 
@@ -109,26 +109,38 @@ class JobProgress:
             for one in samples
         ]
 
-    def of_job(self, table: RankTable, attempt: int | None) -> Progress | None:
-        """How far the job is; None where nothing said a total."""
+    def of_job(
+        self, table: RankTable, attempt: int | None, run_steps: Mapping[int, int | None]
+    ) -> Progress | None:
+        """How far the job is; None where nothing said a total.
+
+        Args:
+            table: its ranks.
+            attempt: their attempt.
+            run_steps: by rank the step of the run.
+        """
         now = utc_now()
         texts = {}
         if attempt == self._attempt:
             ranks = self._text.ranks.items()
             texts = {rank: (known.progress(now), known.every) for rank, known in ranks}
-        return of_table(table, texts, boottime_s(), resumed=bool(attempt))
+        return of_table(table, texts, boottime_s(), run_steps)
 
-    def lead(self, table: RankTable) -> Lead | None:
-        """How far the output is ahead of the ranks' own steps, where it counts the run."""
-        counted = [known for known in self._text.ranks.values() if known.total_steps]
-        printed = [known.step for known in counted if known.step is not None]
-        own = [(record.steps, record) for record in table if record.steps is not None]
-        if not printed or not own:
-            return None
-        steps, slowest = min(own, key=lambda one: one[0])
-        every = max(known.every or 1 for known in counted)
-        a_look = math.ceil(LOOKS_APART_S * (slowest.steps_per_s(boottime_s()) or 0.0))
-        return Lead(min(printed) - steps, every + a_look)
+    def steps(self, table: RankTable, attempt: int | None) -> dict[int, RankSteps]:
+        """What is told of each rank's step."""
+        now_s, found = boottime_s(), {}
+        for record in table:
+            known = None
+            if attempt == self._attempt:
+                known = self._text.of_rank(record.rank) or self._traced.get(record.rank)
+            found[record.rank] = RankSteps(
+                own=record.steps,
+                reported=record.global_step,
+                total=record.total_steps,
+                printed=None if known is None else known.printed,
+                slack=math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1,
+            )
+        return found
 
     def close(self) -> None:
         """Let go of all files; what they told stays."""
@@ -145,7 +157,7 @@ def of_table(
     table: RankTable,
     texts: Mapping[int, tuple[Progress | None, int | None]],
     now_s: float,
-    resumed: bool = False,
+    run_steps: Mapping[int, int | None],
 ) -> Progress | None:
     """How far a job is; see `combine`.
 
@@ -153,14 +165,13 @@ def of_table(
         table: its ranks.
         texts: by rank what its output tells, and how far apart the last two steps in it were.
         now_s: CLOCK_BOOTTIME.
-        resumed: whether this is not its first attempt.
+        run_steps: by rank the step of the run.
     """
     told, others = [], dict(texts)
     for record in table:
         text, text_every = others.pop(record.rank, (None, None))
         figures = combine.RankTold(
-            steps=record.steps,
-            global_step=record.global_step,
+            run_step=run_steps.get(record.rank),
             steps_per_s=record.steps_per_s(now_s),
             total=record.total_steps,
             source=record.total_source,
@@ -169,7 +180,7 @@ def of_table(
             text=text,
             text_every=text_every,
         )
-        told.append(combine.of_rank(figures, resumed))
+        told.append(combine.of_rank(figures))
     return combine.of_job([*told, *(text for text, _ in others.values())])
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ddptop_runner.clock import boottime_s, utc_from_boottime
 from ddptop_runner.model import Checkpoint
 from ddptop_runner.probe_message import SavedFile
-from ddptop_runner.saves.step_words import Lead, at_step, run_step, went_on_from
+from ddptop_runner.saves.step_words import at_step, run_step
 from ddptop_runner.saves.where import Finder, ThreadedFinder
 
 LEAST_SHARE = 0.1
@@ -28,6 +28,8 @@ SETTLED_S = 1.5
 """A checkpoint to which nothing was added for so long is whole, and may be told."""
 RENAMED_WITHIN_S = 60.0
 """For so long a script may rename what it has saved."""
+REMEMBERED = 100
+"""So many steps of checkpoints are known, at each of which a later attempt may go on."""
 TOLD_AT_ONCE, TOLD_EACH_S = 10, 30.0
 """So many checkpoints are told in a row, then one in so many seconds: some save at each step."""
 
@@ -190,9 +192,10 @@ class CheckpointBook:
         self._told_s: float | None = None
         self._left_to_tell = float(TOLD_AT_ONCE)
         self._looked_s: float | None = None
-        self._lead: Lead | None = None
-        self._before: int | None = None
-        """Step of the run of the last checkpoint before those of the present attempt."""
+        self._began: tuple[int, int | None] = (0, 0)
+        """The present attempt, and the step of the run at which it began."""
+        self._saved_at: list[tuple[int, int]] = []
+        """Of the checkpoints seen: attempt, and step of the run."""
 
     # -- what is seen ------------------------------------------------------------------------------
 
@@ -214,8 +217,6 @@ class CheckpointBook:
         if not self._counts(gathered):
             return None
         self._largest_bytes = max(self._largest_bytes, gathered.size_bytes or 0)
-        if self.last is not None and self.last.attempt != attempt:
-            self._before = run_step(self.last)
         self.last, self._last_ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
         self._follow_renames(self.last, 0.0)
         if gathered is self._shown:
@@ -226,24 +227,30 @@ class CheckpointBook:
         self._told_s = file.ended_t if self._told_s is None else self._told_s
         return self.last
 
-    def heard_lead(self, lead: Lead | None, attempt: int) -> None:
-        """How far the output is ahead of the attempt's own steps tells what it went on from.
-
-        Args:
-            lead: None where the output does not count the run.
-            attempt: its number.
-        """
-        self._lead = lead
+    def heard_began(self, began: int | None, attempt: int) -> None:
+        """At which step of the run an attempt began; None where that is not known."""
+        self._began = (attempt, began)
         if self.last is not None and self.last.attempt == attempt:
             self.last = self._placed(self.last)
 
+    def run_steps(self, before_attempt: int) -> list[int]:
+        """The steps of the run that earlier attempts saved."""
+        known = {step for attempt, step in self._saved_at if attempt < before_attempt}
+        last = self.last
+        if last is not None and (last.attempt is None or last.attempt < before_attempt):
+            known |= {step for step in (run_step(last),) if step is not None}
+        return sorted(known)
+
     def _placed(self, made: Checkpoint) -> Checkpoint:
         """With its step of the run, where nothing told that but it can be reckoned."""
-        if made.step is None or made.global_step is not None:
-            return made
-        candidates = [0] if self._before is None else [0, self._before]
-        began = went_on_from(self._lead, candidates)
-        return made if began is None else replace(made, global_step=began + made.step)
+        attempt, began = self._began
+        if made.attempt == attempt and made.global_step is None and None not in (made.step, began):
+            made = replace(made, global_step=(began or 0) + (made.step or 0))
+        if made.attempt is not None and made.global_step is not None:
+            place = (made.attempt, made.global_step)
+            if place not in self._saved_at[-2:]:
+                self._saved_at = [*self._saved_at, place][-REMEMBERED:]
+        return made
 
     def _counts(self, gathered: _Gathered) -> bool:
         if self.last is not None and any(path == self.last.path for _, path in gathered.files):
@@ -290,7 +297,7 @@ class CheckpointBook:
         who = f"rank {checkpoint.rank}" if len(ranks) < 2 else f"{len(ranks)} ranks"
         more = checkpoint.files - 1
         what = checkpoint.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
-        step = at_step(checkpoint, is_told_otherwise=self._lead is not None)
+        step = at_step(checkpoint, is_told_otherwise=checkpoint.global_step is None)
         figures = [] if checkpoint.size_bytes is None else [size_in_words(checkpoint.size_bytes)]
         if checkpoint.took_s is not None:
             figures.append(f"in {seconds_in_words(checkpoint.took_s)}")
@@ -328,7 +335,7 @@ class CheckpointBook:
         return {
             "ended_s": self._last_ended_s,
             "largest_bytes": self._largest_bytes,
-            "before": self._before,
+            "saved_at": self._saved_at,
             "heard": {str(rank): ended_s for rank, ended_s in self._heard.items()},
         }
 
@@ -338,8 +345,9 @@ class CheckpointBook:
         self._largest_bytes = 0 if last is None else last.size_bytes or 0
         try:
             self._largest_bytes = int(memory.get("largest_bytes") or self._largest_bytes)
-            before, ended_s = memory.get("before"), memory.get("ended_s")
-            self._before = None if before is None else int(before)
+            known = memory.get("saved_at") or []
+            self._saved_at = [(int(attempt), int(step)) for attempt, step in known]
+            ended_s = memory.get("ended_s")
             self._last_ended_s = None if ended_s is None else float(ended_s)
             heard = dict(memory.get("heard") or {})
             self._heard = {int(rank): float(ended_s) for rank, ended_s in heard.items()}

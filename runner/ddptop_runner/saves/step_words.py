@@ -6,36 +6,7 @@ those of the run, where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
-
 from ddptop_runner.model import Checkpoint
-
-Counted = Literal["run", "attempt"]
-"""What a step counts that a checkpoint's stands beside."""
-
-
-class Lead(NamedTuple):
-    """By how many steps the output, which counts the run, is ahead of the attempt's own."""
-
-    steps: int
-    slack: int
-    """So far off `steps` may be: both are told only now and then."""
-
-
-def went_on_from(lead: Lead | None, candidates: Iterable[int]) -> int | None:
-    """The step of the run at which an attempt began; None where that is not known.
-
-    Args:
-        lead: by the attempt's output; None where that does not count the run.
-        candidates: steps of the run at which it may have begun: 0, those of checkpoints.
-    """
-    if lead is None:
-        return None
-    nearest = min(candidates, key=lambda one: abs(lead.steps - one), default=None)
-    if nearest is None or abs(lead.steps - nearest) > lead.slack:
-        return None
-    return nearest
 
 
 def run_step(saved: Checkpoint | None) -> int | None:
@@ -61,23 +32,16 @@ def at_step(saved: Checkpoint, *, is_told_otherwise: bool = False) -> str:
     return f" at step {own}" + ("" if is_plain else f" of attempt {saved.attempt}")
 
 
-def step_beside(saved: Checkpoint, counted: Counted, attempt: int | None) -> str | None:
-    """`step 400`, where something else tells a step as well; None where it is not known.
-
-    What that step counts is said only where the other one counts something else.
+def step_beside(saved: Checkpoint, attempt: int | None) -> str | None:
+    """`step 768`, which is the run's; else `step 128 of this attempt`. None where neither is known.
 
     Args:
         saved: the checkpoint.
-        counted: what the other step counts.
         attempt: the present one.
     """
-    own, of_run = saved.step, saved.global_step
-    if counted == "run" and of_run is not None:
-        return f"step {of_run:,}"
-    if counted == "attempt" and own is not None and saved.attempt in (None, attempt):
-        return f"step {own:,}"
-    if own is not None and saved.attempt is not None:
-        return f"step {own:,} of attempt {saved.attempt}"
-    if of_run is not None:
-        return f"step {of_run:,} of the run"
-    return None if own is None else f"step {own:,}"
+    if saved.global_step is not None:
+        return f"step {saved.global_step:,}"
+    if saved.step is None:
+        return None
+    whose = "this attempt" if saved.attempt == attempt else f"attempt {saved.attempt}"
+    return f"step {saved.step:,}" + ("" if saved.attempt is None else f" of {whose}")

@@ -15,7 +15,7 @@ from ddptop_runner.progress import job_progress
 from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.progress.owners import rank_of
 from ddptop_runner.rank_table import RankTable
-from ddptop_runner.saves.step_words import Lead
+from ddptop_runner.run_step import Printed
 from ddptop_runner.trace_files.find import TraceFile
 
 HEAD = "epoch,step,train_loss\n"
@@ -73,7 +73,7 @@ def test_files_are_read_where_nothing_else_tells_a_loss(
         log.write("step 30/100 loss 9.5\n")
     progress.look(table, 0, began_s)
     assert samples(progress, table)[0].loss == 9.5  # the output comes first
-    done = progress.of_job(table, 0)
+    done = progress.of_job(table, 0, {})
     assert (done.step, done.total, done.fraction) == (30, 100, 0.3)
 
 
@@ -111,33 +111,32 @@ def test_an_attempt_begins_with_nothing(progress, table, tmp_path) -> None:
     assert samples(progress, table)[1].loss == 9.5
     progress.look(table, 0, boottime_s() - 100)
     assert progress._traces is not None  # for the other rank's loss
-    assert progress.of_job(table, 0).step == 30
+    assert progress.of_job(table, 0, {}).step == 30
     # told of before its output is looked at
-    assert (samples(progress, table, 1)[1].step, progress.of_job(table, 1)) == (None, None)
+    assert (samples(progress, table, 1)[1].step, progress.of_job(table, 1, {})) == (None, None)
     progress.look(table, 1, boottime_s())
     assert progress._traces is None
     assert samples(progress, table, 1)[1].loss is None
-    assert progress.of_job(table, 1) is None
+    assert progress.of_job(table, 1, {}) is None
 
 
-def test_how_far_the_output_is_ahead_of_the_ranks_own_steps(progress, table, tmp_path) -> None:
-    log = RunFolder(tmp_path / "run").log_file(0, 0)
-    log.write_text("step 390/900 loss 2.5\nstep 400/900 loss 2.4\n")
-    progress.look(table, 0, boottime_s())
-    assert progress.lead(table) is None  # no rank has told a step
-    for record, steps in zip(table, (153, 157), strict=True):
-        record.steps = steps
-    assert progress.lead(table) == Lead(400 - 153, 10)  # it prints each tenth
-    progress.look(table, 1, boottime_s())
-    assert progress.lead(table) is None  # the output is of another attempt
-
-
-def test_an_output_that_counts_each_epoch_tells_nothing_of_the_run(
+def test_what_the_output_counts_is_told_beside_the_ranks_own_steps(
     progress, table, tmp_path
 ) -> None:
     log = RunFolder(tmp_path / "run").log_file(0, 0)
+    log.write_text("step 390/900 loss 2.5\nstep 400/900 loss 2.4\n")
+    progress.look(table, 0, boottime_s())
+    for record, steps in zip(table, (153, 157), strict=True):
+        record.steps = steps
+    first, second = progress.steps(table, 0).values()
+    assert (first.own, first.printed) == (153, Printed(400, 390, 10, 900))
+    assert (second.own, second.printed) == (157, None)
+    assert progress.steps(table, 1)[0].printed is None  # the output is of another attempt
+
+
+def test_an_output_that_counts_each_epoch_says_so(progress, table, tmp_path) -> None:
+    log = RunFolder(tmp_path / "run").log_file(0, 0)
     log.write_text("epoch 2 step 90/100 loss 2.5\nepoch 3 step 2/100 loss 2.4\n")
     progress.look(table, 0, boottime_s())
-    for record in table:
-        record.steps = 102
-    assert progress.lead(table) is None
+    printed = progress.steps(table, 0)[0].printed
+    assert printed is not None and not printed.of_run

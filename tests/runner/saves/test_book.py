@@ -15,7 +15,7 @@ from ddptop_runner.saves.book import (
     seconds_in_words,
     size_in_words,
 )
-from ddptop_runner.saves.step_words import Lead, at_step
+from ddptop_runner.saves.step_words import at_step, step_beside
 from ddptop_runner.saves.where import ThreadedFinder, locate
 
 MIB = 2**20
@@ -272,55 +272,59 @@ def test_one_step_is_one_step():
 # --- which step that is ----------------------------------------------------------------------
 
 
-def resumed(book: CheckpointBook, lead: Lead | None) -> CheckpointBook:
+def resumed(book: CheckpointBook, began: int | None) -> CheckpointBook:
     """A second attempt that saves at its step 150, after the first had saved at 250."""
     see(book, (0, file("/run/a.pt", 100.0, steps=250)))
     see(book, (0, file("/run/a.pt", 200.0, steps=150)), attempt=1)
-    book.heard_lead(lead, 1)
+    book.heard_began(began, 1)
     return book
 
 
 @pytest.mark.parametrize(
-    ("lead", "step", "words"),
+    ("began", "step", "words", "beside"),
     [
-        (Lead(243, 12), 400, " at step 400 of the run"),
-        (Lead(-1, 12), 150, " at step 150 of the run"),  # it did not go on from its checkpoint
-        (Lead(120, 12), None, " at step 150 of attempt 1"),
-        (None, None, " at step 150 of attempt 1"),
+        (250, 400, " at step 400 of the run", "step 400"),
+        (0, 150, " at step 150 of the run", "step 150"),  # it did not go on from its checkpoint
+        (None, None, " at step 150 of attempt 1", "step 150 of this attempt"),
     ],
-    ids=["resumed", "from-zero", "from-elsewhere", "not-told"],
+    ids=["resumed", "from-zero", "not-told"],
 )
-def test_the_step_of_the_run_is_reckoned_by_what_the_attempt_went_on_from(book, lead, step, words):
-    saved = resumed(book, lead).last
+def test_the_step_of_the_run_is_reckoned_by_where_the_attempt_began(
+    book, began, step, words, beside
+):
+    saved = resumed(book, began).last
     assert saved is not None and (saved.step, saved.global_step) == (150, step)
-    assert at_step(saved) == words
+    assert (at_step(saved), step_beside(saved, 1)) == (words, beside)
 
 
 def test_a_third_attempt_goes_on_from_the_second_and_over_a_supervisor(book):
-    second = resumed(book, Lead(243, 12))
+    second = resumed(book, 250)
+    assert second.run_steps(2) == [250, 400] and second.run_steps(1) == [250]
     later = CheckpointBook(finder=NoFinder())
     later.recall(second.last, second.remember())
-    later.heard_lead(Lead(395, 12), 2)
+    later.heard_began(400, 2)
     see(later, (0, file("/run/a.pt", 300.0, steps=50)), attempt=2)
     assert later.last is not None and later.last.global_step == 450
     again = CheckpointBook(finder=NoFinder())
     again.recall(None, later.remember())
-    again.heard_lead(Lead(395, 12), 2)
+    assert again.run_steps(2) == [250, 400]
+    again.heard_began(400, 2)
     see(again, (0, file("/run/a.pt", 400.0, steps=60)), attempt=2)
     assert again.last is not None and again.last.global_step == 460
 
 
 def test_what_the_script_reports_is_not_reckoned(book):
-    book.heard_lead(Lead(0, 12), 0)
+    book.heard_began(0, 0)
     told = book.saved(file("/run/a.pt", 100.0), rank=0, attempt=0, global_step=77)
     assert told is not None and told.global_step == 77
 
 
-def test_a_first_attempt_says_which_steps_it_counts_only_where_others_are_told(book):
+def test_a_first_attempt_says_which_steps_it_counts_where_the_runs_are_others(book):
+    book.heard_began(None, 0)
     see(book, (0, file("/run/a.pt", 100.0)))
-    book.heard_lead(Lead(700, 12), 0)
     assert "saved /run/a.pt at step 10 of attempt 0 (" in (book.look(102.0) or "")
-    assert book.last is not None and at_step(book.last) == " at step 10"
+    assert book.last is not None and step_beside(book.last, 0) == "step 10 of this attempt"
+    assert step_beside(book.last, 1) == "step 10 of attempt 0"
 
 
 # --- remembered ------------------------------------------------------------------------------

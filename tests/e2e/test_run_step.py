@@ -1,0 +1,105 @@
+"""The step of real jobs that go on from a checkpoint: one number wherever it is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import Job
+
+pytestmark = [pytest.mark.torch, pytest.mark.tmux]
+
+SCRIPT = '''
+"""Saves each 40 steps and goes on from there; ends as soon as a file says so."""
+import json, os, time
+import torch
+import torch.distributed as dist
+from descent import Descent
+
+out, prints = {out!r}, {prints!r}
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(64, 64)
+optimizer = Descent(model)
+began = torch.load(out + "/last.pt")["step"] if os.path.exists(out + "/last.pt") else 0
+step, over = began, torch.zeros(1)
+while not over:
+    loss = model(torch.randn(8, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    step += 1
+    if step % 10 == 0 and prints:
+        print(f"epoch {{step // 200}} step {{step}} loss {{loss:.4f}}", flush=True)
+    if step % 40 == 0 and rank == 0:
+        torch.save({{"step": step, "model": model.state_dict()}}, out + "/new.pt")
+        os.rename(out + "/new.pt", out + "/last.pt")
+    if os.path.exists(f"{{out}}/fail-{{attempt}}"):
+        raise SystemExit(3)
+    over[0] = os.path.exists(out + "/end")
+    dist.all_reduce(over)
+    time.sleep(0.02)
+if rank == 0:
+    with open(out + "/truth.json", "w") as file:
+        json.dump([began, step], file)
+dist.barrier()
+dist.destroy_process_group()
+'''
+
+
+def test_jobs_that_go_on_tell_the_steps_of_their_run_or_whose_steps_they_are(
+    launch_script, ddptop_cli, wait_until, tmp_path
+):
+    jobs: dict[str, Job] = {}
+    for name in ("prints", "silent"):
+        out = tmp_path / f"of-{name}"
+        out.mkdir()
+        script = SCRIPT.format(out=str(out), prints=name == "prints")
+        jobs[name] = launch_script(script, name=name)
+
+    def touch(name: str) -> None:
+        for of in jobs:
+            (tmp_path / f"of-{of}" / name).touch()
+
+    def trained(attempt: int) -> bool:
+        return all(job.trains(attempt=attempt, step=60) for job in jobs.values())
+
+    wait_until(lambda: trained(0), what="the first attempt")
+    touch("fail-0")
+    wait_until(lambda: trained(1), what="the second")
+    live = wait_until(lambda: jobs["prints"].status(), what="status")
+    assert live["step"] > live["attempt_step"] + 39
+    touch("end")
+    assert [job.wait() for job in jobs.values()] == [0, 0]
+
+    truth = {of: json.loads(Path(tmp_path, f"of-{of}", "truth.json").read_text()) for of in jobs}
+    shown = {
+        "prints": (truth["prints"][1], "run"),
+        "silent": (truth["silent"][1] - truth["silent"][0], "attempt"),
+    }
+    listed = json.loads(ddptop_cli("ls", "--json").stdout)["jobs"]
+    compared = json.loads(ddptop_cli("compare", *jobs, "--json").stdout)["jobs"]
+    for told in (listed, compared, [job.status() for job in jobs.values()]):
+        assert {one["job"]: (one["step"], one["step_counts"]) for one in told} == shown
+    assert {one["job"]: one["attempt_step"] for one in listed} == {
+        of: end - began for of, (began, end) in truth.items()
+    }
+    prints, silent = (job.status() for job in jobs.values())
+    end = truth["prints"][1]
+    assert {rank["run_step"] for rank in prints["ranks"]} == {end}
+    assert prints["checkpoint"]["global_step"] == end - end % 40
+    assert {rank["run_step"] for rank in silent["ranks"]} == {None}
+
+    table = ddptop_cli("ls").stdout
+    assert f" {end} " in table and f" {shown['silent'][0]} of attempt 1 " in table
+    text = ddptop_cli("status", "prints").stdout
+    assert f"checkpoint: last.pt at step {end - end % 40:,}, " in text
+    assert " STEP " in text and "OWN STEP" not in text
+    text = ddptop_cli("status", "silent").stdout
+    assert "OWN STEP" in text and " of this attempt, " in text
+    for name, is_named in (("prints", False), ("silent", True)):
+        messages = [one["message"] for one in jobs[name].events() if one["attempt"]]
+        steps = [one for one in messages if " step " in one]
+        assert steps and any("of attempt 1" in one for one in steps) is is_named, steps

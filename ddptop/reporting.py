@@ -17,7 +17,8 @@ def report(
         loss: The loss to show, instead of the one that was seen in the backward pass.
         step: The step of the whole training, counted over restarts.
         total: The number of steps that the whole training will take.
-        **metrics: Any other figures to show, such as `lr=...` or `accuracy=...`.
+        **metrics: Any other figures to show, such as `lr=...` or `accuracy=...`: up to 32 of a
+            rank, with names of up to 64 characters.
     """
     probe = sys.modules.get("_ddptop_probe")
     if probe is not None:

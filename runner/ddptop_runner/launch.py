@@ -26,6 +26,7 @@ from ddptop_runner.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.launch_checks import (
     executable_of,
     folder_of,
+    is_text,
     overrides_of,
     require_probe,
     require_script,
@@ -80,6 +81,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
     require_text([request.target, *request.args, request.cwd or "", request.python or ""])
     cwd = folder_of(request.cwd)
+    require_text([str(cwd), str(state_home())])
     if request.kind == "script":
         require_script(cwd, request.target)
     overrides = overrides_of(request.env)
@@ -129,7 +131,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         warm_spares=request.warm_spares,
         log_limit_bytes=request.log_limit_bytes,
         probe=request.probe,
-        env_names=sorted(set(handover.of_shell(env)) - SHELL_NOISE),
+        env_names=sorted(filter(is_text, set(handover.of_shell(env)) - SHELL_NOISE)),
         env_overrides=sorted(overrides),
         backing="daemon" if backing == "daemon" else "tmux",
         tmux_socket=tmux.socket_name() if backing == "tmux" else None,

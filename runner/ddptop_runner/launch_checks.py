@@ -21,12 +21,19 @@ def require_text(words: Iterable[str]) -> None:
         UsageError: naming the word that is none.
     """
     for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
+        if not is_text(word):
             raise UsageError(
-                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or give it by --env"
-            ) from None
+                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or pass it by --env"
+            )
+
+
+def is_text(word: str) -> bool:
+    """Whether it holds no bytes that are no UTF-8, which arrive as surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def folder_of(path: str | None) -> Path:

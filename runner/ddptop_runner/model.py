@@ -350,8 +350,22 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: object) -> bytes:
-    """JSON of any type of this module; NaN and infinities become null."""
-    return _encoder.encode(value)
+    """JSON of any type of this module; NaN and infinities become null.
+
+    What stands for bytes that are no UTF-8, as in the names of some files, becomes U+FFFD.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_as_text(msgspec.to_builtins(value)))
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, list) else value
 
 
 def decode_snapshot(data: bytes) -> NodeSnapshot:

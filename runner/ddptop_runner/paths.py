@@ -46,7 +46,20 @@ def state_home() -> Path:
         return Path(home).absolute()
     if state := os.environ.get("XDG_STATE_HOME"):
         return Path(state).absolute() / "ddptop"
-    return Path.home() / ".local" / "state" / "ddptop"
+    return _home() / ".local" / "state" / "ddptop"
+
+
+def _home() -> Path:
+    """The user's home; HOME that is relative would be another folder in each working folder."""
+    home = Path(os.environ.get("HOME", ""))
+    if home.is_absolute():
+        return home
+    import pwd
+
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise UsageError("HOME is not an absolute path", "set it, or DDPTOP_HOME") from None
 
 
 def require_readable() -> None:
@@ -114,7 +127,7 @@ def runs_dir() -> Path:
 def config_file() -> Path:
     """The person's own settings, which need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "ddptop" / "config.toml"
+    return (Path(base) if base else _home() / ".config") / "ddptop" / "config.toml"
 
 
 def shared_file_system(path: Path) -> str | None:

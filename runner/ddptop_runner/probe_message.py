@@ -6,7 +6,10 @@ nothing; a process is told from a later one of the same rank by `pid` and `attem
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from ddptop_runner.model import Base
 from ddptop_runner.model_words import LossIs, LossSource, LossState, Phase, ProgressSource
@@ -14,6 +17,16 @@ from ddptop_runner.model_words import LossIs, LossSource, LossState, Phase, Prog
 VERSION = 1
 MAX_BYTES = 2048
 """A probe sends no more than this in one datagram."""
+MAX_METRICS = 32
+"""Figures of the script's own that are kept of one rank; further names are left out."""
+MAX_NAME_LENGTH = 64
+
+# Any process of the user may send to the socket, so what the supervisor reckons with is bounded.
+Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+RankNumber = Annotated[int, Meta(ge=-1, le=2**20)]
+Pid = Annotated[int, Meta(ge=1, le=2**31)]
+Seconds = Annotated[float, Meta(ge=-1e10, le=1e10)]
+Name = Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
 
 
 class SavedFile(Base, frozen=True, kw_only=True):
@@ -24,14 +37,14 @@ class SavedFile(Base, frozen=True, kw_only=True):
     """
 
     path: str
-    n: int
+    n: Whole
     """How many files the process has saved so far, these included."""
-    began_t: float
+    began_t: Seconds
     """CLOCK_BOOTTIME in seconds."""
-    ended_t: float
-    steps: int | None = None
+    ended_t: Seconds
+    steps: Whole | None = None
     """Value of `steps` at its beginning."""
-    size_bytes: int | None = None
+    size_bytes: Whole | None = None
     inode: int | None = None
     """Scripts rename a file once it is whole; the inode stays."""
 
@@ -42,83 +55,83 @@ class ProbeMessage(Base, frozen=True, kw_only=True):
     v: int
     job: str | None = None
     """DDPTOP_JOB_ID, `name@nonce`."""
-    pid: int
+    pid: Pid
     """As the process sees itself, in its own pid namespace."""
-    rank: int | None = None
-    local_rank: int | None = None
-    world_size: int | None = None
-    attempt: int | None = None
-    seq: int
+    rank: RankNumber | None = None
+    local_rank: RankNumber | None = None
+    world_size: RankNumber | None = None
+    attempt: Whole | None = None
+    seq: Whole
     """1, 2, ... in the order of sending."""
-    t: float
+    t: Seconds
     """CLOCK_BOOTTIME when it was written, in seconds."""
-    steps: int | None = None
+    steps: Whole | None = None
     """Optimizer steps of this process; None before the first, and no sign of progress by itself."""
-    last_step_t: float | None = None
+    last_step_t: Seconds | None = None
     """CLOCK_BOOTTIME of the last progress."""
     loss: float | None = None
     loss_state: LossState | None = None
-    loss_step: int | None = None
+    loss_step: Whole | None = None
     """Value of `steps` that the loss belongs to."""
     loss_sum: float | None = None
     """Sum of the `loss_n` finite losses that were read so far."""
-    loss_n: int = 0
+    loss_n: Whole = 0
     loss_min: float | None = None
     """Smallest finite loss since the datagram before; None without a new one."""
     loss_max: float | None = None
     loss_source: LossSource | None = None
-    step_time_s: float | None = None
+    step_time_s: Seconds | None = None
     """Mean duration of the latest steps."""
-    data_wait_s: float | None = None
+    data_wait_s: Seconds | None = None
     """Mean time per step that the training thread waited for its data loader."""
-    sync_s: float | None = None
+    sync_s: Seconds | None = None
     """Mean time per step that it waited for other ranks in collectives, beyond what computing
     hid."""
-    compute_s: float | None = None
+    compute_s: Seconds | None = None
     """What is left of a mean step; None where one of both waits is not known."""
-    global_step: int | None = None
-    total_steps: int | None = None
-    metrics: dict[str, float | None] = {}
-    stack_signal: int | None = None
+    global_step: Whole | None = None
+    total_steps: Whole | None = None
+    metrics: dict[Name, float | None] = {}
+    stack_signal: Whole | None = None
     """The signal that makes the process write its stacks; None where none may be sent."""
     final: bool = False
     """Whether the process is about to end."""
     phase: Phase | None = None
     """What the process is doing; None when it cannot tell."""
-    phase_t: float | None = None
+    phase_t: Seconds | None = None
     """CLOCK_BOOTTIME since when, in seconds."""
     stands_at: str | None = None
     """`file:line in function` of the innermost frame of the script, while no step is taken."""
-    batches: int | None = None
+    batches: Whole | None = None
     """Batches taken from data loaders; None where no loader was seen."""
-    collectives: dict[str, list[int]] = {}
+    collectives: dict[str, Annotated[list[Whole], Meta(min_length=2, max_length=2)]] = {}
     """By process group: [last enqueued, last completed] collective, from torch's flight recorder;
     empty where it does not tell."""
     saved: SavedFile | None = None
     """The last that was saved."""
-    save_signals: list[int] = []
+    save_signals: list[Whole] = []
     """Signals (of SIGUSR1, SIGUSR2) for which the script has a handler of its own in Python."""
     flight_record: str | None = None
     """Path of the whole flight record, once the process has written one."""
-    loss_bad_since: int | None = None
+    loss_bad_since: Whole | None = None
     """Value of `steps` since which no loss was finite; None while they are."""
     loss_last_good: float | None = None
     """The last finite loss."""
-    loss_parts: int | None = None
+    loss_parts: Whole | None = None
     """Backward passes that the loss is made of."""
     loss_is: LossIs | None = None
     """What the loss is of them; None with one."""
-    optimizers: dict[str, list[float | None]] = {}
+    optimizers: dict[str, Annotated[list[float | None], Meta(min_length=2, max_length=2)]] = {}
     """By optimizer ("Adam 1"): [steps, loss of the last]; empty where there is only one."""
     frameworks: list[str] = []
     """Training frameworks that the process has imported."""
-    replicas: int | None = None
+    replicas: Whole | None = None
     """Devices that this one process trains on as replicas."""
     total_source: ProgressSource | None = None
     """Who said `total_steps`: `report` (api) or a framework's trainer."""
     epoch: float | None = None
     """By the trainer of a framework."""
-    epochs: int | None = None
+    epochs: Whole | None = None
     raised: str | None = None
     """With `final`: the exception that ends the process, `Type: message`, cut to 200 characters."""
     raised_at: str | None = None

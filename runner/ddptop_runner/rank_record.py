@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import signal
 from dataclasses import dataclass, field
 
 from ddptop_runner import procs
@@ -20,10 +21,14 @@ from ddptop_runner.model_words import (
     ProgressSource,
     RankState,
 )
-from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.probe_message import MAX_METRICS, ProbeMessage
 
 RATE_WINDOW_S = 10.0
 """Steps per second are counted over about this time."""
+MAX_RATE_MARKS = 1000
+SAVE_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+STACK_SIGNALS = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
+"""What a rank may ask to be sent; any other signal could end it."""
 
 
 @dataclass
@@ -141,9 +146,10 @@ class RankRecord:
         self.heard_boottime_s = message.t
         self.leaving = self.leaving or message.final
         self.ends_since_s = message.t if message.final else None
-        self.stack_signal = message.stack_signal
+        number = message.stack_signal
+        self.stack_signal = number if number in STACK_SIGNALS else None
         if message.pid == self.pid:  # a child's handlers are not the rank's
-            self.save_signals = message.save_signals
+            self.save_signals = [n for n in message.save_signals if n in SAVE_SIGNALS]
         self.flight_record = message.flight_record or self.flight_record
         self.phase, self.phase_boottime_s = message.phase, message.phase_t
         self.stands_at = message.stands_at
@@ -174,7 +180,9 @@ class RankRecord:
             self.global_step = message.global_step
         if message.total_steps is not None:
             self.total_steps = message.total_steps
-        self.metrics.update(message.metrics)
+        for name, value in message.metrics.items():
+            if name in self.metrics or len(self.metrics) < MAX_METRICS:
+                self.metrics[name] = value
 
     def _hear_framework(self, message: ProbeMessage) -> None:
         """What a framework's trainer tells, and how its process ends."""
@@ -196,7 +204,10 @@ class RankRecord:
         self.last_step_boottime_s = max(self.last_step_boottime_s or 0.0, at_s)
         if self.steps is None or steps > self.steps:
             self._rate_marks.append((at_s, steps))
-            while len(self._rate_marks) > 2 and self._rate_marks[1][0] < at_s - RATE_WINDOW_S:
+            while len(self._rate_marks) > 2 and (
+                self._rate_marks[1][0] < at_s - RATE_WINDOW_S
+                or len(self._rate_marks) > MAX_RATE_MARKS
+            ):
                 del self._rate_marks[0]
         self.steps = steps
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -261,7 +262,8 @@ class Supervisor:
                 return
             message = decode_message(data)
             if message is not None and message.job == self._spec.job_id:
-                self._group.heard(message)
+                heard = functools.partial(self._group.heard, message)
+                self.defects.call(heard, None)
 
     def _greet(self, hello: Message) -> None:
         self._guardian = procs.identify(hello["guardian_pid"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def test_state_home(monkeypatch, variables, home):
         monkeypatch.setenv(name, value)
     assert paths.state_home() == Path(home)
     assert paths.runs_dir() == Path(home) / "runs"
+
+
+@pytest.mark.parametrize("home", ["", "rel", "../x"])
+def test_a_home_that_depends_on_the_current_folder_is_not_used(monkeypatch, home):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", home)
+    true_home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert paths.state_home() == true_home / ".local/state/ddptop"
+    assert paths.config_file() == true_home / ".config/ddptop/config.toml"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -25,6 +26,7 @@ LAST_WORD_LIMIT_S = 0.25
 """How long a process may wait at its end for room in the queue that its last datagram goes to."""
 LAST_WORD_RETRY_S = 0.005
 MAX_BYTES = 2048
+LONE_SURROGATE = re.compile(rb"(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 EXPENDABLE = (
     *("flight_record", "stands_at", "collectives", "optimizers", "frameworks", "saved"),
     *("raised_at", "raised"),
@@ -315,6 +317,8 @@ def encode(message):
     while True:
         known = {name: value for name, value in message.items() if value not in (None, [], {})}
         data = json.dumps(known, allow_nan=False, separators=(",", ":")).encode("ascii")
+        if b"\\ud" in data:  # of a file's name that is no UTF-8: no other program reads it
+            data = LONE_SURROGATE.sub(rb"\\ufffd", data)
         if len(data) <= MAX_BYTES:
             return data
         if message["metrics"]:

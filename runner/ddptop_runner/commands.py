@@ -92,8 +92,8 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
         job_id, owner = view.spec.job_id, _owner(view.folder)
 
         def find() -> list[ProcessId]:
-            found = [*sweep.rank_processes(job_id), *sweep.agent_processes(job_id)]
-            return [process for process in found if procs.uid_of(process.pid) == owner]
+            ranks = sweep.rank_processes(job_id, owner)
+            return [*ranks, *sweep.agent_processes(job_id, owner)]
 
         asyncio.run(sweep.end_all(find, grace_s))
         return f"the supervisor of {view.job} cannot be reached: its processes ended without it"

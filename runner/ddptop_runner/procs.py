@@ -282,16 +282,19 @@ def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def pids_of_job(job_id: str) -> list[int]:
-    """Pids of this user's living processes that carry this DDPTOP_JOB_ID, whoever started them.
+def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
+    """Pids of the living processes that carry this DDPTOP_JOB_ID, whoever started them.
 
-    Another user's process that carries it, which root can see, belongs to no job.
+    Args:
+        job_id: what they carry.
+        owner: whose the job is, where root looks at another user's. What carries the id and is
+            neither theirs nor this user's belongs to no job.
     """
     return [
         pid
         for pid in all_pids()
         if environ_value(pid, "DDPTOP_JOB_ID") == job_id
-        and uid_of(pid) == os.geteuid()
+        and uid_of(pid) in {os.geteuid(), owner} - {None}
         and state_letter(pid) not in ("Z", "X", None)
     ]
 

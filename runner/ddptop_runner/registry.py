@@ -135,6 +135,15 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
             return ""
 
     @property
+    def _has_processes(self) -> bool:
+        """Whether a process of its owner carries its id."""
+        try:
+            owner = self.folder.path.stat().st_uid
+        except OSError:
+            owner = None
+        return bool(procs.pids_of_job(self.spec.job_id, owner))
+
+    @property
     def world_size(self) -> int | None:
         """The number of ranks asked for; None of a command, whose ranks are its own affair."""
         return None if self.spec.is_command else self.spec.nproc
@@ -188,14 +197,14 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
             age_s = (self.read_at - self.spec.created_at).total_seconds()
             if self.on_other_host or 0 <= age_s <= START_ALLOWANCE_S:
                 return "starting"
-            return "starting" if procs.pids_of_job(self.spec.job_id) else "lost"
+            return "starting" if self._has_processes else "lost"
         recorded = self.snapshot.state
         if recorded not in LIVE_STATES or self.on_other_host:
             return recorded
         holders = [self.snapshot.guardian, self.snapshot.supervisor, self.snapshot.agent]
         if any(procs.is_alive(process) for process in holders):
             return recorded
-        return recorded if procs.pids_of_job(self.spec.job_id) else "lost"
+        return recorded if self._has_processes else "lost"
 
     @property
     def is_live(self) -> bool:

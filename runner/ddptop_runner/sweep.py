@@ -23,24 +23,30 @@ KILL_WAIT_S = 10.0
 """After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
 
 
-def rank_processes(job_id: str) -> list[ProcessId]:
-    """Every living process of the job that is a rank or was started by one."""
+def rank_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
+    """Every living process of the job that is a rank or was started by one.
+
+    Args:
+        job_id: what they carry.
+        owner: as in `procs.pids_of_job`.
+    """
     own = os.getpid()
     return [
         procs.identify(pid)
-        for pid in procs.pids_of_job(job_id)
+        for pid in procs.pids_of_job(job_id, owner)
         if pid != own and procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None
     ]
 
 
-def agent_processes(job_id: str) -> list[ProcessId]:
+def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
     """The job's agents, store keepers (forks of an agent), pumps, spare interpreters and samplers.
 
     A shell that a person opened in the job's tmux session carries the job's id too, and is not
     ours to end.
     """
     ours = {str(AGENT_MAIN), str(SPARE_MAIN), str(PUMP_MAIN), SAMPLER_MODULE}
-    return [procs.identify(pid) for pid in procs.pids_of_job(job_id) if ours & set(procs.argv(pid))]
+    pids = procs.pids_of_job(job_id, owner)
+    return [procs.identify(pid) for pid in pids if ours & set(procs.argv(pid))]
 
 
 def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:

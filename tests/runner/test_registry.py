@@ -165,7 +165,7 @@ def test_a_job_that_ends_while_it_is_read_is_not_lost(monkeypatch):
     folder = put_job("train", LOST)
     looks = []
 
-    def last_words(job_id: str) -> list[int]:
+    def last_words(job_id: str, owner: int | None) -> list[int]:
         looks.append(job_id)
         ended = make_snapshot(make_spec("train"), **ENDED)
         write_atomic(folder.node_file(procs.host_name()), encode(ended))

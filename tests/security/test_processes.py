@@ -66,6 +66,18 @@ def test_a_pretender_is_no_process_of_the_job(
         assert not adoption.living_processes(view)
 
 
+def test_root_sees_the_processes_of_a_users_own_job(
+    ddptop_home: Path, attacker: Account, victim: Account
+) -> None:
+    folder = put_job("train", {"state": "running", "guardian": gone(), "agent": gone()})
+    os.chown(folder.path, victim.uid, victim.gid)
+    with pretender(attacker):
+        assert read_job(folder).state == "lost"
+        with pretender(victim) as pid:
+            assert procs.pids_of_job(JOB_ID, victim.uid) == [pid]
+            assert read_job(folder).state == "running"
+
+
 @pytest.mark.parametrize("how", ["plain", "setuid"])
 def test_a_pretender_is_not_hidden_as_one_of_our_own(
     ddptop_home: Path, attacker: Account, how: str

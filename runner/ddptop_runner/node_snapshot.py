@@ -70,6 +70,20 @@ def with_run_steps(
     return found
 
 
+def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
+    """The ranks as they are recorded: while no step is taken, without what only a step tells."""
+    if snapshot.pause is None:
+        return snapshot.ranks
+    return [
+        msgspec.structs.replace(
+            rank,
+            **dict.fromkeys(("loss", "loss_min", "loss_max", "step_time_s")),
+            **dict.fromkeys(("data_wait_s", "sync_s", "compute_s")),
+        )
+        for rank in snapshot.ranks
+    ]
+
+
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
@@ -166,5 +180,6 @@ def take(
         progress=done,
         run_step=run_step.of_job(samples, group.attempt, group.run_steps.began, counted.values()),
         attempts_began=group.run_steps.attempts_began,
+        pause=group.pause,
         memory={**group.remember(), "alerts": alerts_memory},
     )

@@ -101,6 +101,8 @@ class HangVerdict:
     """For how long no rank made progress."""
     message: str
     """What stands still, who is behind and by which sign, in words."""
+    named: bool = True
+    """False where nobody is behind."""
 
 
 @dataclass(frozen=True)

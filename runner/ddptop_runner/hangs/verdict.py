@@ -45,6 +45,7 @@ class Judgement:
         return HangVerdict(
             ranks=self.culprits.ranks,
             quiet_s=self.silent_s,
+            named=self.culprits.named,
             message=f"no rank made progress for {self.silent_s:.0f} s "
             f"(allowed: {allowed_s:g} s); {self.culprits.because}",
         )

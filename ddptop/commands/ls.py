@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddptop.output import count, duration, local_time, put_clipped, put_json, say, table
+from ddptop.output import count, local_time, put_clipped, put_json, say, table
 from ddptop.pause_words import short
-from ddptop.progress_words import bar_and_share, step_cell
+from ddptop.progress_words import bar_and_share, eta, step_cell
 from ddptop.unguarded import guard
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import JobList, JobRow, job_row
@@ -37,7 +37,7 @@ def _cells(row: JobRow) -> list[str]:
         count(row.attempt),
         step_cell(row),
         bar_and_share(row.progress),
-        duration(row.eta_s),
+        eta(row.progress, row.eta_s),
         local_time(row.started_at),
         row.command,
     ]

@@ -18,7 +18,7 @@ from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import LAUNCHER, LauncherSample, NodeSnapshot, ProcessId, RankSample
 from ddptop_runner.model_words import LIVE_STATES, StepCounts
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress.combine import total_steps
+from ddptop_runner.progress.combine import ended, total_steps
 from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.run_step import RankSteps, RunSteps
 from ddptop_runner.spec import JobSpec
@@ -135,7 +135,7 @@ def take(
     }
     samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
     if done is not None and group.state not in LIVE_STATES:
-        done = msgspec.structs.replace(done, eta_s=None)
+        done = ended(done)
     steps = [sample.step for sample in samples if sample.step is not None]
     return NodeSnapshot(
         job=spec.job,

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from ddptop.output import NOT_AVAILABLE, size, table
 from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.gpus.idle import is_hot, unknown_holder
 from ddptop_runner.model import GpuProcess, GpuSample
 
 WIDE_COLUMNS = 112
 """From here on every column is shown."""
-NEAR_SLOWDOWN_C = 5.0
-"""So close to its slow-down threshold a device's temperature is worth a word."""
 _SHORTEST_COMMAND = 10
 _LONGEST_COMMAND = 60
 _LONGEST_JOB, _LONGEST_USER = 16, 12
@@ -209,13 +208,15 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
         yield f"XID {code}" + (f" ({meaning})" if meaning and meaning != f"XID {code}" else "")
     if gpu.throttle_reasons:
         yield f"clocks held down by {', '.join(gpu.throttle_reasons)}"
-    threshold = gpu.temperature_slowdown_c
-    if threshold is not None and (gpu.temperature_c or 0) >= threshold - NEAR_SLOWDOWN_C:
+    if is_hot(gpu):
+        threshold = gpu.temperature_slowdown_c
         yield f"{gpu.temperature_c:.0f} C, and from {threshold:.0f} C on its clocks are lowered"
     if gpu.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
     if gpu.remapped_rows:
         yield f"{gpu.remapped_rows} bad memory rows replaced"
+    if (unknown := unknown_holder(gpu)) is not None:
+        yield f"busy: {unknown}"
 
 
 def _unknowns(

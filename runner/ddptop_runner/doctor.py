@@ -100,8 +100,8 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
         )
     if found.socket_problem:
         return Judgement(
-            "warning",
-            f"{found.socket_dir} {found.socket_problem}: jobs run as daemons, without a tmux pane",
+            "error",
+            f"{found.socket_dir} {found.socket_problem}",
             f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a folder of your own",
         )
     return Judgement("ok", f"usable, sockets in {found.socket_dir}")
@@ -150,8 +150,19 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
         )
     devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
     known = f"driver {found.driver or 'of unknown version'}, {devices}"
+    ill, remedies = [], []
+    if found.ecc:
+        counts = (f"GPU {index}: {errors}" for index, errors in found.ecc)
+        ill.append(f"memory errors that could not be corrected ({', '.join(counts)})")
+        remedies.append("look at `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
+    if found.hot:
+        degrees = (f"GPU {index}: {celsius:.0f} °C" for index, celsius in found.hot)
+        ill.append(f"hot, so that clocks are or will be lowered ({', '.join(degrees)})")
+        remedies.append("look at fans, airflow and the power limit")
     if found.note:
-        return Judgement("warning", f"{known}: {found.note}")
+        ill.insert(0, found.note)
+    if ill:
+        return Judgement("warning", f"{known}: {'; '.join(ill)}", "; ".join(remedies) or None)
     return Judgement("ok", known)
 
 

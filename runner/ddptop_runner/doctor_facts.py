@@ -20,6 +20,7 @@ from ddptop_runner import interpreters, paths, tmux
 from ddptop_runner.device_once import sample_once
 from ddptop_runner.device_report import driver_library_exists
 from ddptop_runner.errors import DdptopError
+from ddptop_runner.gpus.idle import is_hot
 from ddptop_runner.machine import cgroup_limit, nearest, read_text, within
 from ddptop_runner.model import Base
 
@@ -82,11 +83,18 @@ class TmuxFacts(Base, frozen=True, kw_only=True):
 
 def gather_tmux(place: Place) -> TmuxFacts:
     """The program, its version and the folder of its sockets."""
-    return TmuxFacts(
-        unusable=tmux.program_problem(),
-        socket_dir=str(tmux.socket_dir()),
-        socket_problem=tmux.folder_problem(),
-    )
+    parent = Path(place.env.get("TMUX_TMPDIR") or "/tmp")
+    folder = parent / f"tmux-{os.getuid()}"
+    problem = None
+    if folder.exists():
+        stat = folder.stat()
+        if stat.st_uid != os.getuid():
+            problem = "belongs to another user"
+        elif stat.st_mode & 0o007:
+            problem = "is open to other users, which tmux refuses"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        problem = "cannot be made"
+    return TmuxFacts(unusable=tmux.why_unusable(), socket_dir=str(folder), socket_problem=problem)
 
 
 class InterpreterFacts(Base, frozen=True, kw_only=True):
@@ -122,6 +130,10 @@ class DriverFacts(Base, frozen=True, kw_only=True):
     driver: str | None = None
     devices: int = 0
     lost: tuple[int, ...] = ()
+    ecc: tuple[tuple[int, int], ...] = ()
+    """Devices that counted memory errors which could not be corrected, and how many."""
+    hot: tuple[tuple[int, float], ...] = ()
+    """Devices that are about to lower their clocks, and how many degrees Celsius they have."""
     note: str | None = None
 
 
@@ -140,12 +152,19 @@ def gather_driver(place: Place) -> DriverFacts:
     if not driver_library_exists():
         return DriverFacts(library=False, pci_devices=on_bus)
     report = sample_once(timeout_s=ASK_TIMEOUT_S)
+    whole = [gpu for gpu in report.gpus if gpu.parent_uuid is None]
     return DriverFacts(
         library=True,
         pci_devices=on_bus,
         driver=report.driver,
         devices=sum(gpu.parent_uuid is None for gpu in report.gpus),
         lost=tuple(gpu.index for gpu in report.gpus if gpu.lost and gpu.parent_uuid is None),
+        ecc=tuple((gpu.index, gpu.ecc_uncorrected) for gpu in whole if gpu.ecc_uncorrected),
+        hot=tuple(
+            (gpu.index, gpu.temperature_c)
+            for gpu in whole
+            if gpu.temperature_c is not None and is_hot(gpu)
+        ),
         note=report.note,
     )
 

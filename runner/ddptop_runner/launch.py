@@ -92,6 +92,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         request.nproc,
         force=request.force,
         wait=request.wait_gpus,
+        is_dry=request.is_dry,
     )
     notes += choice.notes
     program = program_for(request, cwd, {**env, **overrides}, choice)

@@ -24,6 +24,8 @@ class LaunchRequest:
     """Take devices that are busy."""
     wait_gpus: bool = False
     """Queue the job until its devices are free."""
+    is_dry: bool = False
+    """Only to be described: what would refuse it is noted."""
     nproc: int | None = None
     name: str | None = None
     base_name: str | None = None

@@ -73,13 +73,13 @@ USES = {
     "memory that no listed process explains": (
         gpu(mem_used_bytes=12 * GIB),
         (),
-        "a process that cannot be seen here holds 12.0 GiB",
+        "unknown process, 12.0 GiB",
     ),
     "less of it than counts": (gpu(mem_used_bytes=3 * GIB), (), "free"),
     "less than 5 % where the total is not known": (
         gpu(mem_used_bytes=GIB, mem_total_bytes=None),
         (),
-        "a process that cannot be seen here holds 1.0 GiB",
+        "unknown process, 1.0 GiB",
     ),
     "a process whose memory is the device's": (
         gpu(process(None, command=TRAIN), mem_used_bytes=9 * GIB),
@@ -118,7 +118,7 @@ USES = {
     "no list of processes, memory in use": (
         gpu(processes=None, mem_used_bytes=12 * GIB),
         (),
-        "a process that the driver does not name holds 12.0 GiB",
+        "unknown process, 12.0 GiB",
     ),
     "no list of processes, no memory in use": (gpu(processes=None), (), "free"),
 }

@@ -87,6 +87,26 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     assert (indices(at_once), at_once.waits, at_once.queue.count) == ([2], False, 1)
 
 
+def test_no_idlest_is_advised_where_none_is_free(stub):
+    for index in range(4):
+        stub.set(index, mem_used=39 * GIB, util=95)
+    with pytest.raises(UsageError) as refused:
+        choose("0", {}, None)
+    assert "GPU 0 is busy: unknown process, 39.0 GiB; --wait-gpus" in str(refused.value)
+    with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest"):
+        stub.set(2, mem_used=GIB, util=0)
+        choose("0,1", {}, None)
+
+
+def test_a_dry_run_shows_what_would_be_refused(stub):
+    stub.set(1, mem_used=39 * GIB, util=95)
+    choice = choose("1", {}, None, is_dry=True)
+    assert indices(choice) == [1]
+    assert choice.notes[0].startswith(
+        "this launch would be refused: GPU 1 is busy: unknown process, 39.0 GiB: give --gpus auto:1"
+    )
+
+
 def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     choice = choose("auto:2", {}, None)
     assert indices(choice) == [0, 3]
@@ -104,7 +124,7 @@ def test_processes_that_the_driver_does_not_list(stub):
     for index in range(4):
         stub.unsupported(index, *names, status=NOT_SUPPORTED)
     stub.set(0, mem_used=30 * GIB)
-    with pytest.raises(UsageError, match="that the driver does not name holds"):
+    with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     (note,) = choose("1-2", {}, None).notes
     assert note == ("GPUs 1, 2: the driver lists no processes: judged by the memory in use")
@@ -112,7 +132,7 @@ def test_processes_that_the_driver_does_not_list(stub):
 
 def test_memory_of_processes_that_cannot_be_seen(stub):
     stub.set(0, mem_used=30 * GIB)
-    with pytest.raises(UsageError, match="that cannot be seen here holds 30"):
+    with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
     with pytest.raises(UsageError, match=r"cannot be seen here \(pid 4194311\) holds 30.0 GiB"):

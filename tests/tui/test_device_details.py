@@ -117,7 +117,7 @@ class TestRows:
         assert heat(gpu(0, temperature_c=None)) == "dim"
 
     def test_trouble_comes_before_the_holder(self) -> None:
-        assert plain(holder_text(ill(2))) == "XID 79  free"
+        assert plain(holder_text(ill(2))) == "XID 79  busy: unknown process, 61.4 GiB"
 
     def test_ranks_of_one_job_are_held_together(self) -> None:
         held = gpu(0, processes=[GpuProcess(pid=p) for p in (11, 12, 13)])

@@ -262,7 +262,7 @@ async def test_a_busy_device_is_offered_with_its_holder_and_not_chosen() -> None
         assert holder_words(GpuSample(index=0, processes=[long])) == "bob: eval.py"
         assert holder_words(idle) == "free"
         assert holder_words(divided).startswith("in MIG mode")
-        assert "cannot be seen here" in holder_words(unseen)
+        assert "busy: unknown process" in holder_words(unseen)
         choice = screen.query_one(GpuChoice)
         for key, chosen in (("3", (0, 1)), ("2", (0, 1, 2))):
             choice.on_table_chosen(Table.Chosen(choice, key))

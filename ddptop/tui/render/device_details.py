@@ -8,6 +8,7 @@ from ddptop.tui.render import units
 from ddptop.tui.render.device_help import slowed_help, xid_help
 from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
+from ddptop_runner.gpus.idle import unknown_holder
 from ddptop_runner.model import GpuProcess, GpuSample
 
 _LABEL_CELLS = 10
@@ -220,7 +221,9 @@ def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
     if gpu.processes is None:
         return []
     if not gpu.processes:
-        return _flow("processes", [line(("none: it is free", "dim"))], cells)
+        unknown = unknown_holder(gpu)
+        text = "none: it is free" if unknown is None else f"none is listed; busy: {unknown}"
+        return _flow("processes", _words(text, "dim", cells), cells)
     job = pad("job", _job_cells(cells))
     head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
     return [

@@ -11,6 +11,7 @@ from ddptop.tui.render.spark import spark
 from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.gpus.idle import unknown_holder
 from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.registry import AnyJob
 
@@ -215,7 +216,10 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = F
         *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
     ]
     parts += [line((text, "dim")) for text in dict.fromkeys(others)]
-    if not gpu.processes:
+    unknown = unknown_holder(gpu)
+    if unknown is not None:
+        parts.append(line((f"busy: {unknown}", "dim")))
+    elif not gpu.processes:
         parts.append(line(("n/a" if gpu.processes is None else "free", "dim")))
     return fill(parts, _HOLDER_CELLS, "  ")
 

@@ -12,7 +12,7 @@ from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Span, line
 from ddptop.tui.render.units import ranks, size_of
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.gpus.idle import DeviceUse, program_of, use_of
+from ddptop_runner.gpus.idle import DeviceUse, program_of, unknown_holder, use_of
 from ddptop_runner.gpus.select import in_mig_mode, is_instance
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device
@@ -39,7 +39,8 @@ def holder_words(gpu: GpuSample) -> str:
     if not use.busy:
         return "free" if gpu.processes is not None else "n/a"
     names = {p.job or f"{p.user or 'someone'}: {_short(p.command)}" for p in gpu.processes or ()}
-    return ", ".join(sorted(names)) or use.holders[0]
+    unknown = unknown_holder(gpu)
+    return ", ".join([*sorted(names), *([f"busy: {unknown}"] if unknown else ())]) or use.holders[0]
 
 
 def _short(command: str | None) -> str:

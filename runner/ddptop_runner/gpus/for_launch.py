@@ -65,6 +65,7 @@ def choose(
     *,
     force: bool = False,
     wait: bool = False,
+    is_dry: bool = False,
 ) -> DeviceChoice:
     """Decide which devices a new job gets.
 
@@ -74,6 +75,7 @@ def choose(
         nproc: the value of `--nproc`; None when it was not given.
         force: `--force`: take devices that are busy.
         wait: `--wait-gpus`: queue where too few are free.
+        is_dry: `--dry-run`: note what would be refused, and go on.
 
     Raises:
         UsageError: when a device cannot be had, naming who holds it.
@@ -99,7 +101,10 @@ def choose(
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    return _Decision(pool, count, present, notes, request, force, wait).make()
+    allowed = gpu_select.resolve(None, present, visible) or ()
+    return _Decision(
+        pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=allowed
+    ).make()
 
 
 def again(
@@ -167,6 +172,10 @@ class _Decision:
     wait: bool
     others: bool = True
     """Whether the person may name other devices instead."""
+    is_dry: bool = False
+    """Whether nothing is to be started: what would be refused is noted."""
+    allowed: Sequence[Device] = ()
+    """All devices that the job could be given, had the person named others."""
 
     def make(self) -> DeviceChoice:
         """Decide by what other jobs have now.
@@ -179,9 +188,15 @@ class _Decision:
         busy = [use for use in chosen if use.busy]
         if gone := [use for use in chosen if use.gone]:
             raise UsageError(busy_in_words(gone), "see `ddptop gpus`")
-        if busy and not self.force and not self.wait:
-            raise refusal(self.request, uses, chosen, others=self.others)
         notes = [*self.left_out]
+        is_refused = bool(busy) and not self.force and not self.wait
+        if is_refused:
+            allowed = gpu_claims.uses(self.allowed, self.present, gpu_claims.claims())
+            free = sum(not use.busy for use in allowed)
+            error = refusal(self.request, uses, chosen, others=self.others, free_of_all=free)
+            if not self.is_dry:
+                raise error
+            notes.append(f"this launch would be refused: {error.message}: {error.hint}")
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
@@ -194,7 +209,7 @@ class _Decision:
             notes.append(f"waits for {wanted_in_words(queue)}; {busy_in_words(uses)}")
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
-        elif busy:
+        elif busy and not is_refused:
             notes.append(f"goes on as --force says: {busy_in_words(busy)}")
         if devices is not None:
             notes += _doubts(chosen)
@@ -207,6 +222,7 @@ def refusal(
     chosen: Sequence[DeviceUse],
     *,
     others: bool = True,
+    free_of_all: int = 0,
 ) -> UsageError:
     """Says who is on which device, and how else the job can be had.
 
@@ -215,6 +231,7 @@ def refusal(
         uses: the devices that the job may get.
         chosen: those of them that it would get.
         others: whether the person may name other devices instead; `restart` cannot.
+        free_of_all: how many of all devices that the job might name are free.
     """
     free = [use.device for use in uses if not use.busy]
     if request is not None and request.kind == "auto":
@@ -231,8 +248,8 @@ def refusal(
         what, remedy = f"{names_of(held)} {verb} busy{words}", ""
         if others and free and not any(device.is_mig for device in free):
             remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
-        elif _names_some(request) and not any(device.is_mig for device in held):
-            remedy = f"give --gpus auto:{len(chosen)} for the idlest, "
+        elif free_of_all and _names_some(request) and not any(device.is_mig for device in held):
+            remedy = f"give --gpus auto:{min(free_of_all, len(chosen))} for the idlest, "
     return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to go on anyway")
 
 

@@ -23,6 +23,8 @@ IDLE_UTIL_PERCENT = 5.0
 """Below this utilization, or where it is not known, a small context does not count."""
 UNSEEN_SHARE = 0.05
 """Of a device's memory: what may be in use without a process that explains it."""
+NEAR_SLOWDOWN_C = 5.0
+"""So close to its slow-down threshold a device's temperature is worth a word."""
 LOOKS_TO_BE_FREE = 2
 """So many looks in a row must find a device free before a queued job takes it."""
 _HOLDERS_NAMED = 2
@@ -71,12 +73,8 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     seen = {process.job for process in held}
     holders += [f"taken by job {job}" for job in claimed_by if job not in seen]
     doubt = None
-    unseen = _unseen_bytes(gpu, list(memory.values()))
-    if unseen is not None:
-        who = "a process that cannot be seen here"
-        if gpu.processes is None:
-            who = "a process that the driver does not name"
-        holders.append(f"{who} {_holds(unseen)}")
+    if (unknown := unknown_holder(gpu)) is not None:
+        holders.append(unknown)
     if gpu.processes is None:
         doubt = "the driver lists no processes: judged by the memory in use"
         if gpu.mem_used_bytes is None:
@@ -87,6 +85,24 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     return DeviceUse(
         device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c, doubt=doubt
     )
+
+
+def is_hot(gpu: GpuSample) -> bool:
+    """Whether it is about to lower its clocks, or does so, for its temperature."""
+    celsius, threshold = gpu.temperature_c, gpu.temperature_slowdown_c
+    if celsius is None or threshold is None:
+        return False
+    return celsius >= threshold - NEAR_SLOWDOWN_C
+
+
+def unknown_holder(gpu: GpuSample) -> str | None:
+    """`unknown process, 39.0 GiB`: who holds memory that no listed process explains.
+
+    So looks what runs in another container, whose processes the driver does not list here. None
+    where there is no such memory, or none is known.
+    """
+    unseen = _unseen_bytes(gpu, [_memory_of(process, gpu) for process in gpu.processes or []])
+    return None if unseen is None else f"unknown process, {_size(unseen)}"
 
 
 def _memory_of(process: GpuProcess, gpu: GpuSample) -> int | None:
@@ -134,9 +150,13 @@ def program_of(command: str | None) -> str:
 def _holds(mem_bytes: int | None) -> str:
     if mem_bytes is None:
         return "holds memory, how much is not known"
+    return f"holds {_size(mem_bytes)}"
+
+
+def _size(mem_bytes: int) -> str:
     if mem_bytes < 2**30:
-        return f"holds {mem_bytes / 2**20:.0f} MiB"
-    return f"holds {mem_bytes / 2**30:.1f} GiB"
+        return f"{mem_bytes / 2**20:.0f} MiB"
+    return f"{mem_bytes / 2**30:.1f} GiB"
 
 
 # --- choosing ----------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ import enum
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
-from ddptop_runner.balance.imbalance import deviations
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Alert, NodeSnapshot, RankSample
+from ddptop_runner.model import Alert, NodeSnapshot
 from ddptop_runner.registry import RECENT_S, AnyJob, JobView
 
 STALE_S = 3.0
@@ -25,9 +24,6 @@ SETBACK_S = 300.0
 
 STRAGGLER = "straggler"
 """Id of the alert that names who holds up the others."""
-
-UNEVEN = 0.2
-"""Below this an imbalance is never a warning."""
 
 
 class Need(enum.IntEnum):
@@ -47,7 +43,7 @@ class Need(enum.IntEnum):
 
 Why: TypeAlias = Literal[
     "ended", "hung", "coming", "queued", "alarm", "restarting", "stale", "unguarded", "setback",
-    "straggler", "stopping", "starting", "well",
+    "stopping", "starting", "well",
 ]  # fmt: skip
 """What a need was concluded from. `coming`: nothing is known of it yet; `setback`: an attempt began
 again lately."""
@@ -117,20 +113,6 @@ def alarms(view: AnyJob) -> list[Alert]:
     )
 
 
-def slow_ranks(snapshot: NodeSnapshot) -> list[tuple[float, RankSample]]:
-    """Ranks whose steps take far longer than the median's, and by which share; slowest first."""
-    ratio = snapshot.imbalance.step_time
-    if ratio is None or ratio < UNEVEN:
-        return []
-    apart = deviations(snapshot.ranks, snapshot.gpus)
-    slow = [
-        (apart[rank.rank].step_time or 0.0, rank)
-        for rank in snapshot.ranks
-        if "step_time" in apart[rank.rank].outliers and (apart[rank.rank].step_time or 0.0) > 0
-    ]
-    return sorted(slow, key=lambda one: -one[0])
-
-
 def _of_ended(view: AnyJob, now: dt.datetime, seen: Seen) -> Need:
     ended, own = view.ended_at, isinstance(view, JobView)
     is_new = ended is not None and (now - ended).total_seconds() < RECENT_S
@@ -146,7 +128,7 @@ def _of_alarm(worst: Alert) -> Need:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
-    """What no alert tells: restarts, old figures, no guardian, ranks that lie far off."""
+    """What no alert tells: restarts, old figures, no guardian."""
     if view.state == "restarting":
         return Judged(Need.WARNING, "restarting")
     if (view.snapshot_age_s or 0.0) > STALE_S:
@@ -156,7 +138,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged |
     began = None if snapshot.previous_cause is None else snapshot.attempt_started_at
     if began is not None and (now - began).total_seconds() < SETBACK_S:
         return Judged(Need.WARNING, "setback")
-    return Judged(Need.UNEVEN, "straggler") if slow_ranks(snapshot) else None
+    return None
 
 
 def _well(view: AnyJob) -> Judged:

@@ -11,11 +11,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.output import NOT_AVAILABLE, duration, number, size
-from ddptop.pause_words import in_words
 from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.balance.imbalance import Figure, deviations
 from ddptop_runner.contract import JobStatus
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.model import Alert, GpuSample, RankSample
 from ddptop_runner.registry import JobView
 from ddptop_runner.spans import name_gpus, name_ranks
 
@@ -52,7 +51,7 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
     """One job of several."""
     return [
         (view.job, "strong"),
-        _state_part(view, status, ""),
+        (status.state, _COLOURS.get(status.state, "")),
         *_progress(status, LIST_CELLS),
         *_news(view, status),
         *_learning(status),
@@ -60,10 +59,7 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
 
 
 def _state(view: JobView, status: JobStatus) -> list[Part]:
-    text, colour = _state_part(view, status, "strong")
-    parts: list[Part] = [(f"{view.job}: {text}", colour)]
-    if status.pause is not None and status.pause.reason is not None:
-        parts.append((status.pause.reason, ""))
+    parts: list[Part] = [(f"{view.job}: {status.state}", _COLOURS.get(status.state, "strong"))]
     parts += _progress(status, BAR_CELLS)
     if status.attempt:
         parts.append((f"attempt {status.attempt}", "warn"))
@@ -73,14 +69,6 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
     if view.is_live and age_s is not None and age_s > STALE_S:
         parts.append((f"figures {duration(age_s)} old", "warn"))
     return parts
-
-
-def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
-    """The state in a word, or for how long no step was taken."""
-    pause = status.pause
-    if pause is None or status.state == "hung":
-        return status.state, _COLOURS.get(status.state, plain)
-    return in_words(pause, view.read_at), "warn" if pause.state == "stalled" else plain
 
 
 def _progress(status: JobStatus, cells: int) -> list[Part]:
@@ -123,7 +111,7 @@ def _learning(status: JobStatus) -> list[Part]:
     pace = _middle(rank.steps_per_s for rank in ranks)
     loss = _middle(rank.loss for rank in ranks)
     parts: list[Part] = []
-    if pace is not None and status.pause is None:
+    if pace is not None:
         parts.append((f"{number(pace, 3)} steps/s", ""))
     if broken := [rank.rank for rank in ranks if rank.loss_state in ("nan", "inf")]:
         state = next(rank.loss_state for rank in ranks if rank.rank == broken[0])
@@ -144,16 +132,20 @@ def _news(view: JobView | None, status: JobStatus) -> list[Part]:
         more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
         return [(worst.message + more, "bad" if worst.severity == "error" else "warn")]
     live = view is None or view.is_live
-    return [(odd, "warn")] if live and (odd := odd_one(status.ranks, status.gpus)) else []
+    return (
+        [(odd, "warn")]
+        if live and (odd := odd_one(status.ranks, status.gpus, status.alerts))
+        else []
+    )
 
 
-def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> str:
-    """The rank that lies farthest from the others, in words; empty where none is an outlier."""
+def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert]) -> str:
+    """The rank that lies farthest from the others, in words; empty where none is marked."""
     found: list[tuple[int, float, int, str]] = []
-    for rank, one in deviations(ranks, gpus).items():
+    for rank, one in deviations(ranks, gpus, alerts).items():
         for order, (figure, more, less) in enumerate(_FIGURES):
-            ratio = one.of(figure)
-            if figure in one.outliers and ratio is not None:
+            ratio, is_marked = one.marked(figure)
+            if is_marked and ratio is not None:
                 words = f"{100 * abs(ratio):.0f} % {more if ratio > 0 else less}"
                 found.append((order, -abs(ratio), rank, words))
     if not found:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from ddptop.tui.render.series import AttemptSteps, ChartData
-from ddptop.tui.series_points import at_new_steps, band_points, points_of
+from ddptop.tui.series_points import band_points, points_of
 from ddptop.tui.snapshot import Wish
-from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
+from ddptop_runner.balance.imbalance import marked
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.history_bands import BandReader, points_for, rows_read, width_of
 from ddptop_runner.history_steps import AttemptTaken, attempts_taken
+from ddptop_runner.model import Alert
+from ddptop_runner.moment_events import alert_of
 from ddptop_runner.registry import JobView
 from ddptop_runner.run_step import is_printed
 
@@ -43,30 +45,31 @@ def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
     return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
 
 
-def odd_ranks(recent: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Ranks that lie apart from the median, and by which ratio.
+def odd_ranks(view: JobView, reader: HistoryReader) -> tuple[int, ...]:
+    """Ranks whose loss has left the others': by the alerts, and of an ended job by its story."""
+    alerts: Sequence[Alert] = () if view.snapshot is None else view.snapshot.alerts
+    if not view.is_live:
+        alerts = [alert_of(event) for event in reader.events() if event.type == "alert"]
+    found = marked(alerts)
+    return tuple(sorted(rank for rank, figures in found.items() if "loss" in figures))
 
-    The bounds are those of the rank table, so that both single out the same ranks.
+
+def away_from_median(
+    recent: Mapping[int, Mapping[int, float]], odd: Sequence[int]
+) -> dict[int, float]:
+    """By which ratio some ranks are away from the median.
 
     Args:
         recent: by bucket, each rank's value.
+        odd: the ranks.
     """
-    apart: dict[int, list[tuple[float, float]]] = {}
+    found: dict[int, list[float]] = {}
     for values in recent.values():
-        usual = statistics.median(values.values()) if len(values) > 2 else 0.0
-        if not usual:
-            continue
-        for rank, value in values.items():
-            apart.setdefault(rank, []).append((value - usual, abs(usual)))
-    found: dict[int, float] = {}
-    for rank, pairs in apart.items():
-        if len(pairs) < 3:
-            continue
-        ratio = statistics.median(away / usual for away, usual in pairs)
-        away = abs(statistics.median(away for away, _ in pairs))
-        if abs(ratio) >= LOSS_APART and away >= LOSS_APART_LEAST:
-            found[rank] = ratio
-    return found
+        usual = statistics.median(values.values()) if values else 0.0
+        for rank in odd if usual else ():
+            if rank in values:
+                found.setdefault(rank, []).append((values[rank] - usual) / abs(usual))
+    return {rank: statistics.median(away) for rank, away in found.items()}
 
 
 class ChartSource:
@@ -111,6 +114,7 @@ class ChartSource:
             since = max(until - wish.chart_window_s, 0.0)
         taken = self._taken(reader, span, printed=is_printed(view.snapshot))
         frame = ChartData(
+            odd=odd_ranks(view, reader),
             since=since,
             until=until,
             window_s=wish.chart_window_s,
@@ -157,13 +161,12 @@ class ChartSource:
             most = self._most_points(reader.path, int(since), int(until), wish)
         if not self._many:
             series = reader.rank_series("loss", since, until, most)
-            points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
-            return replace(frame, series=points)
+            return replace(frame, series={rank: points_of(one) for rank, one in series.items()})
         if self._bands is None or self._bands[0] != reader.path:
             self._bands, self._without = (reader.path, BandReader(reader)), ()
         bands = self._bands[1]
         width_s = width_of(int(since), int(until), most)
-        apart = odd_ranks(bands.recent("loss", min(until, newest), width_s))
+        apart = away_from_median(bands.recent("loss", min(until, newest), width_s), frame.odd)
         if not set(apart) <= set(self._without) and now_s - self._without_at >= REJUDGE_S:
             # those that lie apart do not belong to the band: all of it is then read anew
             self._without, self._without_at = tuple(sorted({*self._without, *apart})), now_s
@@ -175,8 +178,8 @@ class ChartSource:
         alone = bands.few("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
-            series={rank: at_new_steps(points_of(one)) for rank, one in alone.items()},
-            middle=at_new_steps(band_points(band)) if band.t else None,
+            series={rank: points_of(one) for rank, one in alone.items()},
+            middle=band_points(band) if band.t else None,
             apart={rank: apart[rank] for rank in odd},
             number=max(band.ranks, default=0) + len(self._without),
         )

@@ -263,7 +263,9 @@ class Collector:
             view=view,
             chart=chart,
             events=events,
-            deviations={} if snapshot is None else deviations(snapshot.ranks, snapshot.gpus),
+            deviations={}
+            if snapshot is None
+            else deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts if view.is_live else ()),
             cause_tail=self._cause_tail(view) if isinstance(view, JobView) else (),
             recent=recent,
             trouble=trouble,

@@ -9,8 +9,7 @@ from pathlib import Path
 from ddptop.tui.chart_source import redraw_pause_s
 from ddptop.tui.render.chart_figures import Curve, FiguresData
 from ddptop.tui.render.chart_split import SplitData
-from ddptop.tui.render.rank_figures import device_curves, device_of, find_rank
-from ddptop.tui.render.rank_state import slower_since
+from ddptop.tui.render.rank_figures import device_curves, device_of
 from ddptop.tui.render.series import ChartData, Points
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
@@ -18,14 +17,6 @@ from ddptop_runner.history import HistoryReader
 from ddptop_runner.history_bands import BandReader, width_of
 from ddptop_runner.model import GpuSample
 from ddptop_runner.registry import JobView
-
-LOOK_BACK_S = 3600.0
-"""So far back it is looked since when a rank is slower than the others."""
-
-LOOK_POINTS = 240
-
-SINCE_EVERY_S = 10.0
-"""And no sooner than this again: all ranks are read for it."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +29,6 @@ class RankHistory:
     """What the time of its steps went into."""
     load: FiguresData = field(default_factory=FiguresData)
     """Its CPU and memory, and its device's load, memory and power."""
-    slower_since: float | None = None
-    """Since when its steps take longer than the median's, unix seconds; None while they do not."""
 
 
 class RankSource:
@@ -47,10 +36,9 @@ class RankSource:
 
     def __init__(self) -> None:
         self._key: object = None
-        self._until = self._since_until = 0.0
+        self._until = 0.0
         self._history: RankHistory | None = None
         self._bands: tuple[Path, BandReader] | None = None
-        self._slower: tuple[object, float | None] = (None, None)
 
     def read(self, view: JobView, wish: Wish, now_s: float) -> RankHistory | None:
         """The rank that is wished for, over the span of the screen's charts; None without one.
@@ -93,7 +81,6 @@ class RankSource:
             rank,
             _split(few, frame),
             _load(few, reader, frame, device, wish.chart_columns),
-            self._slower_since(view, rank, whole[1], now_s),
         )
         self._key = key
         return self._history
@@ -102,29 +89,6 @@ class RankSource:
         if self._bands is None or self._bands[0] != reader.path:
             self._bands = reader.path, BandReader(reader)
         return self._bands[1]
-
-    def _slower_since(self, view: JobView, rank: int, until: float, now_s: float) -> float | None:
-        """Looked up only for a rank that is slower now."""
-        key = (view.folder.path, rank)
-        if self._slower[0] == key and now_s < self._since_until:
-            return self._slower[1]
-        self._since_until = now_s + SINCE_EVERY_S
-        own = find_rank(view.snapshot, rank)
-        found = None
-        if self._bands is not None and own is not None and own.step_time_s is not None:
-            since = until - LOOK_BACK_S
-            bands = self._bands[1]
-            width_s = width_of(int(since), int(until), LOOK_POINTS)
-            band = bands.read("step_time_s", since, until, LOOK_POINTS)
-            mine = bands.few("step_time_s", [rank], since, until, width_s).get(rank)
-            if mine is not None:
-                usual = dict(zip(band.t, band.median, strict=False))
-                pairs = [
-                    (t, v, usual[t]) for t, v in zip(mine.t, mine.mean, strict=True) if t in usual
-                ]
-                found = slower_since(pairs)
-        self._slower = key, found
-        return found
 
 
 class _Few:

@@ -131,7 +131,7 @@ class ReplaySource:
                 view=past,
                 chart=chart,
                 events=tuple(reversed(moment.events[-EVENTS_SHOWN:])),
-                deviations=deviations(state.ranks, state.gpus),
+                deviations=deviations(state.ranks, state.gpus, state.alerts),
             ),
             attempt_started=None if started is None else started.timestamp(),
         )

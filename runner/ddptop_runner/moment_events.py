@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ddptop_runner.model import Alert, Cause, Checkpoint, Event
 from ddptop_runner.model_words import JobState, RankState
+from ddptop_runner.spans import ranks_in
 
 ALERTED_S = 600.0
 """An alert of which no event tells that it is over is shown for so long."""
@@ -18,6 +19,11 @@ _SAVED = re.compile(
     r"saved (?P<path>.+) at step (?P<step>\d+)(?P<of> of the run| of attempt \d+)? \("
 )
 """As `saves.step_words.at_step` puts it."""
+_MARKS = {
+    "loss-diverged": re.compile(r"the loss of ranks? (?P<ranks>[\d, -]+) has left the others'"),
+    "straggler": re.compile(r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+\))? holds? up the others"),
+}
+"""By id of an alert that marks ranks: as `balance.rank_marks` puts it."""
 _OURS = ("SIGTERM", "SIGKILL", "SIGINT")
 _ENDS: dict[str, JobState] = {
     "finished": "finished",
@@ -67,8 +73,6 @@ class JobStory:
     checkpoint: Checkpoint | None = None
     ranks: dict[int, RankStory] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
-    suspected: Event | None = None
-    """The last event of the attempt that told of a stalled job."""
     _ending: bool = False
 
     def take(self, event: Event, cause_of: Callable[[Event], Cause]) -> None:
@@ -95,9 +99,7 @@ class JobStory:
             self.state, self._ending = "stopping", True
         elif kind == "checkpoint":
             self.checkpoint = checkpoint_of(event) or self.checkpoint
-        elif kind == "hang_suspected":
-            self.suspected = event
-        elif kind in ("alert", "gpu_lost"):
+        elif kind in ("alert", "hang_suspected", "gpu_lost"):
             self.alerts.append(alert_of(event))
 
     def _begin(self, event: Event) -> None:
@@ -105,7 +107,6 @@ class JobStory:
         self.ended_at = self.exit_code = None
         self.previous_cause, self.cause = self.cause, None
         self.alerts = []
-        self.suspected = None
         self.ranks = {}
         if event.type == "attempt_started":
             self.attempt, self.attempt_started_at = event.attempt, event.ts
@@ -201,10 +202,14 @@ def checkpoint_of(event: Event) -> Checkpoint | None:
 
 def alert_of(event: Event) -> Alert:
     """An event that a person should look at, as an alert."""
+    id_, ranks = f"event-{event.seq}", [] if event.rank is None else [event.rank]
+    for of, pattern in _MARKS.items():
+        if event.type == "alert" and (found := pattern.match(event.message)):
+            id_, ranks = of, ranks_in(found["ranks"])
     return Alert(
-        id=f"event-{event.seq}",
+        id=id_,
         severity="error" if event.type == "gpu_lost" else "warning",
-        ranks=[] if event.rank is None else [event.rank],
+        ranks=ranks,
         message=event.message,
         since=event.ts,
     )

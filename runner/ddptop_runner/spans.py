@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+MOST_IN_WORDS = 100_000
+
 
 def span(numbers: Iterable[int], *, compact: bool = False) -> str:
     """`0-2, 5, 6`: ascending, with runs of three and more drawn together.
@@ -30,3 +32,14 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def name_gpus(gpus: Sequence[int]) -> str:
     """`GPU 1`, `GPUs 1-3`."""
     return f"GPU{'s' if len(gpus) > 1 else ''} {span(gpus)}"
+
+
+def ranks_in(words: str) -> list[int]:
+    """The numbers of `0-2, 5, 6`, as `span` writes them."""
+    found: list[int] = []
+    for part in words.replace(" ", "").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            most = int(last) if last.isdigit() else int(first)
+            found += range(int(first), min(most, int(first) + MOST_IN_WORDS) + 1)
+    return found

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from ddptop.inline import Inline
 from ddptop.need import by_need
@@ -29,7 +28,7 @@ from tests.runner.builders import make_snapshot, put_job
 
 from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
-from ddptop_runner.model import Alert, Cause, GpuSample, Progress, RankSample, encode
+from ddptop_runner.model import Alert, Cause, Progress, RankSample, encode
 from ddptop_runner.registry import read_all
 from ddptop_runner.spec import read_spec, write_atomic
 
@@ -158,7 +157,10 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     assert state == "train: running  [########............] 41.0 %  1m15s left  step 41 of 100"
     assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
     assert devices == "CPU  load 400 %  memory 4.0 GiB"
-    change(folder, **live(ranks=ranks(slow=2)))
+    slow = Alert(
+        id="straggler", severity="info", ranks=[2], message="rank 2 is slow", since=utc_now()
+    )
+    change(folder, **live(ranks=ranks(slow=2), alerts=[slow]))
     wait_until(lambda: "rank 2: 80 % slower" in one.screen()[1], what="the odd one")
     echo = termios.tcgetattr(one.master)[3] & termios.ECHO
     assert not echo, "typed keys would be echoed into the lines"
@@ -307,13 +309,15 @@ def test_what_does_not_fit_is_left_out_from_the_end() -> None:
 
 
 def test_the_odd_one_is_named_in_words() -> None:
-    assert odd_one(ranks(), []) == ""
-    assert odd_one(ranks(slow=3), []) == "rank 3: 80 % slower"
-    two = [msgspec.structs.replace(one, loss=25.0) if one.rank == 1 else one
-           for one in ranks(8, slow=3)]  # fmt: skip
-    assert odd_one(two, []) == "rank 3: 80 % slower (and 1 more)"
-    gpu = GpuSample(index=0, uuid="GPU-0", name="H100")
-    assert odd_one(ranks(slow=0), [gpu]) == "rank 0: 80 % slower"
+    def words(ranks: list[RankSample], *marks: tuple[str, int]) -> str:
+        alerts = [Alert(id=id_, severity="info", ranks=[number], message="m", since=utc_now())
+                  for id_, number in marks]  # fmt: skip
+        return odd_one(ranks, [], alerts)
+
+    assert words(ranks(slow=3)) == "", "no alert names it"
+    assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80 % slower"
+    both = ("loss-diverged", 1), ("straggler", 3)
+    assert words(ranks(8, slow=3), *both) == "rank 3: 80 % slower (and 1 more)"
 
 
 def test_need_goes_before_age(ddptop_home: Path) -> None:

@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
-from ddptop_runner.balance.imbalance import RankDeviation, deviation, deviations, imbalance, of_job
+from ddptop_runner.balance import uneven
+from ddptop_runner.balance.imbalance import (
+    MARKED_BY,
+    RankDeviation,
+    deviation,
+    deviations,
+    imbalance,
+    of_job,
+)
 from ddptop_runner.balance.rank_devices import join
-from ddptop_runner.model import GpuProcess, GpuSample, Imbalance, RankSample
+from ddptop_runner.model import Alert, GpuProcess, GpuSample, Imbalance, RankSample
 from ddptop_runner.spec import Device
 
 
@@ -90,8 +100,11 @@ def with_memory(*gib: float | None) -> list[RankSample]:
 
 
 def outliers(ranks: list[RankSample], gpus: list[GpuSample] = SOME_GPU) -> dict[int, set[str]]:
-    found = deviations(ranks, gpus)
-    return {number: set(one.outliers) for number, one in found.items() if one.outliers}
+    found: dict[int, set[str]] = {}
+    for kind in uneven.ON_DEVICES if gpus else uneven.ON_CPUS:
+        for number in uneven.far_off(kind, ranks):
+            found.setdefault(number, set()).add(MARKED_BY[kind.id])
+    return found
 
 
 def test_each_rank_against_its_job():
@@ -102,11 +115,23 @@ def test_each_rank_against_its_job():
         rank(3, gpu_mem_used_bytes=99 * GIB, state="exited", loss=50.0),
     ]
     found = deviations(ranks, SOME_GPU)
-    assert found[0] == RankDeviation(0.5, 0.0, 0.0, None, 0.0, frozenset({"memory"}))
+    assert found[0] == RankDeviation(0.5, 0.0, 0.0, None, 0.0)
     assert found[1] == RankDeviation(0.0, 0.0, pytest.approx(0.1), None, 0.0)
-    assert found[2] == RankDeviation(0.0, -0.5, 0.0, None, 0.5, frozenset({"utilization", "loss"}))
+    assert found[2] == RankDeviation(0.0, -0.5, 0.0, None, 0.5)
     assert found[3] == RankDeviation()  # it ended: nothing to compare
     assert found[2].of("utilization") == -0.5
+
+
+def test_alerts_alone_mark_a_rank():
+    ranks = [rank(0, loss=2.0), rank(1, loss=2.0), rank(2, loss=9.0)]
+    assert {one.outliers for one in deviations(ranks, []).values()} == {frozenset()}
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    alerts = [
+        Alert(id=id_, severity="warning", ranks=[1], message="m", since=now)
+        for id_ in (*MARKED_BY, "throttled")
+    ]
+    assert deviations(ranks, [], alerts)[1].outliers == set(MARKED_BY.values())
+    assert deviations(ranks, [], alerts)[2].outliers == frozenset()
 
 
 def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
@@ -125,7 +150,7 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
     [
         (with_memory(10, 10, 10, 13), {3: {"memory"}}),
         (with_memory(10, 10, 10, 6), {3: {"memory"}}),
-        (with_memory(20, 40), {0: {"memory"}, 1: {"memory"}}),
+        (with_memory(20, 40), {1: {"memory"}}),  # of two the one that is fuller
         (with_memory(10, 10, 10, 11.9), {}),  # 19 %
         (with_memory(1, 1, 1, 1.9), {}),  # less than a GiB
         (with_memory(10, 20, 30, 40), {}),  # stages of a pipeline: all differ
@@ -138,18 +163,16 @@ def test_ranks_on_cpus_are_compared_by_what_they_use_of_the_machine():
             [rank(number, gpu_util_percent=util) for number, util in enumerate((0, 0, 0, 60))],
             {3: {"utilization"}},  # though against a median of 0 there is no ratio
         ),
+        (
+            [rank(number, gpu_util_percent=util) for number, util in enumerate((30, 90))],
+            {0: {"utilization"}},
+        ),
         ([rank(number, gpu_power_w=watts) for number, watts in enumerate((10, 10, 18))], {}),
-        ([rank(number, step_time_s=time) for number, time in enumerate((0.001, 0.005))], {}),
-        ([rank(number, step_time_s=0.1 * (1 + number)) for number in range(2)], {0, 1}),
-        ([rank(number, loss=loss) for number, loss in enumerate((0.01, 0.02, 0.01))], {}),
-        ([rank(number, loss=loss) for number, loss in enumerate((2.1, 1.7, 2.4, 1.9))], {}),
-        ([rank(number, loss=loss) for number, loss in enumerate((2.1, 1.9, 2.0, 9.0))], {3}),
         ([], {}),
     ],
 )
-def test_which_ranks_are_to_be_drawn_as_a_warning(ranks, expected):
-    found = outliers(ranks)
-    assert (set(found) if isinstance(expected, set) else found) == expected
+def test_which_ranks_lie_far_off(ranks, expected):
+    assert outliers(ranks) == expected
 
 
 TWO_DEVICES = [Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")]

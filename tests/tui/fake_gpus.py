@@ -105,7 +105,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
             imbalance=imbalance.of_job(ranks, gpus),
             alerts=[
                 Alert(
-                    id="slow-rank-5",
+                    id="straggler",
                     severity="warning",
                     ranks=[5],
                     gpus=[5],
@@ -118,6 +118,20 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
                     gpus=[5],
                     message="GPU 5 is throttled: hardware thermal slowdown",
                     since=ago(305),
+                ),
+                Alert(
+                    id="loss-diverged",
+                    severity="warning",
+                    ranks=[5],
+                    message="the loss of rank 5 has left the others': 3.785, against 2.159",
+                    since=ago(290),
+                ),
+                Alert(
+                    id="uneven-memory",
+                    severity="info",
+                    ranks=[0],
+                    message="rank 0 has 74.0 GiB of device memory, the median rank 61.0 GiB",
+                    since=ago(4000),
                 ),
             ],
             source="nvml",

@@ -44,11 +44,28 @@ def many(home: Path, number: int) -> RunFolder:
         )
         for number in range(number)
     ]
+    named = [
+        Alert(
+            id="straggler",
+            severity="warning",
+            ranks=[130, 517],
+            message="ranks 130, 517 hold up the others: they take 440 ms for each step, the "
+            "others 300 ms (median)",
+            since=ago(600),
+        ),
+        Alert(
+            id="loss-diverged",
+            severity="warning",
+            ranks=[90],
+            message="the loss of rank 90 has left the others': 5.12, against 2.12",
+            since=ago(300),
+        ),
+    ]
     change(
         folder,
         ranks=ranks,
         world_size=number,
-        alerts=[],
+        alerts=[alert for alert in named if max(alert.ranks) < number],
         imbalance=imbalance.of_job(ranks, []),
     )
     return folder
@@ -77,10 +94,7 @@ def in_parts(home: Path) -> RunFolder:
     writer = HistoryWriter(folder.history_db, batch_s=1e9)
     for second in range(0, 1801, 5):
         late = second > 1500
-        samples = [
-            msgspec.structs.replace(_parts(rank, late), step=(rank.step or 0) - 3 * (1800 - second))
-            for rank in snapshot.ranks
-        ]
+        samples = [_parts(rank, late) for rank in snapshot.ranks]
         gpus = [
             msgspec.structs.replace(
                 gpu, util_percent=98.0 - (27 if late and gpu.index == SLOW else second % 7)

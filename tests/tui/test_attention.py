@@ -17,7 +17,6 @@ from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
-from ddptop_runner.balance import imbalance
 from ddptop_runner.model import Alert, Cause
 from ddptop_runner.registry import JobView, read_job
 
@@ -56,7 +55,7 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
         job("calm"),
         job("young", "starting"),
         job("newer", "stopped", 800),
-        job("slow", ranks=SLOW, imbalance=imbalance.of_job(SLOW, [])),
+        job("slow", ranks=SLOW, alerts=[alert("warning", "rank 3 is slow", "straggler")]),
         job("warned", alerts=[alert("warning")]),
         job("bad", alerts=[alert("warning"), alert("error")]),
         job("lost", "lost", 700),
@@ -148,10 +147,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
             "✗ rank 3 is ill, for 1m; 1 more",
         ),
-        (
-            job("a", ranks=SLOW, imbalance=imbalance.of_job(SLOW, [])),
-            "▲ rank 3 67 % slower: waits for data",
-        ),
+        (job("a", ranks=SLOW), "all well"),  # however far off, no alert names it
         (
             job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
             "▲ began again 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "

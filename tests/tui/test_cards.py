@@ -14,6 +14,11 @@ from tests.tui.own_views import rank
 from ddptop_runner.balance.imbalance import RankDeviation, deviations
 from ddptop_runner.model import Alert, RankSample
 
+NAMED = [
+    Alert(id=id_, severity="warning", ranks=[5], message="m", since=ago(60))
+    for id_ in ("straggler", "loss-diverged")
+]
+
 
 def of_eight(**more: object) -> list[RankSample]:
     """Ranks on devices; rank 5 is slow, and its loss is far from the others'."""
@@ -40,7 +45,7 @@ def of_eight(**more: object) -> list[RankSample]:
 def drawn(number: int, cells: int, rows: int, *, chosen: bool = False, **more: object) -> list[str]:
     ranks = of_eight(**more)
     gpus = [gpu(index) for index in range(8)]
-    apart = deviations(ranks, gpus)
+    apart = deviations(ranks, gpus, NAMED)
     others = cards.around(ranks, gpus, NOW, True, {}, {}, 300.0)
     lines = cards.card_lines(ranks[number], apart[number], others, cells, rows, chosen)
     assert all(width(line) == cells for line in lines)
@@ -161,17 +166,17 @@ class TestOdd:
             rank(n, state="running", step_time_s=0.4, sync_s=0.02 if n == 3 else 0.12, loss=2.0)
             for n in range(4)
         ]
-        apart = deviations(ranks, [])
         alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
-        late = odd.behind(ranks, [alert])
-        assert odd.oddity(ranks[3], apart[3]) is None
-        assert odd.oddity(ranks[3], apart[3], late) == ("▲ slow +36 %", "warn")
-        assert odd.severity(ranks[3], apart[3], True, late) == 1
-        assert odd.oddity(ranks[2], apart[2], late) is None
+        assert odd.oddity(ranks[3], deviations(ranks, [])[3]) is None
+        apart = deviations(ranks, [], [alert])
+        assert odd.oddity(ranks[3], apart[3]) == ("▲ slow +36 %", "warn")
+        assert odd.severity(ranks[3], apart[3], True) == 1
+        assert odd.oddity(ranks[2], apart[2]) is None
 
-    def test_a_rank_that_only_waits_for_the_others_is_not_odd(self) -> None:
-        quick = RankDeviation(step_time=-0.3, outliers=frozenset({"step_time"}))
-        assert odd.oddity(rank(0), quick) is None
+    def test_no_figure_marks_a_rank_that_no_alert_names(self) -> None:
+        far = RankDeviation(memory=9.0, utilization=9.0, power=9.0, step_time=9.0, loss=9.0)
+        assert odd.oddity(rank(0), far) is None
+        assert odd.severity(rank(0, state="running"), far, True) == 0
 
     def test_a_state_that_needs_somebody_stands_before_any_figure(self) -> None:
         slow = RankDeviation(step_time=0.5, outliers=frozenset({"step_time"}))
@@ -181,12 +186,13 @@ class TestOdd:
 
     def test_on_a_small_card_it_then_tells_what_each_waits_for(self) -> None:
         ranks = of_eight()
-        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, {5: 0.4})
+        others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, slow=True)
         lines = cards.card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
         assert [plain(line)[2:6] for line in lines[1:]] == ["loss", "time", "wait"]
 
     def test_worst_first(self) -> None:
         ranks = of_eight()
         ranks[6] = rank(6, gpu=6, state="hung")
-        order = odd.worst_first(ranks, deviations(ranks, []), True)
+        alert = Alert(id="straggler", severity="warning", ranks=[5], message="m", since=NOW)
+        order = odd.worst_first(ranks, deviations(ranks, [], [alert]), True)
         assert [one.rank for one in order[:2]] == [6, 5]

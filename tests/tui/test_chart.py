@@ -6,7 +6,7 @@ import pytest
 from ddptop.tui.render.braille import Canvas
 from ddptop.tui.render.chart import ChartOptions, LastPlot, draw_chart, value_range
 from ddptop.tui.render.chart_view import View
-from ddptop.tui.render.series import ChartData, Points, across, bin_points, outliers
+from ddptop.tui.render.series import ChartData, Points, across, bin_points, ratios
 from ddptop.tui.render.text import plain
 
 
@@ -77,20 +77,17 @@ class TestSeries:
         together = across(ranks, 1)
         assert (together.low, together.mean, together.high) == ([1], [2], [9])
 
-    def test_an_outlier_is_named_with_its_distance(self) -> None:
+    def test_a_rank_that_an_alert_names_is_drawn_with_its_distance(self) -> None:
         ranks = {r: bin_points(points([3.0 if r == 2 else 2.0] * 50), 0, 50, 50) for r in range(4)}
-        assert outliers(ranks, 50) == {2: pytest.approx(0.5)}
+        assert ratios(ranks, (2,), 50) == {2: pytest.approx(0.5)}
+        assert ratios(ranks, (), 50) == {}, "whatever its distance, no other is"
 
-    def test_of_two_ranks_neither_is_an_outlier(self) -> None:
-        ranks = {r: bin_points(points([1.0 + r] * 50), 0, 50, 50) for r in range(2)}
-        assert outliers(ranks, 50) == {}
-
-    def test_a_rank_that_was_odd_long_ago_is_none(self) -> None:
+    def test_its_distance_is_that_of_now(self) -> None:
         early = [9.0] * 20 + [2.0] * 80
         ranks = {
             r: bin_points(points(early if r == 0 else [2.0] * 100), 0, 100, 100) for r in range(4)
         }
-        assert outliers(ranks, 100) == {}
+        assert ratios(ranks, (0, 17), 100) == {0: 0.0}
 
 
 def chart(data: ChartData, width: int = 40, height: int = 7, **options: object) -> list[str]:
@@ -152,7 +149,8 @@ class TestChart:
 
     def test_an_outlier_is_drawn_only_where_it_is_away(self) -> None:
         drifting = [2.0] * 50 + [3.0] * 50
-        data = ChartData({r: points(drifting if r == 3 else [2.0] * 100) for r in range(4)}, 0, 100)
+        series = {r: points(drifting if r == 3 else [2.0] * 100) for r in range(4)}
+        data = ChartData(series, 0, 100, odd=(3,))
         drawn = draw_chart(data, ChartOptions(), 58, 9)
         bad = [
             (y, i)
@@ -202,6 +200,7 @@ class TestSmoothed:
         },
         0,
         200,
+        odd=(3,),
     )
 
     @pytest.mark.parametrize("mode", ["median", "ranks", "rank"])
@@ -255,14 +254,6 @@ class TestRange:
 
 
 class TestOutliersAndLabels:
-    def test_the_chart_and_the_rank_table_single_out_alike(self) -> None:
-        def of(value: float) -> dict[int, float]:
-            ranks = {rank: points([2.0] * 40) for rank in range(3)} | {3: points([value] * 40)}
-            return outliers({r: bin_points(p, 0.0, 40.0, 20) for r, p in ranks.items()}, 20)
-
-        assert of(2.8) == {}
-        assert list(of(3.1)) == [3]
-
     def test_a_long_label_moves_the_whole_axis(self) -> None:
         values: list[float | None] = [0.001034 - place * 2e-7 for place in range(30)]
         data = ChartData(series={0: points(values)}, since=0.0, until=30.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddptop.tui import chart_source
-from ddptop.tui.chart_source import ChartSource, odd_ranks
+from ddptop.tui.chart_source import ChartSource, away_from_median
 from ddptop.tui.render.chart import ChartOptions, draw_chart
 from ddptop.tui.render.chart_steps import by_step, no_steps
 from ddptop.tui.render.text import plain
@@ -18,7 +18,7 @@ from tests.tui.fake_home import HOST, NOW
 
 from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.model import Alert, Event, RankSample
 from ddptop_runner.registry import JobView, read_job
 
 NOW_S = NOW.timestamp()
@@ -32,7 +32,10 @@ def many_ranks(home: Path, ranks: int = 9) -> JobView:
     samples = tuple(
         RankSample(rank=rank, local_rank=rank, host=HOST, step=1) for rank in range(ranks)
     )
-    fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, ranks=samples))
+    alert = Alert(
+        id="loss-diverged", severity="warning", ranks=[5], message="m", since=fake_home.ago(60)
+    )
+    fake_home.write_snapshot(folder, fake_home.snapshot_of(spec, ranks=samples, alerts=[alert]))
     chance = random.Random(5)
     writer = HistoryWriter(folder.history_db, batch_s=1e9)
     for attempt, second in ((0, 0), (1, 200)):
@@ -150,15 +153,8 @@ class TestParts:
         assert no_steps(chart)
 
 
-@pytest.mark.parametrize(
-    ("values", "odd"),
-    [
-        ({0: 2.0, 1: 2.0, 2: 2.0, 3: 4.0}, [3]),
-        ({0: 2.0, 1: 2.0, 2: 2.0, 3: 2.1}, []),
-        ({0: 2.0, 1: 4.0}, []),  # of two nobody can say which is odd
-        ({}, []),
-    ],
-)
-def test_odd_ranks(values: dict[int, float], odd: list[int]) -> None:
-    assert list(odd_ranks(dict.fromkeys(range(5), values))) == odd
-    assert odd_ranks({0: values}) == {}, "once is nothing"
+def test_how_far_those_are_from_the_median_that_an_alert_names() -> None:
+    values = {at: {0: 2.0, 1: 2.0, 2: 2.0, 3: 4.0} for at in range(5)}
+    assert away_from_median(values, (3, 9)) == {3: 1.0}
+    assert away_from_median(values, ()) == {}
+    assert away_from_median({}, (3,)) == {}

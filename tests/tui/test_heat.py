@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from ddptop.tui.render import heat
 from ddptop.tui.render.text import plain, rule, width
-from tests.tui.fake_home import GIB
+from tests.tui.fake_home import GIB, NOW
 from tests.tui.own_views import rank
 
 from ddptop_runner.balance.imbalance import deviations
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import Alert, RankSample
 
 
 def some(number: int = 128) -> list[RankSample]:
@@ -27,10 +27,19 @@ def test_five_levels_by_glyph_and_style() -> None:
     ranks = some()
     cells = heat.cells_of("time", ranks, deviations(ranks, []))
     assert cells[0] == ("▄", "band")
-    assert cells[7] == ("█", "bad")
+    assert cells[7] == ("█", "busy")
     assert cells[9] == ("▁", "busy")
-    assert cells[11] == ("▆", "warn")
+    assert cells[11] == ("▆", "median")
     assert len({glyph for glyph, _ in cells}) == 5, "four levels and the dot"
+
+
+def test_a_cell_warns_where_an_alert_names_its_rank_in_what_it_shows() -> None:
+    ranks = some()
+    alert = Alert(id="straggler", severity="warning", ranks=[7], message="m", since=NOW)
+    apart = deviations(ranks, [], [alert])
+    warned = [n for n, one in enumerate(heat.cells_of("time", ranks, apart)) if one[1] == "warn"]
+    assert warned == [7]
+    assert "warn" not in {style for _, style in heat.cells_of("loss", ranks, apart)}
 
 
 @pytest.mark.parametrize("key", heat.ORDER)
@@ -84,8 +93,8 @@ def test_own_time_singles_out_who_is_waited_for() -> None:
         rank(n, state="running", step_time_s=0.4, sync_s=0.0 if n == 70 else 0.1)
         for n in range(128)
     ]
-    cells = heat.cells_of("own", ranks, {})
-    assert [n for n, cell in enumerate(cells) if cell == ("█", "bad")] == [70]
+    cells = heat.cells_of("own", ranks, deviations(ranks, []))
+    assert [n for n, cell in enumerate(cells) if cell[0] == "█"] == [70]
     assert set(heat.cells_of("time", ranks, deviations(ranks, []))) == {("▄", "band")}
 
 

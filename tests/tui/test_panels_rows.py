@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from ddptop.tui.render import devices, panels, rows
@@ -78,13 +80,16 @@ class TestDevices:
     def test_a_few_points_of_load_are_no_imbalance(self) -> None:
         spec = spec_of("idle", 2, 60)
 
-        def told(*percent: float) -> tuple[str, str]:
+        def told(*percent: float, alerts: Sequence[Alert] = ()) -> tuple[str, str]:
             ranks = [rank(i, cpu_percent=one, rss_bytes=GIB) for i, one in enumerate(percent)]
-            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []))
+            snapshot = snapshot_of(spec, ranks=ranks, imbalance=imbalance.of_job(ranks, []),
+                                   alerts=list(alerts))  # fmt: skip
             return worst_figure(snapshot)
 
         assert told(0.0, 1.0) == ("mem 0 %", "dim"), "the ratio is +100 %"
-        assert told(10.0, 60.0) == ("util +71 %", "warn")
+        marked = Alert(id="uneven-load", severity="info", ranks=[1], message="m", since=NOW)
+        assert told(10.0, 60.0, alerts=[marked]) == ("util +71 %", "warn")
+        assert told(10.0, 60.0) == ("util +71 %", "dim"), "no alert names a rank"
         assert told(100.0, 104.0) == ("util +2 %", "dim")
         note = imbalance_note(Imbalance(memory=0.04, utilization=1.0), (), 80, even_load=True)
         assert plain(note) == "imbalance  memory +4 %  util even"
@@ -117,9 +122,7 @@ class TestRows:
             ),
             NOW,
             live=True,
-            apart=RankDeviation(
-                loss=0.43, step_time=-0.5, outliers=frozenset({"loss", "step_time"})
-            ),
+            apart=RankDeviation(loss=0.43, step_time=-0.5, outliers=frozenset({"loss"})),
         )
         assert row["device"][0] == "GPU 5"
         assert row["state"] == ("▲ loss", "warn"), "odd in a word, and not by colour alone"
@@ -133,8 +136,10 @@ class TestRows:
         slow = RankDeviation(step_time=0.46, outliers=frozenset({"step_time"}))
         row = rows.rank_row(calm, NOW, True, slow)
         assert (row["state"], row["time_vs"]) == (("▲ slow", "warn"), ("▲46 %", "warn"))
-        late = rows.rank_row(calm, NOW, True, late={5: 0.38})
-        assert late["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
+        late = RankDeviation(step_time=0.0, own_time=0.38, outliers=frozenset({"step_time"}))
+        row = rows.rank_row(calm, NOW, True, late)
+        assert row["state"] == ("▲ slow", "warn"), "its steps take as long as the others'"
+        assert row["time_vs"] == ("0 %", "dim")
         low = RankDeviation(power=-0.4, outliers=frozenset({"power"}))
         assert rows.rank_row(calm, NOW, True, low)["power_vs"] == ("▼40 %", "warn")
         assert rows.rank_row(calm, NOW, False, slow)["state"][0] == "● running"
@@ -165,7 +170,9 @@ class TestRows:
         assert plain(devices.holder_text(held)) == "bob: python eval.py"
         mine = gpu(0, processes=[GpuProcess(pid=1, job="llama-ft", rank=3)])
         assert plain(devices.holder_text(mine)) == "llama-ft rank 3"
-        assert plain(devices.holder_text(gpu(0, processes=[]))) == "free"
+        idle = gpu(0, processes=[], util_percent=0.0, mem_used_bytes=GIB // 2)
+        assert plain(devices.holder_text(idle)) == "free"
+        assert plain(devices.holder_text(gpu(0, processes=[]))) == "busy: unknown process, 61.2 GiB"
         assert plain(devices.holder_text(gpu(0, processes=None))) == "n/a"
 
 

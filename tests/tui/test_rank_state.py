@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from ddptop.tui.render.learning import LossTrend, trend
-from ddptop.tui.render.rank_state import Known, sentence, slower_since
+from ddptop.tui.render.rank_state import Known, sentence
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank
 
@@ -34,8 +34,11 @@ def running(**more: object) -> RankSample:
     return rank(3, **{**values, **more})
 
 
+ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=ago(300))
+
+
 def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
-    known = replace(WELL, apart=SLOW, slower_since=ago(300))
+    known = replace(WELL, apart=SLOW, alerts=(ALERT,))
     text, style = sentence(running(data_wait_s=0.123), known)
     assert text == (
         "rank 3 is 38 % slower than the median since 11:55:00; waits 41 % of its time for data"
@@ -43,14 +46,14 @@ def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
     assert style == "warn"
 
 
-def test_the_alert_knows_better_since_when() -> None:
-    alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=ago(600))
-    known = replace(WELL, alerts=(alert,), behind=0.4, slower_since=ago(300))
+def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
+    slow = RankDeviation(step_time=0.0, own_time=0.4, outliers=frozenset({"step_time"}))
+    known = replace(WELL, apart=slow, alerts=(ALERT,))
     assert sentence(running(), known)[0] == (
-        "rank 3 is busy 40 % longer than the median since 11:50:00"
+        "rank 3 is busy 40 % longer than the median since 11:55:00"
     )
-    unknown = replace(known, behind=None)
-    assert sentence(running(), unknown)[0] == "rank 3 holds up the others since 11:50:00"
+    unknown = replace(known, apart=RankDeviation(outliers=frozenset({"step_time"})))
+    assert sentence(running(), unknown)[0] == "rank 3 holds up the others since 11:55:00"
 
 
 @pytest.mark.parametrize(
@@ -106,20 +109,6 @@ def test_a_memory_outlier_is_said_too() -> None:
     apart = RankDeviation(memory=0.27, outliers=frozenset({"memory"}))
     said = sentence(running(), replace(WELL, apart=apart))
     assert said == ("rank 3: its memory is 27 % above the median", "warn")
-
-
-class TestSince:
-    def test_the_last_stretch_counts(self) -> None:
-        moments = [(float(t), 0.45 if t < 5 or t >= 20 else 0.3, 0.3) for t in range(30)]
-        assert slower_since(moments) == 20.0
-
-    def test_a_moment_in_between_does_not_end_it(self) -> None:
-        moments = [(float(t), 0.3 if t == 15 else 0.45, 0.3) for t in range(30)]
-        assert slower_since(moments) == 0.0
-
-    def test_none_while_it_is_not_slower(self) -> None:
-        assert slower_since([(float(t), 0.45 if t < 20 else 0.3, 0.3) for t in range(30)]) is None
-        assert slower_since([(0.0, None, 0.3), (1.0, 0.4, None)]) is None
 
 
 class TestTrend:

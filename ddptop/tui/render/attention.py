@@ -7,8 +7,7 @@ import re
 
 import msgspec
 
-from ddptop import pause_words
-from ddptop.need import Judged, Need, Seen, alarms, judge, slow_ranks
+from ddptop.need import Judged, Need, Seen, alarms, judge
 from ddptop.tui.render import units, words
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import GONE
@@ -18,14 +17,11 @@ from ddptop.tui.render.text import Span
 from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Cause, NodeSnapshot, RankSample
-from ddptop_runner.registry import AnyJob, pause_of
+from ddptop_runner.registry import AnyJob
 from ddptop_runner.spans import name_ranks
 
 LASTING_S = 2.0
 """What a rank does besides steps is told once it has lasted so long."""
-
-DATA_SHARE = 0.5
-"""Of what a slow rank takes longer: as much must be waiting for data to be its reason."""
 
 
 class Attention(msgspec.Struct, frozen=True):
@@ -168,7 +164,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    """What no alert tells: restarts, old figures, no guardian, ranks that lie far off."""
+    """What no alert tells: restarts, old figures, no guardian."""
     if judged.why == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
         return "starts again" + ("" if cause is None else f": {short_cause(cause)}")
@@ -180,25 +176,7 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datet
     if judged.why == "setback" and cause is not None and began is not None:
         ago = units.brief_duration((now - began).total_seconds())
         return f"▲ began again {ago} ago: {short_cause(cause)}"
-    return f"▲ {straggler(snapshot)}"
-
-
-def straggler(snapshot: NodeSnapshot) -> str:
-    """The rank that takes longest for a step, and by how much; empty where all are alike."""
-    slow = slow_ranks(snapshot)
-    if not slow:
-        return ""
-    most, rank = slow[0]
-    others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
-    why = ": waits for data" if _waits_for_data(rank, most) else ""
-    return f"rank {rank.rank}{others} {100 * most:.0f} % slower{why}"
-
-
-def _waits_for_data(rank: RankSample, ratio: float) -> bool:
-    if rank.data_wait_s is None or rank.step_time_s is None:
-        return False
-    longer_s = rank.step_time_s * ratio / (1 + ratio)
-    return rank.data_wait_s >= DATA_SHARE * longer_s
+    return ""
 
 
 # --- what is well ---------------------------------------------------------------------------------
@@ -225,8 +203,6 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return f"runs on {view.host}: not checked from here"
     if waiting := waiting_text(view, snapshot):
         return waiting
-    if (pause := pause_of(view)) is not None:
-        return pause_words.sentence(pause, now)
     quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
     if quiet is not None:
         return quiet

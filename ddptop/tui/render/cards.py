@@ -11,7 +11,7 @@ from ddptop.rank_words import counts_own, parts_text, rank_step
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.card_grid import LEAST_BOX
-from ddptop.tui.render.odd import NOBODY, Behind, device_text, severity, verdict
+from ddptop.tui.render.odd import device_text, severity, verdict
 from ddptop.tui.render.panels import FULL_SHARE
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.spark import bridged, cells_of, limits, spark
@@ -54,8 +54,8 @@ class Around(msgspec.Struct, frozen=True):
     """What a full bar of CPU is: the busiest rank's, or one core."""
     rows: frozenset[str] = frozenset(ROWS)
     """What is known of one rank at least: the rest gets no row."""
-    late: Behind = msgspec.field(default_factory=dict)
-    """Ranks that hold up the others."""
+    slow: bool = False
+    """Whether a rank holds up the others."""
 
 
 def around(
@@ -66,7 +66,7 @@ def around(
     step_times: Mapping[int, Points],
     losses: Mapping[int, Points],
     span_s: float,
-    late: Behind = NOBODY,
+    slow: bool = False,
 ) -> Around:
     """What the cards of a job share; curves end with the last sample, and begin with the first."""
     known = [points.t for points in (*step_times.values(), *losses.values()) if points.t]
@@ -83,7 +83,7 @@ def around(
         until=until,
         cpu_full=max(100.0, busiest),
         rows=known_rows(ranks),
-        late=late,
+        slow=slow,
     )
 
 
@@ -124,7 +124,7 @@ def card_lines(
     least: int = 0,
 ) -> list[Line]:
     """One card in exactly `rows` lines of `cells`; `least` is the narrowest card of its grid."""
-    worst = severity(rank, apart, others.live, others.late)
+    worst = severity(rank, apart, others.live)
     edge = ("chosen" if chosen else "faint", "warn", "bad")[worst]
     boxed = rows >= min(BOXED, len(others.rows) + 2) and (least or cells) >= LEAST_BOX
     frame = 4 if boxed else 2
@@ -168,7 +168,7 @@ def _head(
         edge: the filler's style.
         after: empty cells behind the last word.
     """
-    text, style = verdict(rank, apart, others.now, others.live, others.late)
+    text, style = verdict(rank, apart, others.now, others.live)
     mark = "▸" if chosen else ""
     number: Span = (f"{mark}{rank.rank} ", "strong")
     device = device_text(rank)
@@ -192,14 +192,14 @@ def _body(
         "step": _step(rank, others, cells),
         "loss": _loss(rank, apart, others, cells),
         "time": _time(rank, apart, others, cells),
-        "wait": _wait("wait", rank.data_wait_s, rank, cells),
-        "sync": _wait("sync", rank.sync_s, rank, cells),
+        "wait": _wait("wait", rank.data_wait_s, rank, apart, cells),
+        "sync": _wait("sync", rank.sync_s, rank, apart, cells),
         "util": _util(rank, apart, others, cells, on_device),
         "mem": _memory(rank, apart, others, cells, on_device),
         "power": _power(rank, apart, others, cells),
         "cpu": _processes(rank, cells),
     }
-    telling = _TELLING_LATE if others.late else _TELLING
+    telling = _TELLING_LATE if others.slow else _TELLING
     keep = [name for name in telling if name in others.rows]
     if rows < min(4, len(keep)) and {"util", "mem"} <= others.rows:
         made["util"] = _both(rank, on_device)
@@ -235,11 +235,10 @@ def _room(cells: int) -> int:
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
     """How far from the median; an outlier is marked by its side, not by colour alone."""
-    ratio = apart.of(figure)
+    ratio, is_marked = apart.marked(figure)
     if ratio is None:
         return "", ""
-    faster = figure == "step_time" and ratio < 0
-    if figure in apart.outliers and not faster:
+    if is_marked:
         return f"{'▲' if ratio > 0 else '▼'}{units.deviation(ratio)}", "warn"
     return units.deviation(ratio), "dim"
 
@@ -276,23 +275,26 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
         ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
         tight = cells < LABEL + VALUE + ASIDE
         ago = units.brief_duration(ago_s) + ("" if tight else " ago")
-    late = rank.state == "hung"
+    late = rank.state in ("quiet", "hung")
     label = "own" if counts_own(rank) else "step"
     return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
 
 
-def _wait(label: str, wait_s: float | None, rank: RankSample, cells: int) -> Line:
+def _wait(
+    label: str, wait_s: float | None, rank: RankSample, apart: RankDeviation, cells: int
+) -> Line:
     """Its wait for data or for other ranks, and which share of a step that is."""
     share = wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
     text = "" if share is None else f"{min(999, 100 * share):.0f} %"
-    loud = label == "wait" and share is not None and share >= WAITS
+    slow = label == "wait" and "step_time" in apart.outliers
+    loud = slow and share is not None and share >= WAITS
     graphic = _bar(share, cells, "warn" if loud else "band")
     aside = (text, "warn" if loud else "dim")
     return _row(label, units.step_time(wait_s), aside, graphic, cells)
 
 
 WAITS = 0.3
-"""Of a step: a rank that waits longer for its data is drawn as a warning."""
+"""Of a step: where a slow rank waits longer for its data, that is drawn as a warning."""
 
 
 def _bar(share: float | None, cells: int, style: str = "busy") -> Line:

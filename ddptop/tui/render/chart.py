@@ -28,11 +28,10 @@ from ddptop.tui.render.chart_plot import (
 from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_smooth import smoothed
 from ddptop.tui.render.chart_view import Area, View, visible
-from ddptop.tui.render.series import ChartData, Columns, across, bin_points, outliers
+from ddptop.tui.render.series import ChartData, Columns, across, bin_points, ratios
 from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.text import width as cells_in
 from ddptop.tui.render.units import deviation, loss, ranks
-from ddptop_runner.balance.imbalance import LOSS_APART
 
 __all__ = ["GUTTER", "MODES", "Chart", "ChartMode", "ChartOptions", "draw_chart", "value_range"]
 
@@ -40,6 +39,8 @@ ChartMode = Literal["median", "ranks", "rank"]
 MODES: tuple[ChartMode, ...] = ("median", "ranks", "rank")
 
 GUTTER = 8
+HIDES = 0.25
+"""Of the median: a line that is nearer would hide it."""
 _BAND, _RAW, _OTHER, _MEDIAN, _OUTLIER, _CHOSEN = range(6)
 _STYLES = ("band", "band", "dim", "median", "bad", "chosen")
 """Of each layer."""
@@ -83,7 +84,7 @@ def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
         middle = bin_points(data.middle, since, until, dots, cuts)
         number = data.number if data.number is not None else len(ranks)
         return Plot(ranks, dict(data.apart), middle, number, breaks)
-    apart = outliers(ranks, dots)
+    apart = ratios(ranks, data.odd, dots)
     healthy = [columns for rank, columns in ranks.items() if rank not in apart]
     return Plot(ranks, apart, across(healthy, dots), len(ranks), breaks)
 
@@ -127,7 +128,7 @@ def _apart_only(columns: Columns, middle: Columns) -> Columns:
     """Only where a rank is away from the median, so that it does not hide it elsewhere."""
     mean = [
         value
-        if value is not None and (usual is None or abs(value - usual) > LOSS_APART / 2 * abs(usual))
+        if value is not None and (usual is None or abs(value - usual) > HIDES * abs(usual))
         else None
         for value, usual in zip(columns.mean, middle.mean, strict=True)
     ]

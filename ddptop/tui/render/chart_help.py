@@ -6,7 +6,6 @@ from ddptop.tui.render.chart import ChartOptions
 from ddptop.tui.render.chart_figures import FiguresData
 from ddptop.tui.render.chart_split import SplitData
 from ddptop.tui.render.series import ChartData
-from ddptop_runner.balance.imbalance import LOSS_APART
 
 _KEYS = (
     "read values",
@@ -29,8 +28,8 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     """The loss chart."""
     curves = {
         "median": "the line is the median of all ranks, the shade around it reaches from the least"
-        f" to the greatest rank. A rank that is {LOSS_APART:.0%} or more away from the median has"
-        " a line of its own, with its name at the end, and is no part of the shade",
+        " to the greatest rank. A rank whose loss has left the others' (f: findings) has a line of"
+        " its own, with its name at the end, and is no part of the shade",
         "ranks": "each rank is a line; the chosen one and those that lie apart carry their names",
         "rank": f"the line is rank {options.rank}, the shade the least and the greatest loss in"
         " each column, the broken line the median of all ranks",

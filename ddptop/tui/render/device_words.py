@@ -66,7 +66,7 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
         snapshot = view.snapshot if view.is_live and not view.on_other_host else None
         if snapshot is None or not snapshot.gpus or not 1 < len(snapshot.ranks) <= MOST_RANKS:
             continue
-        apart = deviations(snapshot.ranks, snapshot.gpus)
+        apart = deviations(snapshot.ranks, snapshot.gpus, snapshot.alerts)
         for rank in snapshot.ranks:
             for figure, name in _NAMES:
                 ratio = apart[rank.rank].of(figure)

@@ -12,7 +12,7 @@ import msgspec
 from ddptop.rank_words import counts_own, rank_step
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
-from ddptop.tui.render.odd import CALM, own_times, severity
+from ddptop.tui.render.odd import CALM, severity
 from ddptop.tui.render.text import Line, Span, line, width
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
@@ -26,11 +26,11 @@ GLYPHS = "▁▂▄▆█"
 UNKNOWN: Span = ("·", "faint")
 """Of a rank whose figure is not known: never level 0."""
 
-_SIDES = ("warn", "median", "band", "median", "warn")
-"""Either side of the median is odd."""
-_MORE_IS_WORSE = ("busy", "median", "band", "warn", "bad")
-_WAITING = ("band", "median", "busy", "warn", "bad")
-_IDLE = ("bad", "warn", "busy", "median", "band")
+_SIDES = ("busy", "median", "band", "median", "busy")
+"""A rank that an alert names is drawn as a warning, whatever its level."""
+_WAITING = ("band", "median", "median", "busy", "busy")
+_BEHIND_BY = ("band", "median", "busy", "warn", "bad")
+_IDLE = ("busy", "busy", "median", "median", "band")
 
 Apart = Mapping[int, RankDeviation]
 Gpus = Mapping[int, GpuSample]
@@ -73,7 +73,7 @@ _HALF = ("≤-50 %", "-50..-10 %", "±10 %", "+10..50 %", "≥+50 %")
 
 FIGURES: tuple[HeatFigure, ...] = (
     HeatFigure(
-        "time", "step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _MORE_IS_WORSE,
+        "time", "step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
         _of("step_time"), lambda ratio: ratio,
     ),
     HeatFigure(
@@ -98,15 +98,15 @@ FIGURES: tuple[HeatFigure, ...] = (
 """Of one rank against the others; state and step need all ranks to be read."""
 
 _ALONE = HeatFigure(
-    "own", "own time of a step vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _MORE_IS_WORSE,
-    lambda rank, apart: None, lambda ratio: ratio,
+    "own", "own time of a step vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
+    lambda rank, apart: apart.own_time, lambda ratio: ratio,
 )  # fmt: skip
 """What a rank does before it waits for the others: where all wait for each other, the time of a
 step is the same for all."""
 
 _BEHIND = HeatFigure(
     "step", "steps behind the first", (1, 2, 10, 100),
-    ("none", "1", "2-9", "10-99", "≥100"), _WAITING, lambda rank, apart: None,
+    ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY, lambda rank, apart: None,
     lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
 
@@ -126,9 +126,6 @@ def values_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[float
     if key == "step":
         first = max((rank.step for rank in ranks if rank.step is not None), default=0)
         return [None if rank.step is None else float(first - rank.step) for rank in ranks]
-    if key == "own":
-        own = own_times(ranks)
-        return [own.get(rank.rank) for rank in ranks]
     read = _BY_KEY[key].read
     return [read(rank, apart.get(rank.rank, _NOTHING)) for rank in ranks]
 
@@ -149,10 +146,30 @@ def cells_of(key: str, ranks: Sequence[RankSample], apart: Apart) -> list[Span]:
     figure = _BY_KEY[key]
     looks = list(zip(GLYPHS, figure.styles, strict=True))
     edges = figure.edges
-    return [
+    cells = [
         UNKNOWN if value is None else looks[bisect.bisect_right(edges, value)]
         for value in values_of(key, ranks, apart)
     ]
+    for place, rank in enumerate(ranks):
+        if _is_marked(key, rank.rank, apart):
+            cells[place] = cells[place][0], "warn"
+    return cells
+
+
+_MARKED_IN: Mapping[str, Figure] = {
+    "time": "step_time",
+    "own": "step_time",
+    "wait": "step_time",
+    "loss": "loss",
+    "memory": "memory",
+    "util": "utilization",
+    "power": "power",
+}
+
+
+def _is_marked(key: str, rank: int, apart: Apart) -> bool:
+    """Whether an alert names the rank in what the cells show."""
+    return _MARKED_IN.get(key) in apart.get(rank, _NOTHING).outliers
 
 
 def _state_cell(rank: RankSample) -> Span:
@@ -230,7 +247,11 @@ def worst_ranks(key: str, ranks: Sequence[RankSample], apart: Apart, most: int) 
     found = heapq.nlargest(most, known, key=lambda one: figure.worst(one[1]))
     levels = [(rank, value, bisect.bisect_right(figure.edges, value)) for rank, value in found]
     return [
-        Worst(rank, figure.text(value), figure.styles[level])
+        Worst(
+            rank,
+            figure.text(value),
+            "warn" if _is_marked(key, rank, apart) else figure.styles[level],
+        )
         for rank, value, level in levels
         if level not in figure.calm
     ]
@@ -316,8 +337,8 @@ def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) 
     """All that is known of one rank, for the foot: each figure with its distance."""
 
     def far(figure: Figure) -> Span:
-        ratio = apart.of(figure)
-        style = "warn" if figure in apart.outliers else "dim"
+        ratio, is_marked = apart.marked(figure)
+        style = "warn" if is_marked else "dim"
         return ("", "") if ratio is None else (f" {units.deviation(ratio)}", style)
 
     on_device = rank.gpu is not None or bool(rank.gpus)

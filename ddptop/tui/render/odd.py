@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
 from collections.abc import Mapping, Sequence
 
-from ddptop.need import STRAGGLER
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.balance.straggler import alone_s
-from ddptop_runner.model import Alert, RankSample
+from ddptop_runner.model import RankSample
 from ddptop_runner.model_words import Phase
 
 LASTING_PHASE_S = 2.0
@@ -19,11 +16,6 @@ LASTING_PHASE_S = 2.0
 
 CALM = ("running", "starting", "exited", "stopped", "unknown")
 """States that need nobody."""
-
-Behind = Mapping[int, "float | None"]
-"""Ranks that hold up the others."""
-
-NOBODY: Behind = {}
 
 _ORDER: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
 """What is said of a rank that is odd in several figures."""
@@ -42,44 +34,21 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
     return words.rank_state(rank.state, rank.exit_code, rank.signal, phase)
 
 
-def behind(ranks: Sequence[RankSample], alerts: Sequence[Alert]) -> dict[int, float | None]:
-    """The ranks that hold up the others, and how much longer each is busy by itself: 0.38 is 38 %.
+def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
+    """`▲ slow +47 %`: in what an alert names a rank, the worst; None where none does.
 
-    Ranks that reduce gradients together take equally long for a step, however slow one of them is;
-    which one that is, the alert has found from what each does alone. None where it is not known.
-    """
-    named = {number for alert in alerts if alert.id.startswith(STRAGGLER) for number in alert.ranks}
-    if not named:
-        return {}
-    alone = own_times(ranks)
-    return {number: alone.get(number) for number in named}
-
-
-def own_times(ranks: Sequence[RankSample]) -> dict[int, float]:
-    """How much longer each rank is busy by itself than the median rank: 0 is equally long."""
-    known = {rank.rank: own for rank in ranks if (own := alone_s(rank)) is not None}
-    median = statistics.median(known.values()) if len(known) > 1 else 0.0
-    return {rank: own / median - 1 for rank, own in known.items()} if median else {}
-
-
-def oddity(rank: RankSample, apart: RankDeviation, late: Behind = NOBODY) -> Span | None:
-    """`▲ slow +47 %`: in what a rank is the odd one, the worst; None where it is like the others.
-
-    A rank whose steps are shorter than the others' is not odd: it waits for them.
+    Ranks that reduce gradients together take equally long for a step, however slow one of them is:
+    of the slow one it is said how much longer it is busy by itself, where that is known.
     """
     if rank.loss_state in ("nan", "inf"):
         return f"✕ loss {'NaN' if rank.loss_state == 'nan' else 'inf'}", "bad"
-    if rank.rank in late:
-        ratio = late[rank.rank]
-        return f"▲ slow{'' if ratio is None else f' {units.deviation(ratio)}'}", "warn"
     for figure in _ORDER:
-        ratio = apart.of(figure)
-        if figure not in apart.outliers or ratio is None:
+        if figure not in apart.outliers:
             continue
-        if figure == "step_time" and ratio < 0:
-            continue
-        sign = "▲" if ratio > 0 else "▼"
-        return f"{sign} {name_of(figure, rank)} {units.deviation(ratio)}", "warn"
+        ratio = apart.slower if figure == "step_time" else apart.of(figure)
+        sign = "▼" if ratio is not None and ratio < 0 else "▲"
+        by = "" if ratio is None else f" {units.deviation(ratio)}"
+        return f"{sign} {name_of(figure, rank)}{by}", "warn"
     return None
 
 
@@ -100,22 +69,21 @@ def verdict(
     apart: RankDeviation,
     now: dt.datetime,
     live: bool,
-    late: Behind = NOBODY,
 ) -> Span:
     """Its state; of one that runs and is the odd one, in what."""
     state = state_of(rank, now, live)
-    if rank.state in CALM and live and (odd := oddity(rank, apart, late)) is not None:
+    if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
         return odd
     return state
 
 
-def severity(rank: RankSample, apart: RankDeviation, live: bool, late: Behind = NOBODY) -> int:
+def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
     """How much it needs somebody: 0 not at all, 1 it is the odd one, 2 something is wrong."""
     if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
         return 2
     if rank.state not in CALM:
         return 1
-    return int(live and oddity(rank, apart, late) is not None)
+    return int(live and oddity(rank, apart) is not None)
 
 
 def device_text(rank: RankSample) -> str:
@@ -135,13 +103,12 @@ def worst_first(
     ranks: Sequence[RankSample],
     apart: Mapping[int, RankDeviation],
     live: bool,
-    late: Behind = NOBODY,
 ) -> list[RankSample]:
     """What needs somebody before what is the odd one, then by distance from the median."""
     nothing = RankDeviation()
 
     def need(rank: RankSample) -> tuple[int, float]:
         own = apart.get(rank.rank, nothing)
-        return -severity(rank, own, live, late), -farthest(own)
+        return -severity(rank, own, live), -farthest(own)
 
     return sorted(ranks, key=need)

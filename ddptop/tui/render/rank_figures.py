@@ -53,10 +53,9 @@ def fact_lines(
 
 
 def _far(apart: RankDeviation, figure: Figure) -> Line:
-    ratio = apart.of(figure)
+    ratio, odd = apart.marked(figure)
     if ratio is None:
         return ()
-    odd = figure in apart.outliers and not (figure == "step_time" and ratio < 0)
     sign = ("▲" if ratio > 0 else "▼") if odd else ""
     return line((f" {sign}{units.deviation(ratio)}", "warn" if odd else "dim"))
 

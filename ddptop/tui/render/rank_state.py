@@ -6,20 +6,13 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop.need import STRAGGLER
 from ddptop.tui.render import units
 from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
 from ddptop_runner import run_step
-from ddptop_runner.balance.imbalance import RankDeviation
+from ddptop_runner.balance.imbalance import MARKED_BY, Figure, RankDeviation
 from ddptop_runner.model import Alert, RankSample
 from ddptop_runner.model_words import Phase
-
-SLOWER = 0.2
-"""Of the median step time: from here on a rank counts as slower."""
-
-FORGIVEN = 2
-"""So many moments in between at which it was not slower do not end the stretch."""
 
 TELLING_WAIT = 0.1
 """Of its steps: a wait for data, or for others, is said from this share on."""
@@ -47,30 +40,6 @@ class Known:
     live: bool
     foreign: bool = False
     """Whether ddptop did not start the job."""
-    slower_since: dt.datetime | None = None
-    behind: float | None = None
-    """How much longer it is busy by itself than the median rank: 0.38 is 38 %; None where that
-    does not single it out."""
-
-
-def slower_since(moments: Sequence[tuple[float, float | None, float | None]]) -> float | None:
-    """Since when the last stretch goes in which the steps take longer than the median's.
-
-    Args:
-        moments: unix seconds, the rank's step time and the median's, oldest first.
-    """
-    began: float | None = None
-    missed = 0
-    for t, own, usual in moments:
-        if own is None or not usual:
-            continue
-        if own / usual - 1 >= SLOWER:
-            began, missed = t if began is None else began, 0
-        else:
-            missed += 1
-            if missed > FORGIVEN:
-                began = None
-    return None if missed > FORGIVEN else began
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
@@ -81,8 +50,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
     if rank.loss_state in ("nan", "inf"):
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
-        style = "busy" if rank.state == "quiet" else "warn"
-        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else style
+        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else "warn"
     if rank.state == "starting" and rank.step is None:
         return f"{name} has taken no step yet{_place(rank)}", "busy"
     if odd := _odd(rank, known, name):
@@ -107,17 +75,21 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
 def _odd(rank: RankSample, known: Known, name: str) -> str:
     """In what it is the odd one, the worst first; empty where it is like the others."""
     apart, parts = known.apart, []
-    slow = apart.of("step_time")
-    if known.behind is not None:
-        since = _since(known, STRAGGLER)
-        parts.append(f"is busy {_percent(known.behind)} longer than the median{since}")
-    elif any(alert.id.startswith(STRAGGLER) for alert in known.alerts):
-        parts.append(f"holds up the others{_since(known, STRAGGLER)}")
-    elif "step_time" in apart.outliers and slow is not None and slow > 0:
-        parts.append(f"is {_percent(slow)} slower than the median{_since(known, 'slow')}")
-    said = {"loss": "its loss is", "memory": "its memory is", "utilization": "its load is"}
+    if "step_time" in apart.outliers:
+        since = _since(known, "step_time")
+        if apart.slower is None:
+            parts.append(f"holds up the others{since}")
+        elif apart.own_time is not None:
+            parts.append(f"is busy {_percent(apart.slower)} longer than the median{since}")
+        else:
+            parts.append(f"is {_percent(apart.slower)} slower than the median{since}")
+    said: dict[Figure, str] = {
+        "loss": "its loss is",
+        "memory": "its memory is",
+        "utilization": "its load is",
+    }
     for figure, words in said.items():
-        ratio = apart.of(figure)  # type: ignore[arg-type]
+        ratio = apart.of(figure)
         if figure in apart.outliers and ratio is not None:
             side = "above" if ratio > 0 else "below"
             parts.append(f"{words} {_percent(ratio)} {side} the median")
@@ -127,11 +99,10 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
     return f"{name}{colon} {'; '.join(parts)}{_waits(rank)}"
 
 
-def _since(known: Known, alert: str) -> str:
-    """Since when, by the alert that names it, else by its history."""
-    told = [one.since for one in known.alerts if one.id.startswith(alert)]
-    at = min(told) if told else known.slower_since
-    return "" if at is None else f" since {_clock(at)}"
+def _since(known: Known, figure: Figure) -> str:
+    """Since when, by the alert that marks it."""
+    told = [one.since for one in known.alerts if MARKED_BY.get(one.id) == figure]
+    return f" since {_clock(min(told))}" if told else ""
 
 
 def _waits(rank: RankSample) -> str:

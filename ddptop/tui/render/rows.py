@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ddptop.rank_words import rank_step
 from ddptop.tui.render import units, words
 from ddptop.tui.render.launched import loss_text
-from ddptop.tui.render.odd import NOBODY, Behind, device_text, verdict
+from ddptop.tui.render.odd import device_text, verdict
 from ddptop.tui.render.text import Span
 from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import Event, RankSample
@@ -25,15 +25,14 @@ def rank_row(
     now: dt.datetime,
     live: bool,
     apart: RankDeviation = UNKNOWN_DEVIATION,
-    late: Behind = NOBODY,
 ) -> dict[str, Span]:
-    """One rank, by column; `late` are the ranks that hold up the others."""
+    """One rank, by column."""
     loss = loss_text(rank)
     step_time = units.step_time(rank.step_time_s)
     ago = None
     if live and rank.last_progress_at is not None:
         ago = units.brief_duration((now - rank.last_progress_at).total_seconds())
-    waits = rank.state == "hung"
+    waits = rank.state in ("quiet", "hung")
     device = device_text(rank)
     on_device = rank.gpu is not None or bool(rank.gpus)
     rss = _marked(units.size(rank.rss_bytes), apart, None if on_device else "memory")
@@ -42,7 +41,7 @@ def rank_row(
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
         "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
-        "state": _brief(verdict(rank, apart, now, live, late)),
+        "state": _brief(verdict(rank, apart, now, live)),
         "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank_step(rank)), _unknown(rank.step)),
         "loss": (loss, "bad" if rank.loss_state in ("nan", "inf") else _unknown(rank.loss)),
@@ -82,11 +81,11 @@ def _marked(text: str, apart: RankDeviation, figure: Figure | None) -> Span:
 
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
-    ratio = apart.of(figure)
+    ratio, is_marked = apart.marked(figure)
     if ratio is None:
         return "", ""
     text = units.deviation(ratio)
-    if figure not in apart.outliers or (figure == "step_time" and ratio < 0):
+    if not is_marked:
         return text, "dim"
     return f"{'▲' if ratio > 0 else '▼'}{text.lstrip('+-')}", "warn"
 

@@ -9,11 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner.balance.imbalance import LOSS_APART, LOSS_APART_LEAST
-
-OUTLIER_MIN_RANKS = 3
-"""With fewer ranks nobody can say which of them is the odd one."""
-
 
 class Points(msgspec.Struct, frozen=True):
     """One rank's samples, oldest first; `t` in unix seconds.
@@ -79,8 +74,10 @@ class ChartData(msgspec.Struct, frozen=True):
     middle: Points | None = None
     """All ranks as one, where that is known already: least, median and greatest rank. `series`
     then holds only those that are drawn beside it."""
+    odd: tuple[int, ...] = ()
+    """Ranks whose loss has left the others', by the alerts."""
     apart: Mapping[int, float] = msgspec.field(default_factory=dict)
-    """With `middle`: ranks that lie apart from the median, and by which ratio."""
+    """With `middle`: by which ratio those are away from the median."""
     number: int | None = None
     """With `middle`: how many ranks it is made of."""
     whole: tuple[float, float] | None = None
@@ -235,26 +232,17 @@ def across(ranks: Sequence[Columns], columns: int) -> Columns:
     return Columns(low, middle, high, frozenset(), max((r.reach for r in ranks), default=2))
 
 
-def outliers(ranks: Mapping[int, Columns], columns: int) -> dict[int, float]:
-    """Ranks whose recent losses lie apart from the others' median, and by which ratio.
-
-    The bounds are those of the rank table, so that both single out the same ranks.
-    """
-    if len(ranks) < OUTLIER_MIN_RANKS:
-        return {}
+def ratios(ranks: Mapping[int, Columns], odd: Sequence[int], columns: int) -> dict[int, float]:
+    """By which ratio the recent losses of some ranks are away from the median."""
     found: dict[int, float] = {}
-    middle = across(list(ranks.values()), columns).mean
+    middle = across(list(ranks.values()), columns).mean if odd else []
     recent = [x for x, value in enumerate(middle) if value][-max(3, columns // 8) :]
-    for rank, values in ranks.items():
-        pairs = [
-            (mine - usual, abs(usual))
+    for rank in odd:
+        away = [
+            (mine - usual) / abs(usual)
             for x in recent
-            if (mine := values.mean[x]) is not None and (usual := middle[x])
+            if rank in ranks and (mine := ranks[rank].mean[x]) is not None and (usual := middle[x])
         ]
-        if len(pairs) < 3:
-            continue
-        ratio = statistics.median(apart / usual for apart, usual in pairs)
-        away = abs(statistics.median(apart for apart, _ in pairs))
-        if abs(ratio) >= LOSS_APART and away >= LOSS_APART_LEAST:
-            found[rank] = ratio
+        if away:
+            found[rank] = statistics.median(away)
     return found

@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from ddptop.need import UNEVEN
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
-from ddptop_runner.balance.imbalance import Figure, deviations, is_even_load
+from ddptop_runner.balance.imbalance import Figure, is_even_load, marked
 from ddptop_runner.model import Imbalance, NodeSnapshot
 
 EVEN = 0.1
@@ -55,14 +54,14 @@ def uneven(
 
     Args:
         imbalance: of the job.
-        far_off: the figures in which a rank is an outlier.
+        far_off: the figures in which a rank is marked.
         even_load: whether utilization differs by a few percentage points only.
     """
     found = []
     for figure, name, brief in _NAMES:
         ratio: float | None = getattr(imbalance, figure)
         if ratio is not None:
-            warns = ratio >= UNEVEN and figure in far_off
+            warns = figure in far_off
             even = even_load and figure == "utilization" and ratio >= EVEN
             found.append(Uneven(figure, ratio, name, brief, warns and not even, even))
     return sorted(found, key=lambda one: (not one.warns, one.even, -one.ratio))
@@ -82,11 +81,7 @@ def imbalance_note(
 def worst_figure(snapshot: NodeSnapshot) -> Span:
     """The worst imbalance and of what: `mem +27 %`."""
     of = snapshot.imbalance
-    ratios = (of.memory, of.utilization, of.power, of.step_time)
-    far_off: set[Figure] = set()
-    if any(ratio is not None and ratio >= UNEVEN for ratio in ratios):
-        for rank in deviations(snapshot.ranks, snapshot.gpus).values():
-            far_off |= rank.outliers
+    far_off = set[Figure]().union(*marked(snapshot.alerts).values())
     known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))
     if not known:
         return units.NOT_KNOWN, "dim"

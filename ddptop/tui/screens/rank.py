@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -18,7 +16,6 @@ from ddptop.tui.render.chart_split import SplitData
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import whose_loss
-from ddptop.tui.render.odd import behind
 from ddptop.tui.render.rank_figures import (
     device_curves,
     device_of,
@@ -211,12 +208,8 @@ class RankScreen(PagedScreen):
     def _sentence(
         self, detail: JobDetail, rank: RankSample, alerts: list[Alert], snapshot: Snapshot
     ) -> Span:
-        view, state, history = detail.view, detail.view.snapshot, snapshot.rank
-        slower = None
-        if history is not None and history.rank == self.rank and history.slower_since is not None:
-            slower = dt.datetime.fromtimestamp(history.slower_since, dt.timezone.utc)
+        view, state = detail.view, detail.view.snapshot
         assert state is not None
-        late = behind(state.ranks, state.alerts if view.is_live else ())
         known = Known(
             apart=detail.deviations.get(self.rank, _NOTHING),
             alerts=[alert for alert in alerts if self.rank in alert.ranks],
@@ -224,8 +217,6 @@ class RankScreen(PagedScreen):
             now=snapshot.taken_at,
             live=view.is_live,
             foreign=isinstance(view, ForeignView),
-            slower_since=slower,
-            behind=late.get(self.rank),
         )
         return sentence(rank, known)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from ddptop.tui.render.card_grid import GAP, Grid, grid
 from ddptop.tui.render.cards import Around, around, card_lines, wanted_rows
-from ddptop.tui.render.odd import behind
 from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.text import Line, line
@@ -34,9 +33,9 @@ class RankCards(RankGrid):
         gpus = snapshot.gpus if snapshot is not None else []
         live = detail.view.is_live
         self._apart = detail.deviations
-        late = behind(ranks, snapshot.alerts if snapshot is not None and live else ())
+        slow = "step_time" in detail.far_off
         self._around = around(
-            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, late
+            ranks, gpus, now, live, recent.step_times, recent.losses, SPARK_S, slow
         )
         self.take(detail.ranks)
         self.redraw()

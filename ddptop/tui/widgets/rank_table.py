@@ -16,7 +16,7 @@ from ddptop.tui.render.launched import (
     rank_detail,
     waiting_text,
 )
-from ddptop.tui.render.odd import behind, worst_first
+from ddptop.tui.render.odd import worst_first
 from ddptop.tui.render.rank_help import explain_rank, glossary
 from ddptop.tui.render.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
 from ddptop.tui.render.text import Line, line
@@ -148,10 +148,9 @@ class RankTable(Table):
         self._shown = (detail, now, note)
         snapshot, live = detail.view.snapshot, detail.view.is_live
         ranks = detail.ranks
-        late = behind(ranks, snapshot.alerts if snapshot is not None and live else ())
         self.empty = NO_RANK if detail.only is None else NO_MATCH
         if self._worst_first:
-            ranks = worst_first(ranks, detail.deviations, live, late)
+            ranks = worst_first(ranks, detail.deviations, live)
             note = (*note, ("  worst first: S by number", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
@@ -161,7 +160,7 @@ class RankTable(Table):
         rows = [
             (
                 str(rank.rank),
-                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION), late),
+                rank_row(rank, now, live, apart.get(rank.rank, UNKNOWN_DEVIATION)),
             )
             for rank in ranks
         ]

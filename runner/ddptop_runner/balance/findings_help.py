@@ -18,12 +18,31 @@ The loss of these ranks is infinite: a number grew beyond its type. NaN usually 
 Usual causes: fp16 overflow (a gradient scaler or bf16 helps), a learning rate too high, a sum
 where a mean was meant.""",
     "loss-diverged": """\
-Ranks see different batches, so their losses differ; but the median of these ranks' latest losses
-has been far from the others', for seconds and for many steps, and by more than losses vary.
+Ranks see different batches, and some have harder ones, so their losses differ. This rank's loss
+moved, and the others' did not: it rose from its own lowest, fell at once from where all lay, or has
+stayed where it began while the others learned. It is told once that has lasted for 20 s, and by
+more than the losses of this job vary.
 
 Usual causes: broken data or data of another kind in one rank's share, a rank that skips the
 gradient all-reduce (no_sync, a parameter without gradient), weights that were not the same at the
 start, a device that computes wrongly. Compare a checksum of the parameters between ranks.""",
+    "uneven-memory": """\
+This rank holds far more or less memory than the median rank, and has for 20 s. The batch has to fit
+the fullest device, and a rank whose share keeps growing ends in an out-of-memory error.
+
+Usual causes: outputs or losses that are kept with their graph (append(loss) where
+append(loss.item()) is meant), gathering or evaluating on one rank only, a cache without a limit,
+batches of other sizes.""",
+    "uneven-load": """\
+Over the last minute of training, this rank's device, or its CPU in a job without devices, was far
+busier or idler than the median rank's. What is measured while no steps are taken does not count.
+
+Of a device that is idle more than the others: look at what its rank waits for, data first. Of a CPU
+that is busier: look for work that only this rank does, and for threads that spin.""",
+    "uneven-power": """\
+Over the last minute of training, this rank's device drew far more or less than the median rank's. A
+device that draws less mostly works less: look at its clocks, its throttle reasons and at what its
+rank waits for.""",
     "gpu-lost": """\
 The driver cannot reach this device any more ("fallen off the bus"). Processes on it hang or fail.
 
@@ -40,12 +59,6 @@ kill -CONT PID lets a rank go on. Collectives may time out meanwhile.""",
     "quiet": """\
 These ranks took no step for much longer than their steps usually take. That is no verdict: an
 evaluation, a checkpoint or slow data look the same. It ends with the next step.""",
-    "stalled": """\
-No rank took a step for longer than this job's own pauses have lasted, or the others have waited for
-more than a minute for a rank that uses no CPU. No verdict was given yet.
-
-Look at the rank that the others wait for: t shows where it stands in its code, l its log. When the
-time allowed is over (--hang-timeout), ddptop keeps the stacks and restarts the group.""",
     "stray-context": """\
 Ranks hold memory on a device on which another rank works. Each CUDA context costs some hundred
 MiB there, so that device runs out of memory before the others do.

@@ -8,59 +8,25 @@ from typing import Literal
 
 import msgspec
 
-from ddptop_runner.model import GpuSample, Imbalance, RankSample
+from ddptop_runner.model import Alert, GpuSample, Imbalance, RankSample
 
 _ENDED = ("exited", "failed", "stopped")
 
 Figure = Literal["memory", "utilization", "power", "step_time", "loss"]
 """What ranks are compared by."""
 
-OUT_OF_SPREAD = 3.0
-"""An outlier is this much farther from the median than the median rank is: where all differ, as
-stages of a pipeline do, none is singled out."""
-
-ENOUGH_FOR_A_SPREAD = 4
-"""With fewer ranks there is no telling what is usual between them."""
-
-_GIB = 1024**3
-
-
-LOSS_APART = 0.5
-"""Of the median: from here on a rank's loss is an outlier ..."""
-
-LOSS_APART_LEAST = 0.05
-"""... unless it is no more than this away."""
-
-
 POINTS_APART_LEAST = 5.0
 """Percentage points of utilization: up to here it is even, though 1 % is twice 0.5 %."""
 
 
-class _Bounds(msgspec.Struct, frozen=True):
-    """From when on a figure is drawn as a warning: both bounds must be reached."""
-
-    read: Callable[[RankSample], float | None]
-    ratio: float
-    """Of the median."""
-    least: float
-    """In the figure's own unit: 1 % against 2 % utilization is no outlier."""
-
-
-_COMMON_BOUNDS: dict[Figure, _Bounds] = {
-    "step_time": _Bounds(lambda rank: rank.step_time_s, 0.2, 0.01),
-    "loss": _Bounds(lambda rank: rank.loss, LOSS_APART, LOSS_APART_LEAST),
+MARKED_BY: Mapping[str, Figure] = {
+    "straggler": "step_time",
+    "loss-diverged": "loss",
+    "uneven-memory": "memory",
+    "uneven-load": "utilization",
+    "uneven-power": "power",
 }
-_DEVICE_BOUNDS: dict[Figure, _Bounds] = {
-    "memory": _Bounds(lambda rank: rank.gpu_mem_used_bytes, 0.2, 1.0 * _GIB),
-    "utilization": _Bounds(lambda rank: rank.gpu_util_percent, 0.25, 15.0),
-    "power": _Bounds(lambda rank: rank.gpu_power_w, 0.2, 20.0),
-    **_COMMON_BOUNDS,
-}
-_CPU_BOUNDS: dict[Figure, _Bounds] = {
-    "memory": _Bounds(lambda rank: rank.rss_bytes, 0.2, 0.5 * _GIB),
-    "utilization": _Bounds(lambda rank: rank.cpu_percent, 0.25, 25.0),
-    **_COMMON_BOUNDS,
-}
+"""By id of alert: in what the ranks that it names are marked. Nothing else marks a rank."""
 
 
 class RankDeviation(msgspec.Struct, frozen=True):
@@ -74,7 +40,25 @@ class RankDeviation(msgspec.Struct, frozen=True):
     step_time: float | None = None
     loss: float | None = None
     outliers: frozenset[Figure] = frozenset()
-    """Figures so far off that they are to be drawn as a warning."""
+    """Figures in which an alert names the rank: they are drawn as a warning."""
+    own_time: float | None = None
+    """How much longer it is busy by itself: where all wait for each other in each step, its time is
+    the same for all of them."""
+
+    @property
+    def slower(self) -> float | None:
+        """How much longer it takes, where it is marked as slow; None where that is not known."""
+        ratio = self.step_time if self.own_time is None else self.own_time
+        return ratio if ratio is not None and ratio > 0 else None
+
+    def marked(self, figure: Figure) -> tuple[float | None, bool]:
+        """How far off it is in that figure, and whether that is drawn as a warning.
+
+        Where ranks wait for each other the time of a step is the same for all: then what is said
+        of the rank marks it, and not the figure.
+        """
+        own = figure == "step_time" and (self.slower is None or self.own_time is not None)
+        return self.of(figure), figure in self.outliers and not own
 
     def of(self, figure: Figure) -> float | None:
         """The deviation of that figure."""
@@ -153,36 +137,65 @@ def is_even_load(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> bool
     return len(known) > 1 and max(known) - min(known) <= POINTS_APART_LEAST
 
 
-def deviations(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> dict[int, RankDeviation]:
+def deviations(
+    ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequence[Alert] = ()
+) -> dict[int, RankDeviation]:
     """Each rank's distance from the median of the job's living ranks, by rank.
 
     A rank that ended has no deviation. Figures are the ranks' own, as joined with their devices.
+
+    Args:
+        ranks: of the job.
+        gpus: its devices.
+        alerts: those of now; they say which ranks are marked, and in what.
     """
     living = [rank for rank in ranks if rank.state not in _ENDED]
     found: dict[int, dict[str, float]] = {rank.rank: {} for rank in ranks}
-    outlying: dict[int, set[Figure]] = {rank.rank: set() for rank in ranks}
-    for figure, bounds in (_DEVICE_BOUNDS if gpus else _CPU_BOUNDS).items():
-        values = {rank.rank: bounds.read(rank) for rank in living}
+    for name, read in (_OF_DEVICES if gpus else _OF_PROCESSES).items():
+        values = {rank.rank: read(rank) for rank in living}
         known = {rank: value for rank, value in values.items() if value is not None}
         median = statistics.median(known.values()) if len(known) > 1 else 0.0
         for rank, value in known.items():
             if (ratio := _ratio(value, median)) is not None:
-                found[rank][figure] = ratio
-        for rank in _far_off(values, bounds):
-            outlying[rank].add(figure)
+                found[rank][name] = ratio
+    outlying = marked(alerts)
     return {
-        rank: RankDeviation(**ratios, outliers=frozenset(outlying[rank]))
+        rank: RankDeviation(**ratios, outliers=frozenset(outlying.get(rank, ())))
         for rank, ratios in found.items()
     }
 
 
-def _far_off(values: Mapping[int, float | None], bounds: _Bounds) -> list[int]:
-    """Ranks beyond both bounds, and beyond what is usual between this job's ranks."""
-    known = {rank: value for rank, value in values.items() if value is not None}
-    if len(known) < 2:
-        return []
-    median = statistics.median(known.values())
-    distances = {rank: abs(value - median) for rank, value in known.items()}
-    usual = statistics.median(distances.values()) if len(known) >= ENOUGH_FOR_A_SPREAD else 0.0
-    least = max(bounds.least, bounds.ratio * abs(median), OUT_OF_SPREAD * usual)
-    return [rank for rank, distance in distances.items() if distance >= least and distance > 0]
+def marked(alerts: Iterable[Alert]) -> dict[int, set[Figure]]:
+    """By rank, the figures in which it is marked."""
+    found: dict[int, set[Figure]] = {}
+    for alert in alerts:
+        if (figure := MARKED_BY.get(alert.id)) is not None:
+            for rank in alert.ranks:
+                found.setdefault(rank, set()).add(figure)
+    return found
+
+
+def alone_s(rank: RankSample) -> float | None:
+    """Seconds of a mean step in which a rank does not wait for others; None where not known."""
+    if rank.step_time_s is None or rank.sync_s is None:
+        return None
+    return max(0.0, rank.step_time_s - rank.sync_s)
+
+
+_Read = Callable[[RankSample], "float | None"]
+_ALL: Mapping[str, _Read] = {
+    "step_time": lambda rank: rank.step_time_s,
+    "own_time": alone_s,
+    "loss": lambda rank: rank.loss,
+}
+_OF_DEVICES: Mapping[str, _Read] = {
+    "memory": lambda rank: rank.gpu_mem_used_bytes,
+    "utilization": lambda rank: rank.gpu_util_percent,
+    "power": lambda rank: rank.gpu_power_w,
+    **_ALL,
+}
+_OF_PROCESSES: Mapping[str, _Read] = {
+    "memory": lambda rank: rank.rss_bytes,
+    "utilization": lambda rank: rank.cpu_percent,
+    **_ALL,
+}

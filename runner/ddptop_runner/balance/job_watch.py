@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddptop_runner import alerts
-from ddptop_runner.balance import findings, straggler
+from ddptop_runner.balance import findings
+from ddptop_runner.balance.rank_marks import RankMarks
 from ddptop_runner.balance.stuck import StuckWatch
 from ddptop_runner.model import Alert, NodeSnapshot
 
@@ -20,6 +21,7 @@ class JobWatch:
     def __init__(self) -> None:
         self.stuck = StuckWatch()
         """Its `stuck_ranks` and `reason` are those of the last update."""
+        self._marks = RankMarks()
         self._book = alerts.AlertBook()
 
     def remember(self) -> dict[str, Any]:
@@ -30,6 +32,7 @@ class JobWatch:
         """Go on with the alerts that an earlier supervisor has shown."""
         holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
         self._book.recall(shown, holds)
+        self._marks.recall(shown)
 
     def update(
         self,
@@ -51,8 +54,6 @@ class JobWatch:
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         found = [*alerts.find(ranks, gpus), *extra]
-        if snapshot.pause is not None:  # it says the same of the job
-            found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
             found += self.stuck.update(
                 *(now_s, ranks, gpus, job),
@@ -60,5 +61,5 @@ class JobWatch:
                 progress_at_s=progress_at_s,
             )
             found += findings.find(ranks, gpus, job, given=given)
-            found += straggler.find(ranks)
+            found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
         return self._book.update(found, snapshot.ts, now_s)

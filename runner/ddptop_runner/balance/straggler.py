@@ -9,9 +9,10 @@ computing, which is what is left of a step without the wait for others, where th
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ddptop_runner.alerts import Finding
+from ddptop_runner.balance.imbalance import alone_s
 from ddptop_runner.model import RankSample
 from ddptop_runner.spans import name_ranks
 
@@ -19,13 +20,12 @@ SHARE = 0.2
 """Of a step: so much longer than the median a rank must be busy by itself ..."""
 LEAST_S = 0.010
 """... and at least this much."""
-HOLD_S = 20.0
 
 Read = Callable[[RankSample], float | None]
 
 
-def find(ranks: Sequence[RankSample]) -> list[Finding]:
-    """The ranks that hold up the others; none where that cannot be told.
+def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
+    """The ranks that hold up the others, and by how many seconds a step; none where none is told.
 
     Ranks that do not wait for each other, whose steps simply take longer, are found as well: the
     median of all is what a rank is measured by. With two ranks it lies between them, so the slower
@@ -33,27 +33,24 @@ def find(ranks: Sequence[RankSample]) -> list[Finding]:
     """
     stepping = [rank for rank in ranks if rank.state == "running" and rank.steps_per_s]
     if len(stepping) < 2:
-        return []
+        return {}
     apart = _apart(stepping, alone_s)
     if not apart and any(alone_s(rank) is None for rank in stepping):
         apart = _apart(stepping, lambda rank: rank.data_wait_s)
-    if not apart:
-        return []
-    numbers = tuple(rank.rank for rank, _ in apart)
-    several = len(apart) > 1
-    slowest, excess_s = max(apart, key=lambda item: item[1])
+        apart = apart or _apart(stepping, lambda rank: rank.step_time_s)
+    return {rank.rank: excess_s for rank, excess_s in apart}
+
+
+def finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
+    """Of ranks that `slow` found."""
+    numbers = tuple(sorted(apart))
+    several = len(numbers) > 1
+    worst = max(numbers, key=lambda number: apart[number])
+    slowest = next(rank for rank in ranks if rank.rank == worst)
     who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
-    message = (
-        f"{who} {'hold' if several else 'holds'} up the others: {_why(slowest, stepping, excess_s)}"
-    )
-    return [Finding("straggler", "warning", message, numbers, hold_s=HOLD_S)]
-
-
-def alone_s(rank: RankSample) -> float | None:
-    """Seconds of a mean step in which a rank does not wait for others; None where not known."""
-    if rank.step_time_s is None or rank.sync_s is None:
-        return None
-    return max(0.0, rank.step_time_s - rank.sync_s)
+    why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
+    message = f"{who} {'hold' if several else 'holds'} up the others: {why}"
+    return Finding("straggler", "warning", message, numbers)
 
 
 def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, float]]:
@@ -87,7 +84,9 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
     own_s = alone_s(slowest)
     known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
     if own_s is None or not known_s:
-        return share
+        steps_s = [rank.step_time_s for rank in others if rank.step_time_s is not None]
+        usual = f", the others {_ms(statistics.median(steps_s))} (median)" if steps_s else ""
+        return f"it takes {_ms(step_s)} for each step{usual}"
     return (
         f"it is busy for {_ms(own_s)} {of_step}, the others for {_ms(statistics.median(known_s))}"
         f" (median), and they wait for it: {share}"

@@ -1,0 +1,137 @@
+"""Which ranks are marked: none of healthy jobs, and each that is ill, by the watch of live jobs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from tests.runner.rank_lives import Life, Told, burst, healthy, sick
+
+from ddptop_runner.balance.findings_help import explain
+from ddptop_runner.balance.imbalance import MARKED_BY, marked
+from ddptop_runner.balance.job_watch import JobWatch
+from ddptop_runner.balance.rank_marks import HOLD_S
+from ddptop_runner.model import Alert, NodeSnapshot, RankSample
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
+SEED = int(os.environ.get("DDPTOP_LIVES_SEED", "0"))
+HEALTHY, SICK = healthy(SEED), sick(SEED)
+
+FOUND_AFTER_S = {
+    "a rank diverges": 60,
+    "a rank diverges slowly, 2 ranks": 90,
+    "a rank does not learn": 115,
+    "a rank does not learn, 2 ranks": 195,
+    "a leak of one rank": 90,  # it has to grow to half a GiB first
+    "a leak on one device": 110,
+    "a device that has half of the work": 60,
+    "NaN": 2,
+}
+"""Seconds after the illness began; of those that are not named here 45."""
+
+
+def look(watch: JobWatch, ranks: Iterable[RankSample], second: float, **more: object):
+    """The alerts of one look."""
+    snapshot = NodeSnapshot(
+        job="j", job_id="j@1", host="h", seq=1, ts=NOON + dt.timedelta(seconds=second),
+        started_at=NOON, state="running", ranks=list(ranks), **more,
+    )  # fmt: skip
+    return watch.update(snapshot, second)[0]
+
+
+def marks_in(life: Life) -> dict[tuple[str, int], int]:
+    """Each rank that an alert named, by the alert's id, and the second at which it first did."""
+    told, watch = Told(life), JobWatch()
+    found: dict[tuple[str, int], int] = {}
+    for second in range(life.seconds):
+        ranks, gpus = told.at(float(second))
+        for alert in look(watch, ranks, float(second), gpus=gpus):
+            for number in alert.ranks:
+                found.setdefault((alert.id, number), second)
+    return found
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_job_has_no_mark(name: str) -> None:
+    assert marks_in(HEALTHY[name]) == {}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_a_rank_that_is_ill_is_found_and_nobody_else(name: str) -> None:
+    life = SICK[name]
+    found = marks_in(life)
+    assert {number for _, number in found} == {life.sick}
+    delay_s = min(found.values()) - life.since
+    assert delay_s <= FOUND_AFTER_S.get(name, 45)
+    assert delay_s >= HOLD_S or name == "NaN", "nothing is marked before it has lasted"
+
+
+def steady(slow: int | None, second: int, **more: object) -> list[RankSample]:
+    return [
+        RankSample(
+            rank=n, local_rank=n, host="h", pid=100 + n, state="running", step=5 * second,
+            steps_per_s=5.0, step_time_s=0.2, sync_s=0.01 if n == slow else 0.1, **more,
+        )
+        for n in range(4)
+    ]  # fmt: skip
+
+
+def test_a_mark_goes_when_the_rank_is_back() -> None:
+    watch, seen = JobWatch(), []
+    for second in range(150):
+        alerts = look(watch, steady(2 if 30 <= second < 80 else None, second), second)
+        seen.append(bool(alerts))
+    assert 50 < seen.index(True) < 75
+    assert seen[80] and not any(seen[110:])
+
+
+def test_ranks_that_take_turns_hold_nobody_up() -> None:
+    """Each is slow for less than it takes, though at each moment one of them is."""
+    watch = JobWatch()
+    assert not any(look(watch, steady(second // 8 % 4, second), second) for second in range(120))
+
+
+def test_an_attempt_begins_anew() -> None:
+    watch = JobWatch()
+    for second in range(60):
+        alerts = look(watch, steady(2, second), second, attempt=0)
+    assert [alert.ranks for alert in alerts] == [[2]]
+    assert look(watch, steady(2, 61), 61, attempt=1) == []
+
+
+def test_a_supervisor_that_is_started_again_keeps_what_was_marked() -> None:
+    since = NOON - dt.timedelta(seconds=300)
+    shown = [Alert(id="straggler", severity="warning", ranks=[2], message="as it was", since=since)]
+    watch = JobWatch()
+    watch.recall(shown, {})
+    first = look(watch, steady(2, 0), 0)
+    assert [(one.message, one.since) for one in first] == [("as it was", since)]
+    for second in range(1, 90):
+        alerts = look(watch, steady(2, second), second)
+        assert marked(alerts) == {2: {"step_time"}}
+    assert alerts[0].message != "as it was" and alerts[0].since == since
+    forgets = JobWatch()
+    forgets.recall(shown, {})
+    for second in range(100):
+        alerts = look(forgets, steady(None, second), second)
+    assert alerts == []
+
+
+def test_figures_of_a_pause_do_not_count() -> None:
+    """One rank works alone for a minute, and the others wait: an evaluation, a checkpoint."""
+    watch, step = JobWatch(), 0
+    for second in range(200):
+        pause = burst(second, 100, 60)
+        step += not pause
+        ranks = [
+            msgspec.structs.replace(one, step=step, cpu_percent=900.0 if pause and n == 0 else 50.0)
+            for n, one in enumerate(steady(None, second))
+        ]
+        assert look(watch, ranks, second) == []
+
+
+def test_whatever_marks_a_rank_is_explained() -> None:
+    assert all(explain(id_) for id_ in MARKED_BY)

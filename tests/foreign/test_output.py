@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.foreign.toys import PRINTER, lines_in, printer, running
@@ -255,6 +257,26 @@ def test_a_pid_used_again_is_not_read(tmp_path: Path) -> None:
             os.dup2(other.fileno(), file.fileno())
             with pytest.raises(OSError, match="another file"):
                 FileTail(sink, 100)
+
+
+def test_what_was_put_in_a_files_place_is_not_even_opened(
+    tmp_path: Path, wait_until: Callable[..., Any]
+) -> None:
+    """A writer that waits for somebody to open a named pipe would go on."""
+    os.mkfifo(tmp_path / "pipe")
+    with (
+        (tmp_path / "file").open("wb") as file,
+        running("/bin/sh", "-c", f"echo >{tmp_path}/pipe") as writer,
+    ):
+        sink = look_at(os.getpid(), file.fileno())
+        place = os.open(tmp_path / "pipe", os.O_PATH)
+        os.dup2(place, file.fileno())
+        os.close(place)
+        wait_until(lambda: procs.state_letter(writer.pid) == "S", what="the writer to wait")
+        with pytest.raises(OSError, match="another file"):
+            FileTail(sink, 100)
+        with pytest.raises(subprocess.TimeoutExpired):
+            writer.wait(0.5)
 
 
 def test_a_named_pipe_is_never_opened(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.clock import utc_now
-from ddptop_runner.foreign import job_record
+from ddptop_runner.foreign import job_record, watch
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
@@ -262,6 +262,16 @@ def test_jobs_that_come_and_go_leave_nothing(
     book.look(Census(), [], utc_now())
     assert book.known() == 0
     assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+def test_nobody_crowds_out_ones_own_jobs(
+    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "MAX_JOBS", 1)
+    with running(*SLEEP) as process:
+        theirs = job_of(process.pid, name="theirs:1", uid=os.geteuid() + 1)
+        census = census_of(theirs, job_of(process.pid, name="own:1"))
+        assert look(book, census).job == "own:1"
 
 
 def test_a_signal_ends_nothing_here(book: ForeignBook) -> None:

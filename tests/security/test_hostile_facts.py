@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.foreign.builders import find, rank_environ, torch_process
 from tests.foreign.toys import running
+from tests.security.conftest import Account
 
 from ddptop_runner import procs
 from ddptop_runner.foreign.process_table import ARGV_WORDS, ProcessTable
@@ -51,6 +52,32 @@ def test_words_of_any_kind_are_read(words: str) -> None:
     ]
     (job,), _ = find(group)
     assert job.command.isprintable() and job.name.isprintable()
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_root_lists_a_process_that_says_anything(attacker: Account, words: tuple[str, ...]) -> None:
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    said = {"MASTER_ADDR": ESCAPES, "LOCAL_WORLD_SIZE": str(10**9), "TF_CONFIG": "[" * 100_000}
+    process = attacker.popen(
+        [attacker.python, "-c", code, ESCAPES, f"--rank={HUGE}"],
+        env=attacker.environment(**(rank_environ(0) | said)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        listed = subprocess.run(
+            [sys.executable, "-m", "ddptop", "ps", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        process.communicate()
+    assert listed.returncode == 0, listed.stderr
+    assert str(process.pid) in listed.stdout
+    assert not set("\x1b\x07\u202e\x9b") & set(listed.stdout + listed.stderr)
 
 
 def test_of_endless_words_only_the_first_are_kept(wait_until: Any) -> None:

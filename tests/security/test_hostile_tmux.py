@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.security.conftest import Account
 
+from ddptop_runner.tmux import DEFAULT_SOCKET
+
 HERE = Path(__file__).parent
 LOOK = str(HERE / "look.py")
 
@@ -34,13 +36,13 @@ class Trap:
 
 
 @contextlib.contextmanager
-def trap(attacker: Account, folder: Path, by: Account | None = None) -> Iterator[Trap]:
-    """A server whose socket lies in `folder`; `by` starts the training in its stead."""
+def trap(attacker: Account, folder: Path, name: str = "s") -> Iterator[Trap]:
+    """A server whose socket of that name lies in `folder`."""
     booty, seen, payload = (folder / name for name in ("booty", "seen", "payload"))
     payload.write_text(f"#!/bin/sh\nid -u >>{booty}\n")
     payload.chmod(0o755)
-    server = (by or attacker).popen(
-        [attacker.python, str(HERE / "hostile_tmux.py"), str(folder / "s"), payload, seen],
+    server = attacker.popen(
+        [attacker.python, str(HERE / "hostile_tmux.py"), str(folder / name), payload, seen],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -99,3 +101,18 @@ def test_a_user_does_not_ask_a_server_that_somebody_else_put_in_place(
             assert found.caught() == ("", "")
     finally:
         place.unlink() if place.is_symlink() else shutil.rmtree(place)
+
+
+def test_no_job_is_held_by_a_server_that_somebody_else_put_in_place(
+    attacker: Account, victim: Account
+) -> None:
+    place = folder_of(attacker, Path(f"/tmp/tmux-{victim.uid}"), 0o777)
+    try:
+        with trap(attacker, place, DEFAULT_SOCKET) as found:
+            job = ("--name", "held", "--", "/bin/true")
+            launched = victim.ddptop("launch", "-d", *job)
+            waited = victim.ddptop("wait", "held") if launched.returncode == 0 else launched
+            assert found.caught() == ("", "")
+        assert "Traceback" not in launched.stderr + waited.stderr
+    finally:
+        shutil.rmtree(place)

@@ -308,14 +308,16 @@ class FileTail:
         Raises:
             OSError: it cannot be opened, or is no regular file.
         """
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        self._fd = os.open(sink.path, flags)
-        status = os.fstat(self._fd)
-        if not stat.S_ISREG(status.st_mode) or (
-            (status.st_dev, status.st_ino) != sink.device_inode
-        ):
-            os.close(self._fd)
-            raise OSError(f"{sink.target} is another file now")
+        # the process may have put a device there since, and opening some does harm
+        place = os.open(sink.path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            status = os.fstat(place)
+            same = (status.st_dev, status.st_ino) == sink.device_inode
+            if not same or not stat.S_ISREG(status.st_mode):
+                raise OSError(f"{sink.target} is another file now")
+            self._fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(place)
         self.tail_bytes = tail_bytes
         """Of more than this only the end is read."""
         self.position = max(0, status.st_size - tail_bytes)

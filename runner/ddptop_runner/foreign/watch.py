@@ -182,7 +182,8 @@ class ForeignBook:
                 record.lost(now)
             else:
                 self._forget(name)
-        for job in left.values():
+        # another user can start any number of processes that look like training
+        for job in sorted(left.values(), key=lambda job: job.uid != os.geteuid()):
             if len(self._records) < MAX_JOBS and job.name not in self._records:
                 record = JobRecord(job, JobOutput(self._panes_of), now)
                 self._records[job.name] = record

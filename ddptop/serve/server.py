@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import textual_serve
 from aiohttp import WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
+from ddptop.output import say
 from ddptop.serve.doors import REFUSED, may_enter
 from ddptop_runner.start import own_command
 
@@ -150,6 +153,8 @@ class Server:
         except web.HTTPException as error:
             error.headers.update(HEADERS)
             raise
+        except (OSError, ValueError):  # an address that is no name of a file
+            return web.Response(status=404, headers=HEADERS)
         if not response.prepared:
             response.headers.update(HEADERS)
         return response
@@ -218,8 +223,19 @@ async def _pass_on(websocket: web.WebSocketResponse, viewer: Viewer) -> None:
                     await viewer.blur()
                 case ["focus"]:
                     await viewer.focus()
-        except ValueError:
+        except (ValueError, RecursionError):
             return
+
+
+class _OneLine(logging.Handler):
+    """Says in one line what goes wrong here, and nothing of what others send wrongly."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by logging."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
+            what = "" if error is None else f" ({type(error).__name__}: {error})"
+            say(f"ddptop: {record.getMessage()}{what}")
 
 
 async def serve(
@@ -237,7 +253,12 @@ async def serve(
     Raises:
         OSError: the port cannot be had.
     """
-    runner = web.AppRunner(Server(token, actions=actions).make_app(), access_log=None)
+    logger = logging.getLogger(f"{__name__}.requests")
+    logger.propagate = False
+    logger.handlers = [_OneLine()]
+    runner = web.AppRunner(
+        Server(token, actions=actions).make_app(), access_log=None, logger=logger
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port, shutdown_timeout=END_S)

@@ -17,8 +17,17 @@ def share(progress: Progress | None) -> str:
     """
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
-    about = "~" if progress.estimated and progress.counts != "run" else ""
-    return f"{about}{shown_percent(progress.fraction):.1f} %"
+    return f"{_about(progress)}{shown_percent(progress.fraction):.1f} %"
+
+
+def _about(progress: Progress) -> str:
+    return "~" if progress.estimated and progress.counts != "run" else ""
+
+
+def eta(progress: Progress | None, eta_s: float | None) -> str:
+    """`3h27m`, `~3h27m` as in `share`; n/a where it is not known."""
+    about = "" if progress is None or eta_s is None else _about(progress)
+    return f"{about}{duration(eta_s)}"
 
 
 def text_bar(fraction: float, cells: int) -> str:

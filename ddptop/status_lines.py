@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 from ddptop.output import NOT_AVAILABLE, duration, number, size
+from ddptop.pause_words import in_words
 from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.balance.imbalance import Figure, deviations
 from ddptop_runner.contract import JobStatus
@@ -51,7 +52,7 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
     """One job of several."""
     return [
         (view.job, "strong"),
-        (status.state, _COLOURS.get(status.state, "")),
+        _state_part(view, status, ""),
         *_progress(status, LIST_CELLS),
         *_news(view, status),
         *_learning(status),
@@ -59,7 +60,10 @@ def job_line(view: JobView, status: JobStatus) -> list[Part]:
 
 
 def _state(view: JobView, status: JobStatus) -> list[Part]:
-    parts: list[Part] = [(f"{view.job}: {status.state}", _COLOURS.get(status.state, "strong"))]
+    text, colour = _state_part(view, status, "strong")
+    parts: list[Part] = [(f"{view.job}: {text}", colour)]
+    if status.pause is not None and status.pause.reason is not None:
+        parts.append((status.pause.reason, ""))
     parts += _progress(status, BAR_CELLS)
     if status.attempt:
         parts.append((f"attempt {status.attempt}", "warn"))
@@ -69,6 +73,14 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
     if view.is_live and age_s is not None and age_s > STALE_S:
         parts.append((f"figures {duration(age_s)} old", "warn"))
     return parts
+
+
+def _state_part(view: JobView, status: JobStatus, plain: str) -> Part:
+    """The state in a word, or for how long no step was taken."""
+    pause = status.pause
+    if pause is None or status.state == "hung":
+        return status.state, _COLOURS.get(status.state, plain)
+    return in_words(pause, view.read_at), "warn" if pause.state == "stalled" else plain
 
 
 def _progress(status: JobStatus, cells: int) -> list[Part]:
@@ -111,7 +123,7 @@ def _learning(status: JobStatus) -> list[Part]:
     pace = _middle(rank.steps_per_s for rank in ranks)
     loss = _middle(rank.loss for rank in ranks)
     parts: list[Part] = []
-    if pace is not None:
+    if pace is not None and status.pause is None:
         parts.append((f"{number(pace, 3)} steps/s", ""))
     if broken := [rank.rank for rank in ranks if rank.loss_state in ("nan", "inf")]:
         state = next(rank.loss_state for rank in ranks if rank.rank == broken[0])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ddptop.output import count, duration, local_time, put_clipped, put_json, say, table
-from ddptop.progress_words import bar_and_share, step_cell
+from ddptop.output import count, local_time, put_clipped, put_json, say, table
+from ddptop.pause_words import short
+from ddptop.progress_words import bar_and_share, eta, step_cell
 from ddptop.unguarded import guard
+from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
 
@@ -30,12 +32,12 @@ def run(show_all: bool, as_json: bool) -> int:
 def _cells(row: JobRow) -> list[str]:
     return [
         row.job,
-        row.state,
+        row.state if row.pause is None or row.state == "hung" else short(row.pause, utc_now()),
         count(row.world_size),
         count(row.attempt),
         step_cell(row),
         bar_and_share(row.progress),
-        duration(row.eta_s),
+        eta(row.progress, row.eta_s),
         local_time(row.started_at),
         row.command,
     ]

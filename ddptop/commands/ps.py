@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop.output import NOT_AVAILABLE, count, duration, number, put, put_json, say, size, table
-from ddptop.progress_words import share, step_cell
+from ddptop.progress_words import eta, share, step_cell
 from ddptop_runner import procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.contract import ForeignList, ForeignRow, RankRow, UnreadableRow, foreign_list
@@ -149,7 +149,7 @@ def _cells(
 
 
 def _told(row: ForeignRow) -> tuple[str, str, str]:
-    return step_cell(row), share(row.progress), duration(row.eta_s)
+    return step_cell(row), share(row.progress), eta(row.progress, row.eta_s)
 
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:

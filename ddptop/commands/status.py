@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from ddptop import pause_words
 from ddptop.output import (
     NOT_AVAILABLE,
     count,
@@ -61,7 +62,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     elapsed = duration(view.elapsed_s)
     attempt = NOT_AVAILABLE if status.attempt is None else str(status.attempt)
     parts = [
-        f"{status.job}: {status.state}",
+        f"{status.job}: {_state(view, status)}",
         f"attempt {attempt}",
         _budget(status),
         f"{elapsed} since {local_time(status.started_at)}",
@@ -101,6 +102,15 @@ def describe(view: JobView, status: JobStatus) -> str:
     lines += _details(status)
     lines += _failing_lines(view, status)
     return "\n".join(lines)
+
+
+def _state(view: JobView, status: JobStatus) -> str:
+    """`running`; `no step for 25 s (rank 0 saves a checkpoint)`."""
+    pause = status.pause
+    if pause is None or status.state == "hung":
+        return status.state
+    why = "" if pause.reason is None else f" ({pause.reason})"
+    return f"{pause_words.in_words(pause, view.read_at)}{why}"
 
 
 def _launcher(launcher: LauncherSample) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ddptop.tui.render.series import AttemptSteps, ChartData
-from ddptop.tui.series_points import band_points, points_of
+from ddptop.tui.series_points import at_new_steps, band_points, points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.balance.imbalance import marked
 from ddptop_runner.history import HistoryReader
@@ -161,7 +161,8 @@ class ChartSource:
             most = self._most_points(reader.path, int(since), int(until), wish)
         if not self._many:
             series = reader.rank_series("loss", since, until, most)
-            return replace(frame, series={rank: points_of(one) for rank, one in series.items()})
+            points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
+            return replace(frame, series=points)
         if self._bands is None or self._bands[0] != reader.path:
             self._bands, self._without = (reader.path, BandReader(reader)), ()
         bands = self._bands[1]
@@ -178,8 +179,8 @@ class ChartSource:
         alone = bands.few("loss", sorted(shown), since, until, width_s)
         return replace(
             frame,
-            series={rank: points_of(one) for rank, one in alone.items()},
-            middle=band_points(band) if band.t else None,
+            series={rank: at_new_steps(points_of(one)) for rank, one in alone.items()},
+            middle=at_new_steps(band_points(band)) if band.t else None,
             apart={rank: apart[rank] for rank in odd},
             number=max(band.ranks, default=0) + len(self._without),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddptop.tui.render.learning import POINTS, medians, stretch_s, trend
 from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.series import Points
-from ddptop.tui.series_points import points_of
+from ddptop.tui.series_points import at_new_steps, points_of
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.registry import JobView
 
@@ -58,7 +58,8 @@ class RecentSource:
             if view.snapshot is not None and view.snapshot.attempt_started_at is not None:
                 since = max(since, view.snapshot.attempt_started_at.timestamp())
             losses = reader.rank_series("loss", since, until, POINTS)
-            found = trend(medians({rank: points_of(one) for rank, one in losses.items()}))
+            points = {rank: at_new_steps(points_of(one)) for rank, one in losses.items()}
+            found = trend(medians(points))
             recent = Recent(found, recent.step_times, recent.losses)
         if now_s >= self._sparks_until:
             self._sparks_until = max(for_ever, now_s + SPARK_EVERY_S)
@@ -75,5 +76,5 @@ def _sparks(reader: HistoryReader, until: float) -> tuple[dict[int, Points], dic
     )
     return (
         {rank: points_of(one) for rank, one in step_times.items()},
-        {rank: points_of(one) for rank, one in losses.items()},
+        {rank: at_new_steps(points_of(one)) for rank, one in losses.items()},
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from ddptop.tui.render.series import Points
 from ddptop_runner.history import Series
 from ddptop_runner.history_bands import Band
@@ -20,6 +24,33 @@ def points_of(series: Series) -> Points:
         attempt=series.attempt,
         bucket_s=series.bucket_s,
     )
+
+
+def at_new_steps(points: Points) -> Points:
+    """Only the samples in which a step was taken: what is repeated between two steps is not new.
+
+    A series without steps is left as it is: nothing tells which of its values are new.
+    """
+    new = [
+        place for place in range(len(points.t)) if not place or not _same(points, place, place - 1)
+    ]
+    return points if len(new) == len(points.t) else _those(points, new)
+
+
+def _same(points: Points, place: int, other: int) -> bool:
+    """Whether two samples are of one step of one attempt, with the same value."""
+    if not points.step or points.step[place] is None:
+        return False
+    return (points.step[place], points.mean[place], points.attempt[place]) == (
+        points.step[other],
+        points.mean[other],
+        points.attempt[other],
+    )
+
+
+def _those(points: Points, places: Sequence[int]) -> Points:
+    names = ("t", "low", "mean", "high", "step", "attempt")
+    return replace(points, **{name: [getattr(points, name)[i] for i in places] for name in names})
 
 
 def band_points(band: Band) -> Points:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import learning
 from ddptop.tui.render.learning import LossTrend
-from ddptop.tui.series_points import points_of
+from ddptop.tui.series_points import at_new_steps, points_of
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.registry import AnyJob, JobView
@@ -51,5 +51,5 @@ class TrendSource:
             series = reader.rank_series("loss", since, now_s, learning.POINTS)
         except DdptopError:
             return None
-        points = {rank: points_of(one) for rank, one in series.items()}
+        points = {rank: at_new_steps(points_of(one)) for rank, one in series.items()}
         return learning.trend(learning.medians(points))

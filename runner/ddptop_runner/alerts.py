@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddptop_runner import run_step
-from ddptop_runner.model import Alert, GpuSample, RankSample
+from ddptop_runner.model import Alert, GpuSample, Pause, RankSample
 from ddptop_runner.model_words import Severity
 from ddptop_runner.spans import name_ranks
 
@@ -73,6 +73,20 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     if quiet:
         found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
     return found
+
+
+def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
+    """The warning that a job stands longer than its own pauses last.
+
+    Args:
+        pause: that it takes no step; None while steps come.
+        is_told: whether an event of its own tells it.
+    """
+    if pause is None or pause.state != "stalled":
+        return []
+    why = "" if pause.reason is None else f": {pause.reason}"
+    message = f"no step since {pause.since.astimezone():%H:%M:%S}{why}"
+    return [Finding("stalled", "warning", message, tuple(pause.ranks), is_told=is_told)]
 
 
 def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:

@@ -16,7 +16,7 @@ from ddptop_runner.errors import ControlError
 from ddptop_runner.group_memory import GroupMemory, KnownExit
 from ddptop_runner.hangs.watch import HangWatch
 from ddptop_runner.last_resort import LastResort
-from ddptop_runner.model import LAUNCHER, Cause, NodeSnapshot
+from ddptop_runner.model import LAUNCHER, Cause, NodeSnapshot, Pause
 from ddptop_runner.model_words import JobState
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.probe_message import ProbeMessage, SavedFile
@@ -91,6 +91,8 @@ class AttemptRecord:
         self._ending_ranks_at_s: float | None = None
         self._failed_by_themselves: frozenset[int] = frozenset()
         self._suspected = False
+        self.pause: Pause | None = None
+        """That no step is taken; None while steps come."""
         self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
         self.losses = LossWatch(spec.on_nan)
         self.checkpoints = CheckpointBook()
@@ -211,6 +213,7 @@ class AttemptRecord:
         self._failed_by_themselves = frozenset()
         self._suspected = False
         self.hangs.begin_attempt()
+        self.pause = None
         self.losses.begin_attempt()
         self.look_at_steps({})
         self._save_asked = None

@@ -17,12 +17,13 @@ from ddptop_runner.model import (
     Imbalance,
     LauncherSample,
     NodeSnapshot,
+    Pause,
     Progress,
     RankSample,
 )
 from ddptop_runner.model_words import JobState, StepCounts
 from ddptop_runner.progress.combine import of_snapshot
-from ddptop_runner.registry import JobView
+from ddptop_runner.registry import JobView, pause_of
 
 
 class RankRow(Base, frozen=True, kw_only=True):
@@ -60,6 +61,8 @@ class JobRow(Base, frozen=True, kw_only=True):
     """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
     attempt_step: int | None = None
     """The slowest rank's own steps in this attempt."""
+    pause: Pause | None = None
+    """That a live job takes no step; null while steps come, and where that is not known."""
 
 
 class JobList(Base, frozen=True, kw_only=True):
@@ -143,6 +146,8 @@ class JobStatus(Base, frozen=True, kw_only=True):
     """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
     attempt_step: int | None
     """The slowest rank's own steps in this attempt."""
+    pause: Pause | None
+    """That a live job takes no step; null while steps come, and where that is not known."""
 
 
 def job_row(view: JobView) -> JobRow:
@@ -169,6 +174,7 @@ def job_row(view: JobView) -> JobRow:
         restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
         set_aside=[] if snapshot is None else snapshot.set_aside,
         progress=None if snapshot is None else of_snapshot(snapshot, view.is_live),
+        pause=pause_of(view),
     )
 
 
@@ -290,6 +296,7 @@ def job_status(view: JobView) -> JobStatus:
             previous_cause=None,
             launcher=None,
             progress=None,
+            pause=None,
         )
     return JobStatus(
         job=view.job,
@@ -323,4 +330,5 @@ def job_status(view: JobView) -> JobStatus:
         previous_cause=snapshot.previous_cause,
         launcher=snapshot.launcher,
         progress=of_snapshot(snapshot, view.is_live),
+        pause=pause_of(view),
     )

@@ -100,8 +100,8 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
         )
     if found.socket_problem:
         return Judgement(
-            "error",
-            f"{found.socket_dir} {found.socket_problem}",
+            "warning",
+            f"{found.socket_dir} {found.socket_problem}: jobs run as daemons, without a tmux pane",
             f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a folder of your own",
         )
     return Judgement("ok", f"usable, sockets in {found.socket_dir}")

@@ -83,18 +83,11 @@ class TmuxFacts(Base, frozen=True, kw_only=True):
 
 def gather_tmux(place: Place) -> TmuxFacts:
     """The program, its version and the folder of its sockets."""
-    parent = Path(place.env.get("TMUX_TMPDIR") or "/tmp")
-    folder = parent / f"tmux-{os.getuid()}"
-    problem = None
-    if folder.exists():
-        stat = folder.stat()
-        if stat.st_uid != os.getuid():
-            problem = "belongs to another user"
-        elif stat.st_mode & 0o007:
-            problem = "is open to other users, which tmux refuses"
-    elif not os.access(parent, os.W_OK | os.X_OK):
-        problem = "cannot be made"
-    return TmuxFacts(unusable=tmux.why_unusable(), socket_dir=str(folder), socket_problem=problem)
+    return TmuxFacts(
+        unusable=tmux.program_problem(),
+        socket_dir=str(tmux.socket_dir()),
+        socket_problem=tmux.folder_problem(),
+    )
 
 
 class InterpreterFacts(Base, frozen=True, kw_only=True):

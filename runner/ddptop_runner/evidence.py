@@ -57,6 +57,11 @@ def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
     return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}.txt"
 
 
+def flight_record(folder: RunFolder, attempt: int, rank: int) -> Path:
+    """Where a rank's probe writes torch's flight record."""
+    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-flight-record.json"
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size

@@ -11,7 +11,7 @@ from signal import Signals
 import msgspec
 
 from ddptop_runner import diagnose, evidence, evidence_folder, procs, run_step
-from ddptop_runner.causes import culprit, paragraph
+from ddptop_runner.causes import culprit, order, paragraph
 from ddptop_runner.causes.culprit import RAISED_CODES, RankEnd
 from ddptop_runner.causes.gpu_memory import gib
 from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
@@ -76,6 +76,8 @@ def judge(
         summary = "The worker group ended; nobody saw why."
         cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
+    if culprit.is_mismatch(blamed) and (left := _left_order(folder, attempt, ends)):
+        blamed = culprit.by_order(blamed, ends, left)
     gpus = [] if snapshot is None else snapshot.gpus
     around = paragraph.Surroundings(
         killed_for_memory=oom.explain,
@@ -99,6 +101,16 @@ def judge(
         unopened=None if by_itself else unopened_script(blamed.end.tail),
     )
     return outcome, cause
+
+
+def _left_order(folder: RunFolder, attempt: int, ends: Sequence[RankEnd]) -> order.Left | None:
+    """The rank that left the order of collectives, by the records that the ranks wrote."""
+    found = {}
+    for end in ends:
+        path = evidence.flight_record(folder, attempt, end.rank)
+        if end.rank >= 0 and (calls := order.read_calls(path)):
+            found[end.rank] = calls
+    return order.who_left(found, sum(end.rank >= 0 for end in ends))
 
 
 def _ends_in_command(

@@ -15,16 +15,17 @@ from typing import Any
 
 from ddptop_runner import procs, sweep
 from ddptop_runner.attempt_record import Message
-from ddptop_runner.clock import boottime_s
+from ddptop_runner.clock import boottime_s, utc_from_boottime
 from ddptop_runner.control import HAS_ENDED
 from ddptop_runner.errors import ControlError
 from ddptop_runner.gpus.names import names_of
 from ddptop_runner.group_alone import SETTLE_S, UNSEEN_S, GroupAlone
 from ddptop_runner.group_failures import BAD_END_GRACE_S
 from ddptop_runner.group_memory import Ending
+from ddptop_runner.hangs.types import SeenPause
 from ddptop_runner.launched import stopping, tree
 from ddptop_runner.met_ranks import EXITS_TOLD_S
-from ddptop_runner.model import RankSample
+from ddptop_runner.model import Pause, RankSample
 from ddptop_runner.saves import request
 from ddptop_runner.spec import Device
 from ddptop_runner.sweep import LEFTOVER_GRACE_S
@@ -131,8 +132,10 @@ class Group(GroupAlone):
         lived_s = now_s - self.attempt_started_s
         if self.state == "starting" and self.table.alive() and lived_s > STARTED_AFTER_S:
             self.state = "running"
-        looked = self.hangs.look(self.table.progress(now_s), now_s)
+        hung = self.state == "hung"
+        looked = self.hangs.look(self.table.progress(now_s), now_s, hung=hung)
         self.table.note_quiet(looked)
+        self._note_pause(looked.pause, now_s)
         if self.state not in ("starting", "running") or self._stop_requested.is_set():
             return
         if now_s < self._settled_at_s:
@@ -144,6 +147,19 @@ class Group(GroupAlone):
             self._story.tell("hang_suspected", looked.suspicion.message, attempt=self.attempt)
         elif looked.suspicion is None:
             self._suspected = False
+
+    def _note_pause(self, seen: SeenPause | None, now_s: float) -> None:
+        """Keep it as viewers are shown it; its beginning does not move."""
+        if seen is None or self.state not in ("starting", "running", "hung"):
+            self.pause = None
+            return
+        since = utc_from_boottime(now_s - seen.stepless_s)
+        self.pause = Pause(
+            state=seen.state,
+            since=since if self.pause is None else self.pause.since,
+            reason=seen.reason,
+            ranks=list(seen.ranks),
+        )
 
     def check_losses(self, ranks: Sequence[RankSample]) -> None:
         """Once a tick: acts on losses gone bad where `--on-nan` asks for it."""

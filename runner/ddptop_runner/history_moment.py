@@ -18,6 +18,7 @@ import msgspec
 from ddptop_runner import evidence_folder, run_step
 from ddptop_runner.balance import imbalance
 from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.hangs.pause import Facts, pause_state
 from ddptop_runner.history_reader import HistoryReader
 from ddptop_runner.history_schema import KINDS, RANK, TIERS, Kind, Tier, columns_of
 from ddptop_runner.model import (
@@ -27,10 +28,11 @@ from ddptop_runner.model import (
     GpuSample,
     Imbalance,
     NodeSnapshot,
+    Pause,
     RankSample,
 )
 from ddptop_runner.model_words import LIVE_STATES, RankState
-from ddptop_runner.moment_events import JobStory, RankStory, cause_told, story_at
+from ddptop_runner.moment_events import JobStory, RankStory, alert_of, cause_told, story_at
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.progress.combine import of_moment
 from ddptop_runner.spec import JobSpec
@@ -39,6 +41,10 @@ HELD_S = 3
 """A second without a sample shows the one before, if that is no older than this."""
 RATE_OVER_S = 10
 """Steps per second are counted over this time, where every second is recorded."""
+
+STOOD_S = 3600
+"""For so long the last step is looked for, of as many ranks as STOOD_RANKS."""
+STOOD_RANKS = 8
 
 _BUCKETS = """
     WITH RECURSIVE bucket(t) AS (
@@ -108,6 +114,7 @@ class MomentReader:
         self._read_events()
         rows: dict[str, Rows] = {kind.name: {} for kind in KINDS}
         earlier: Rows = {}
+        stood: Stood | None = None
         width_s: int | None = None
         with self._reader.open() as db:
             if db is not None:
@@ -118,12 +125,14 @@ class MomentReader:
                         width_s = tier.width_s
                         if tier is TIERS[0] and t is not None:
                             earlier = _rows_of(db, kind, tier, t - RATE_OVER_S)
+                        if tier is not None and t is not None:
+                            stood = _stood(db, tier, t, rows[kind.name], earlier)
         until = int(at) - int(at) % (width_s or 1) + (width_s or 1)
         seen = story_at(self._events, utc_from_unix(until), self._cause_of)
         snapshot = compose(
             self._spec,
             seen,
-            Figures(ranks=rows["rank"], gpus=rows["gpu"], earlier=earlier),
+            Figures(ranks=rows["rank"], gpus=rows["gpu"], earlier=earlier, stood=stood),
             utc_from_unix(min(at, until)),
             last,
         )
@@ -179,6 +188,15 @@ class MomentReader:
         return known
 
 
+class Stood(Base, frozen=True, kw_only=True):
+    """The last step before a moment."""
+
+    since: float
+    """Unix seconds."""
+    usual_s: float | None = None
+    """How long a step took then."""
+
+
 class Figures(Base, frozen=True, kw_only=True):
     """What was sampled at a moment."""
 
@@ -186,6 +204,8 @@ class Figures(Base, frozen=True, kw_only=True):
     gpus: Rows = {}
     earlier: Rows = {}
     """Of ranks, RATE_OVER_S before; empty where that is not known."""
+    stood: Stood | None = None
+    """None where steps came, and where that is not known."""
 
 
 def compose(
@@ -212,6 +232,9 @@ def compose(
         told = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
     is_over = story.state not in LIVE_STATES
+    pause = _pause(story, figures.stood, at)
+    if pause is not None and pause.state == "stalled" and story.suspected is not None:
+        alerts.append(alert_of(story.suspected))
     began = run_step.began_of(last, attempt)
     ranks = [_with_run_step(rank, began) for rank in ranks]
     run = run_step.of_job(ranks, attempt, began)
@@ -245,7 +268,27 @@ def compose(
         driver=None if last is None else last.driver,
         checkpoint=story.checkpoint,
         policy=story.policy,
+        pause=pause,
     )
+
+
+def _pause(story: JobStory, stood: Stood | None, at: dt.datetime) -> Pause | None:
+    """That no step was taken at that moment, by the same function as of a live job."""
+    if stood is None or story.state not in ("running", "hung"):
+        return None
+    since, told = utc_from_unix(stood.since), story.suspected
+    state = pause_state(
+        Facts(
+            stepless_s=(at - since).total_seconds(),
+            usual_s=stood.usual_s,
+            stalled_before=told is not None and told.ts > since,
+            hung=story.state == "hung",
+        )
+    )
+    if state is None:
+        return None
+    why = told.message.partition("; ")[2] if told is not None and state != "no_step" else ""
+    return Pause(state=state, since=since, reason=why or None)
 
 
 def _ranks(
@@ -394,6 +437,24 @@ def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, 
         ).fetchone()
         return (None, None, {}) if t is None else (tier, t, _rows_of(db, kind, tier, t))
     return None, None, {}
+
+
+def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows) -> Stood | None:
+    """When the last step up to the bucket `t` was seen; None where one was taken lately."""
+    steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
+    moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
+    if not steps or (tier is TIERS[0] and moved):
+        return None
+    firsts = []
+    for rank in sorted(steps)[:STOOD_RANKS]:
+        query = (
+            f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
+            " AND t <= ? AND step = ? AND attempt IS ? ORDER BY t LIMIT 1"
+        )
+        at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
+        firsts.append(db.execute(query, at).fetchone())
+    since, usual_s = max(firsts, key=lambda row: row[0])
+    return Stood(since=float(since), usual_s=usual_s)
 
 
 def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:

@@ -19,6 +19,7 @@ from ddptop_runner.model_words import (
     LossIs,
     LossSource,
     LossState,
+    PauseState,
     Phase,
     ProgressSource,
     ProgressUnit,
@@ -173,6 +174,18 @@ class Cause(Base, frozen=True, kw_only=True):
     work_lost_steps: int | None = None
     """Steps of this attempt since the last checkpoint that was seen; all of it without one."""
     work_lost_s: float | None = None
+
+
+class Pause(Base, frozen=True, kw_only=True):
+    """A running job that has taken no step for longer than its steps take."""
+
+    state: PauseState
+    since: dt.datetime
+    """When any rank took its last step."""
+    reason: str | None = None
+    """What is known of it, in words: `rank 0 saves a checkpoint`."""
+    ranks: list[int] = []
+    """Whom the others wait for; empty where that is nobody."""
 
 
 class Checkpoint(Base, frozen=True, kw_only=True):
@@ -341,6 +354,8 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     """None before any step was told, and in snapshots of an older ddptop."""
     attempts_began: dict[int, int] = {}
     """By attempt, the step of the run at which it began, where that is known."""
+    pause: Pause | None = None
+    """None while steps come, and where nothing tells whether they do."""
     memory: dict[str, Any] = {}
     """What a supervisor that is started again has to know; nobody else reads it."""
 

@@ -57,6 +57,11 @@ training; `compile`: torch.compile at work; `evaluation`: forward passes without
 loader; `collective`: it waits in a collective for other ranks; `end`: the script is over, and its
 process is about to end."""
 
+PauseState = Literal["no_step", "stalled", "hung"]
+"""A running job that takes no step: `no_step`: longer than usual, as an evaluation or a checkpoint
+lasts; `stalled`: longer than this job's own pauses, or an idle rank is waited for; `hung`: the
+verdict was given."""
+
 OnNan = Literal["alert", "stop", "restart"]
 """What to do when a loss is NaN or infinite."""
 

@@ -73,6 +73,8 @@ class JobStory:
     checkpoint: Checkpoint | None = None
     ranks: dict[int, RankStory] = field(default_factory=dict)
     alerts: list[Alert] = field(default_factory=list)
+    suspected: Event | None = None
+    """The last event of the attempt that told of a stalled job."""
     _ending: bool = False
 
     def take(self, event: Event, cause_of: Callable[[Event], Cause]) -> None:
@@ -99,7 +101,9 @@ class JobStory:
             self.state, self._ending = "stopping", True
         elif kind == "checkpoint":
             self.checkpoint = checkpoint_of(event) or self.checkpoint
-        elif kind in ("alert", "hang_suspected", "gpu_lost"):
+        elif kind == "hang_suspected":
+            self.suspected = event
+        elif kind in ("alert", "gpu_lost"):
             self.alerts.append(alert_of(event))
 
     def _begin(self, event: Event) -> None:
@@ -107,6 +111,7 @@ class JobStory:
         self.ended_at = self.exit_code = None
         self.previous_cause, self.cause = self.cause, None
         self.alerts = []
+        self.suspected = None
         self.ranks = {}
         if event.type == "attempt_started":
             self.attempt, self.attempt_started_at = event.attempt, event.ts

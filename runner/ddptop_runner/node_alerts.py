@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.alerts import Finding
+from ddptop_runner.alerts import Finding, stalled
 from ddptop_runner.balance.job_watch import JobWatch
 from ddptop_runner.clock import boottime_s
 from ddptop_runner.device_report import DeviceReport
@@ -76,6 +76,7 @@ class NodeAlerts:
         call(lambda: group.check_losses(snapshot.ranks), None)
         extra += call(lambda: self._keeper.look(group.attempt, now_s), [])
         extra += call(lambda: group.planner.look(report), [])
+        extra += stalled(snapshot.pause, is_told=group.hangs.is_on)
         at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
         seen = msgspec.structs.replace(snapshot, gpus=at_work)
         self.now, new = call(

@@ -18,7 +18,7 @@ from ddptop_runner.job_clock import JobClock
 from ddptop_runner.model import LAUNCHER, LauncherSample, NodeSnapshot, ProcessId, RankSample
 from ddptop_runner.model_words import LIVE_STATES, StepCounts
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress.combine import total_steps
+from ddptop_runner.progress.combine import ended, total_steps
 from ddptop_runner.progress.job_progress import JobProgress
 from ddptop_runner.run_step import RankSteps, RunSteps
 from ddptop_runner.spec import JobSpec
@@ -68,6 +68,20 @@ def with_run_steps(
             counts = "epoch" if is_epoch else "attempt"
         found.append(msgspec.structs.replace(sample, run_step=step, step_counts=counts))
     return found
+
+
+def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
+    """The ranks as they are recorded: while no step is taken, without what only a step tells."""
+    if snapshot.pause is None:
+        return snapshot.ranks
+    return [
+        msgspec.structs.replace(
+            rank,
+            **dict.fromkeys(("loss", "loss_min", "loss_max", "step_time_s")),
+            **dict.fromkeys(("data_wait_s", "sync_s", "compute_s")),
+        )
+        for rank in snapshot.ranks
+    ]
 
 
 def _size(path: Path) -> int | None:
@@ -121,7 +135,7 @@ def take(
     }
     samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
     if done is not None and group.state not in LIVE_STATES:
-        done = msgspec.structs.replace(done, eta_s=None)
+        done = ended(done)
     steps = [sample.step for sample in samples if sample.step is not None]
     return NodeSnapshot(
         job=spec.job,
@@ -166,5 +180,6 @@ def take(
         progress=done,
         run_step=run_step.of_job(samples, group.attempt, group.run_steps.began, counted.values()),
         attempts_began=group.run_steps.attempts_began,
+        pause=group.pause,
         memory={**group.remember(), "alerts": alerts_memory},
     )

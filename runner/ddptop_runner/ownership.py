@@ -26,3 +26,14 @@ def is_private_folder(path: str | os.PathLike[str]) -> bool:
         one.st_uid in (0, uid) and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX)
         for one in above
     )
+
+
+def belongs(status: os.stat_result) -> str:
+    """Whose it is, and its mode, in words."""
+    import pwd
+
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"uid {status.st_uid}"
+    return f"belongs to {owner} (mode {stat.S_IMODE(status.st_mode):04o})"

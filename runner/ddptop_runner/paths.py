@@ -18,6 +18,7 @@ import msgspec
 
 from ddptop_runner.errors import UsageError
 from ddptop_runner.model import LAUNCHER
+from ddptop_runner.ownership import belongs
 
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
@@ -79,7 +80,7 @@ def require_readable() -> None:
             ) from error
         if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
             raise UsageError(
-                f"the state folder {folder} cannot be read: it {_belongs(status)}", _OWN_HOME
+                f"the state folder {folder} cannot be read: it {belongs(status)}", _OWN_HOME
             )
 
 
@@ -94,7 +95,7 @@ def require_own(folder: Path) -> None:
     except OSError:
         return  # whoever makes it, or its content, says what is wrong
     if status.st_uid != os.geteuid():
-        raise UsageError(f"{folder} {_belongs(status)}: nothing is started there", _OWN_HOME)
+        raise UsageError(f"{folder} {belongs(status)}: nothing is started there", _OWN_HOME)
 
 
 def close_to_others(folder: Path) -> str | None:
@@ -104,16 +105,6 @@ def close_to_others(folder: Path) -> str | None:
         return None
     folder.chmod(mode & ~0o022)
     return f"{folder} could be written by other users (mode {mode:04o}): it no longer can"
-
-
-def _belongs(status: os.stat_result) -> str:
-    import pwd
-
-    try:
-        owner = pwd.getpwuid(status.st_uid).pw_name
-    except KeyError:
-        owner = f"uid {status.st_uid}"
-    return f"belongs to {owner} (mode {stat.S_IMODE(status.st_mode):04o})"
 
 
 _OWN_HOME = "set DDPTOP_HOME to a folder of your own"

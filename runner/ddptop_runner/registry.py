@@ -21,7 +21,7 @@ from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s, utc_now
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
-from ddptop_runner.model import NodeSnapshot, decode_snapshot
+from ddptop_runner.model import NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model_words import LIVE_STATES, JobState
 from ddptop_runner.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.spec import JobSpec, read_spec, refuse_newer_schema
@@ -297,6 +297,12 @@ def elapsed_s(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> float:
         return max(0.0, (until - snapshot.started_at).total_seconds())
     since_s = (view.snapshot_age_s or 0.0) + max(0.0, (now - view.read_at).total_seconds())
     return snapshot.ran_s + (since_s if view.is_live else 0.0)
+
+
+def pause_of(view: AnyJob) -> Pause | None:
+    """That a live job takes no step; None while steps come, and where that is not known."""
+    lives = view.is_live and view.state in ("starting", "running", "hung")
+    return view.snapshot.pause if lives and view.snapshot is not None else None
 
 
 def _is_job(folder: RunFolder) -> bool:

@@ -140,7 +140,8 @@ class Supervisor:
         self._group.table.note_peaks(snapshot.ranks)
         self._alerts.look(snapshot, self.device_report())
         self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
-        self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
+        ranks = node_snapshot.for_history(snapshot)
+        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
         self._group.table.forget_loss_range()
 
     def _look_at_output(self) -> None:
@@ -189,7 +190,8 @@ class Supervisor:
         self.defects.call(self._look_at_output, None)
         self._progress.close()
         snapshot = self._snapshot()
-        self._history.add(snapshot.ts, snapshot.attempt, snapshot.ranks, snapshot.gpus)
+        ranks = node_snapshot.for_history(snapshot)
+        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
         await write_end(self._folder, snapshot, self._history, self._snapshot_file)
 
     def _exit_status(self) -> int:

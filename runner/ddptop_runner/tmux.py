@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.handover import OF_A_RANK
+from ddptop_runner.ownership import belongs, is_private_folder
 from ddptop_runner.paths import state_home
 from ddptop_runner.spec import write_atomic
 
@@ -62,6 +64,42 @@ def parse_version(text: str) -> tuple[int, int, str] | None:
 
 def why_unusable() -> str | None:
     """Why tmux cannot hold a job here, or None when it can."""
+    if (why := program_problem()) is not None:
+        return why
+    problem = folder_problem()
+    return None if problem is None else f"tmux cannot be used: {socket_dir()} {problem}"
+
+
+def socket_dir() -> Path:
+    """The folder of this user's tmux sockets, as tmux itself chooses it."""
+    base = os.environ.get("TMUX_TMPDIR")
+    return Path(base if base and Path(base).is_dir() else "/tmp") / f"tmux-{os.geteuid()}"
+
+
+def folder_problem() -> str | None:
+    """Why no socket can be had there, or None.
+
+    Anybody can make a folder of that name in /tmp first. tmux refuses it, and who puts a server of
+    their own into it has the client's rights.
+    """
+    folder = socket_dir()
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return None if os.access(folder.parent, os.W_OK | os.X_OK) else "cannot be made"
+    except OSError as error:
+        return f"cannot be seen ({error.strerror})"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a folder"
+    if status.st_uid != os.geteuid():
+        return belongs(status)
+    if not is_private_folder(folder):
+        return f"is open to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def program_problem() -> str | None:
+    """Why the program itself is of no use, or None."""
     if shutil.which("tmux") is None:
         return "tmux is not installed"
     try:

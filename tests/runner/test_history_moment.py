@@ -114,9 +114,10 @@ def test_the_cause_of_an_attempt_becomes_the_one_before():
 
 
 def test_an_alert_is_shown_for_a_while():
-    assert [alert.message for alert in at(13).alerts] == ["no rank made progress"]
-    lonely = STORY[:7]
+    lonely = [*STORY[:6], told(12.0, "alert", "disk low", attempt=0)]
+    early = story_at(lonely, utc_from_unix(START + 13), cause_told)
     late = story_at(lonely, utc_from_unix(START + 12 + ALERTED_S + 1), cause_told)
+    assert [alert.message for alert in early.alerts] == ["disk low"]
     assert late.alerts == []
 
 
@@ -204,6 +205,38 @@ def test_a_moment_shows_what_was_sampled_then(folder):
     assert [gpu.util_percent for gpu in moment.snapshot.gpus] == [80.0, 81.0]
     assert one.rss_bytes is None and moment.snapshot.gpus[0].temperature_c is None
     assert [event.type for event in moment.events][-1] == "checkpoint"
+
+
+STALL = "no rank made progress for 62 s (allowed: 180 s); rank 1 did not enter collective 9"
+
+
+def test_a_moment_without_steps_is_told_as_it_was(folder):
+    story = [*STORY[:6], told(172.0, "hang_suspected", STALL, attempt=0)]
+    story += [told(190.0, "hang", "The job hung.", attempt=0, rank=1)]
+    writer = HistoryWriter(folder.history_db, batch_s=1e9)
+    for second in range(1, 200):
+        step = min(second, 30) if second < 60 else min(60, 110) if second < 70 else 110
+        writer.add(START + second, 0, [rank(r, step=step) for r in range(2)], [])
+    for event in story:
+        writer.event(event)
+    writer.close(final=True)
+    reader = reader_of(folder)
+
+    def seen(second):
+        pause = reader.read(START + second).snapshot.pause
+        if pause is None:
+            return None
+        return pause.state, pause.since.timestamp() - START, pause.reason
+
+    assert seen(20) is None, "steps come"
+    assert seen(44) is None, "not for long enough"
+    assert seen(50) == ("no_step", 30, None)
+    assert seen(62) is None, "they come again"
+    assert seen(160) == ("no_step", 70, None)
+    assert seen(180) == ("stalled", 70, "rank 1 did not enter collective 9")
+    assert seen(195) == ("hung", 70, "rank 1 did not enter collective 9")
+    assert [one.message for one in reader.read(START + 180).snapshot.alerts] == [STALL]
+    assert not reader.read(START + 160).snapshot.alerts
 
 
 def test_a_history_that_is_brought_home_at_the_jobs_end_is_found_there(folder, tmp_path):

@@ -30,6 +30,7 @@ def look(*findings: Finding) -> tuple[list[str], list[str]]:
         attempt=0,
         check_losses=lambda ranks: None,
         planner=SimpleNamespace(look=lambda report: []),
+        hangs=SimpleNamespace(is_on=True),
     )
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: list(findings))
     alerts = NodeAlerts(group, keeper, story, LastResort(story))
@@ -57,6 +58,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
         attempt=0,
         check_losses=lambda ranks: None,
         planner=SimpleNamespace(look=lambda report: []),
+        hangs=SimpleNamespace(is_on=True),
     )
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
 
@@ -82,6 +84,7 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
         attempt=0,
         check_losses=lambda ranks: None,
         planner=SimpleNamespace(look=lambda report: []),
+        hangs=SimpleNamespace(is_on=True),
     )
     found = [Finding("a", "warning", "disk low"), Finding("b", "warning", "GPU 1 is hot")]
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: found)
@@ -102,6 +105,7 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
         attempt=0,
         check_losses=broken,
         planner=SimpleNamespace(look=lambda report: [Finding("p", "warning", "set aside")]),
+        hangs=SimpleNamespace(is_on=True),
     )
     alerts = NodeAlerts(group, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)

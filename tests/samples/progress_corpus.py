@@ -527,6 +527,19 @@ CASES = (
         known_from=0.45,
     ),
     Case(
+        "the same from epoch 0/39, looked at from the middle",
+        running_on("epoch {epoch}/{epochs} step {done}/{total} loss {loss:.4f}"),
+        run=LONG,
+        looked_from=0.4,
+        known_from=0.45,
+    ),
+    Case(
+        "Epoch 1 above step 3220/5120, running on",
+        headed("step {done}/{total} loss {loss:.4f}", "=== Epoch {epoch} ==="),
+        run=LONG,
+        known_from=1 / 39 + 0.01,
+    ),
+    Case(
         "Epoch [1/5], Step [100/600]",
         lines("Epoch [{epoch}/{epochs}], Step [{step}/{of}], Loss: {loss:.4f}", first=1),
         known_from=0.1,

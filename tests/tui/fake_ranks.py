@@ -94,7 +94,10 @@ def in_parts(home: Path) -> RunFolder:
     writer = HistoryWriter(folder.history_db, batch_s=1e9)
     for second in range(0, 1801, 5):
         late = second > 1500
-        samples = [_parts(rank, late) for rank in snapshot.ranks]
+        samples = [
+            msgspec.structs.replace(_parts(rank, late), step=(rank.step or 0) - 3 * (1800 - second))
+            for rank in snapshot.ranks
+        ]
         gpus = [
             msgspec.structs.replace(
                 gpu, util_percent=98.0 - (27 if late and gpu.index == SLOW else second % 7)

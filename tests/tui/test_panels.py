@@ -158,7 +158,7 @@ class TestHeader:
     def test_who_is_late_is_named(self) -> None:
         late = [
             rank(0, state="running", last_progress_at=ago(1)),
-            rank(1, state="quiet", last_progress_at=ago(90)),
+            rank(1, state="hung", last_progress_at=ago(90)),
         ]
         assert plain(job_header.last_step(late, NOW)) == "last step 1m ago on rank 1"
         assert job_header.last_step([rank(0)], NOW) == ()

@@ -77,6 +77,9 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
 
 
 def test_an_estimate_says_so() -> None:
+    assert progress_words.share(GUESSED) == "~37.5 %"
+    assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m50s"
+    assert progress_words.eta(RUN, RUN.eta_s) == "3h27m"
     far = header(GUESSED, 150, step=94)[1]
     assert "about  37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (

@@ -7,6 +7,7 @@ import re
 
 import msgspec
 
+from ddptop import pause_words
 from ddptop.need import Judged, Need, Seen, alarms, judge
 from ddptop.tui.render import units, words
 from ddptop.tui.render.findings import alerts_of
@@ -17,7 +18,7 @@ from ddptop.tui.render.text import Span
 from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Cause, NodeSnapshot, RankSample
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.registry import AnyJob, pause_of
 from ddptop_runner.spans import name_ranks
 
 LASTING_S = 2.0
@@ -203,6 +204,8 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
         return f"runs on {view.host}: not checked from here"
     if waiting := waiting_text(view, snapshot):
         return waiting
+    if (pause := pause_of(view)) is not None:
+        return pause_words.sentence(pause, now)
     quiet = next((one.message for one in alerts_of(view) if one.id == "quiet"), None)
     if quiet is not None:
         return quiet

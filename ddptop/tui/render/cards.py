@@ -275,7 +275,7 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
         ago_s = max(0.0, (others.now - rank.last_progress_at).total_seconds())
         tight = cells < LABEL + VALUE + ASIDE
         ago = units.brief_duration(ago_s) + ("" if tight else " ago")
-    late = rank.state in ("quiet", "hung")
+    late = rank.state == "hung"
     label = "own" if counts_own(rank) else "step"
     return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
 

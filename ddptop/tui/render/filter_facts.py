@@ -10,7 +10,7 @@ from ddptop.tui.render.progress import progress_of
 from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import GpuSample, NodeSnapshot, RankSample
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.registry import AnyJob, pause_of
 
 JOB_WORDS = Vocabulary(
     ("state", "user", "gpu", "by", "host", "name"),
@@ -59,8 +59,9 @@ def job_facts(view: AnyJob, user: str, now: dt.datetime, said: str = "") -> Fact
     snapshot = view.snapshot
     by = view.launcher if isinstance(view, ForeignView) else f"ddptop {view.launcher}"
     state = "gone" if isinstance(view, ForeignView) and view.state == "lost" else view.state
+    pause = pause_of(view)
     fields: dict[str, tuple[str, ...]] = {
-        "state": (state,),
+        "state": (state, *(() if pause is None else (pause.state.replace("_", " "),))),
         "user": (user,),
         "by": tuple(by.split()),
         "host": (view.host,),

@@ -26,6 +26,11 @@ STATES: Words = (
         "gone",
         "the processes of a job that ddptop did not start are gone; nobody saw how they ended",
     ),
+    (
+        "no step 25 s",
+        "no rank took a step for longer than usual, as in an evaluation or a checkpoint",
+    ),
+    ("stalled", "longer than this job's own pauses, or an idle rank is waited for; no verdict yet"),
     ("quiet", "no step and no collective for longer than usual; no verdict yet"),
     ("paused", "stopped by SIGSTOP or a debugger; SIGCONT lets it go on"),
     ("exited", "this rank has ended with exit status 0"),

@@ -9,7 +9,7 @@ from ddptop.progress_words import step_text
 from ddptop.tui.render import units, words
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.launched import common_parts
-from ddptop.tui.render.learning import LossTrend, trend_words, whose_loss
+from ddptop.tui.render.learning import LossTrend, bad_loss, trend_words, whose_loss
 from ddptop.tui.render.panels import elapsed_s, median_loss, restarts_text, steps_per_s
 from ddptop.tui.render.progress import LEAST_BAR, label, no_bar_words, progress_of
 from ddptop.tui.render.text import (
@@ -23,8 +23,8 @@ from ddptop.tui.render.text import (
     spread,
     width,
 )
-from ddptop_runner.model import NodeSnapshot, Progress, RankSample
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.model import NodeSnapshot, Pause, Progress, RankSample
+from ddptop_runner.registry import AnyJob, JobView, pause_of
 from ddptop_runner.run_step import of_snapshot as run_step_of
 from ddptop_runner.saves.step_words import step_beside
 
@@ -37,7 +37,7 @@ START_S = 60.0
 """So long after an attempt began a total that is not known may still come."""
 
 LATE_S = 5.0
-"""A last step this long ago is drawn as a warning where the rank is said to be quiet or hung."""
+"""A last step this long ago is drawn as a warning where the rank is said to be hung."""
 
 
 def header_lines(
@@ -64,7 +64,7 @@ def header_lines(
     rows = [
         alive,
         far or far_line(view, snapshot, progress, now, cells),
-        learning_line(snapshot, trend if view.is_live else None, cells),
+        learning_line(snapshot, trend if view.is_live else None, cells, pause_of(view)),
     ]
     lines = [fit((*question(place, cells), *row), cells) for place, row in enumerate(rows)]
     if own_row:
@@ -102,8 +102,11 @@ def _alive(
     tall: bool,
 ) -> tuple[Line, bool]:
     """State and pace, with the facts at the right; and whether these need a row of their own."""
+    pause = pause_of(view)
     parts = [line(words.job_state(view.state))]
-    if view.is_live:
+    if pause is not None and view.state != "hung":
+        parts = [line(words.pause_state(pause, now)), line((pause.reason or "", "strong"))]
+    elif view.is_live:
         if (pace := steps_per_s(snapshot.ranks)) is not None:
             parts.append(line((units.rate(pace), "strong")))
         parts.append(last_step(snapshot.ranks, now))
@@ -124,7 +127,7 @@ def last_step(ranks: Sequence[RankSample], now: dt.datetime) -> Line:
         return ()
     slowest = min(known, key=lambda rank: rank.last_progress_at or now)
     ago_s = max(0.0, (now - (slowest.last_progress_at or now)).total_seconds())
-    late = slowest.state in ("quiet", "hung") and ago_s >= LATE_S
+    late = slowest.state == "hung" and ago_s >= LATE_S
     of = f" on rank {slowest.rank}" if late and len(ranks) > 1 else ""
     text = f"{units.brief_duration(ago_s)} ago{of}"
     return field("last step", text, "warn" if late else "")
@@ -244,11 +247,18 @@ def eta_fields(progress: Progress) -> list[Line]:
 # --- is it learning -------------------------------------------------------------------------------
 
 
-def learning_line(snapshot: NodeSnapshot, trend: LossTrend | None, cells: int) -> Line:
-    """The loss now, whose it is, which way it goes; and losses of further optimizers."""
+def learning_line(
+    snapshot: NodeSnapshot, trend: LossTrend | None, cells: int, pause: Pause | None = None
+) -> Line:
+    """The loss now, whose it is, which way it goes; and losses of further optimizers.
+
+    A trend is of new losses: while no step is taken there is none.
+    """
     whose = whose_loss(snapshot)
     parts = [join([loss_field(snapshot), from_log(snapshot)], " ")]
-    if way := trend_words(trend, snapshot, of_several=bool(whose)):
+    if pause is not None and not bad_loss(snapshot):
+        parts.append(field("trend", units.NOT_KNOWN, "dim"))
+    elif way := trend_words(trend, snapshot, of_several=bool(whose)):
         parts.append(way)
     parts += other_losses(snapshot)
     return fill(parts, cells - width(question(2, cells)) - 1)

@@ -16,6 +16,7 @@ from ddptop_runner import run_step
 from ddptop_runner.balance.findings_help import explain
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.registry import pause_of
 
 _STATES = {
     "queued": "It is not started yet: it waits until its GPUs are free.",
@@ -28,6 +29,10 @@ _STATES = {
     "failed": "A rank failed, and it was not, or could not be, started again. e tells the story.",
     "stopped": "A person ended it.",
     "lost": "Its processes are gone without having said why, such as after a reboot.",
+}
+_PAUSES = {
+    "no_step": "Its ranks live, and none took a step for longer than usual, as in an evaluation.",
+    "stalled": "It stands longer than its own pauses last, or waits for an idle rank.",
 }
 _NEEDS = {
     Need.FAILED: "It stands on top because it failed and was not looked at since: enter opens it.",
@@ -47,8 +52,11 @@ _TRENDS = {
 def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
     """Headings and texts on the job's state, what is said of it, and its figures."""
     view, snapshot = one.view, one.view.snapshot
-    state, _ = words.state_of(view)
+    state, _ = words.state_of(view, now)
+    pause = pause_of(view)
     meaning = _STATES.get(view.state, "A state that this version does not know.")
+    if pause is not None and pause.state in _PAUSES:
+        meaning, trend = _PAUSES[pause.state], None
     if isinstance(view, ForeignView):
         meaning = "ddptop did not start it: it is seen from outside, by its processes and devices."
     found = [

@@ -23,7 +23,7 @@ from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import NodeSnapshot
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.registry import AnyJob, pause_of
 
 BAR_CELLS = 9
 
@@ -79,7 +79,7 @@ def columns_for(
     columns, most = (WIDE, 30) if cells >= 170 else (MIDDLE, 24) if cells >= 100 else (NARROW, 16)
     sized = {
         _JOB: replace(_JOB, width=_fitting(names, 8, most)),
-        _STATE: replace(_STATE, width=_fitting(states, 9, 14)),
+        _STATE: replace(_STATE, width=_fitting(states, 9, 15)),
         _BY: replace(_BY, width=_fitting(by, 6, 18)),
     }
     sized |= {
@@ -193,7 +193,7 @@ def job_row(
     calm = needs.need >= Need.RUNNING
     who = f"{by[0]}: " if says_who and foreign and calm else ""
     row: dict[str, Span | Line] = {
-        "state": words.state_of(view),
+        "state": words.state_of(view, now),
         "job": line(("◆ ", "chosen"), *name) if marked else name,
         "by": by,
         "why": sentence_cell(needs, who),
@@ -223,7 +223,7 @@ def job_row(
         "eta": ("", "")
         if not live or (foreign and eta_s is None)
         else (f"{'~' * guessed}{units.duration(eta_s)}", _unknown(eta_s)),
-        "loss": loss_cell(snapshot, trend if live else None),
+        "loss": loss_cell(snapshot, trend if live and pause_of(view) is None else None),
         "uneven": worst_figure(snapshot) if live else ("", ""),
         "elapsed": (calm_duration(elapsed_s(view, now)), "" if live else "dim"),
         "host": (" " + snapshot.host, "warn" if view.on_other_host else "dim"),

@@ -50,7 +50,8 @@ def sentence(rank: RankSample, known: Known) -> Span:
     if rank.loss_state in ("nan", "inf"):
         return _not_finite(rank, name), "bad"
     if rank.state not in CALM:
-        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else "warn"
+        style = "busy" if rank.state == "quiet" else "warn"
+        return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else style
     if rank.state == "starting" and rank.step is None:
         return f"{name} has taken no step yet{_place(rank)}", "busy"
     if odd := _odd(rank, known, name):

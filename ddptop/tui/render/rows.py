@@ -32,7 +32,7 @@ def rank_row(
     ago = None
     if live and rank.last_progress_at is not None:
         ago = units.brief_duration((now - rank.last_progress_at).total_seconds())
-    waits = rank.state in ("quiet", "hung")
+    waits = rank.state == "hung"
     device = device_text(rank)
     on_device = rank.gpu is not None or bool(rank.gpus)
     rss = _marked(units.size(rank.rss_bytes), apart, None if on_device else "memory")

@@ -167,7 +167,7 @@ EVENT_MEANINGS = {
     "training": "every rank took its first optimizer step",
     "checkpoint": "files that look like a checkpoint were written, and are complete",
     "checkpoint_asked": "a person asked the script to save now",
-    "hang_suspected": "no progress for longer than usual; no verdict yet",
+    "hang_suspected": "stalled: no step for longer than the pauses of this job; no verdict yet",
     "hang": "no progress within the time that was learned, and proof that ranks differ",
     "failure": "why the attempt failed, found from exits, logs and the kernel",
     "group_restart": "all ranks are started again together, and why that was decided",

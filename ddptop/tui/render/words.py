@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+from ddptop import pause_words
 from ddptop.need import STALE_S, is_stopping
 from ddptop.tui.render.glossary import GLOSSARY
 from ddptop.tui.render.text import Line, Span
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model_words import Phase, RankState
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.model import Pause
+from ddptop_runner.model_words import PauseState, Phase, RankState
+from ddptop_runner.registry import AnyJob, pause_of
 
 __all__ = [
     "GLOSSARY",
@@ -16,6 +20,7 @@ __all__ = [
     "event_words",
     "guard_words",
     "job_state",
+    "pause_state",
     "rank_state",
     "severity",
     "state_of",
@@ -38,7 +43,7 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
     "starting": ("◔", "busy"),
     "running": ("●", "ok"),
     "paused": ("‖", "warn"),
-    "quiet": ("◌", "warn"),
+    "quiet": ("◌", "busy"),
     "hung": ("‖", "bad"),
     "exited": ("✓", "dim"),
     "failed": ("✗", "bad"),
@@ -92,9 +97,25 @@ def job_state(state: str) -> Span:
     return f"{symbol} {state}", style
 
 
-def state_of(view: AnyJob) -> Span:
+_PAUSES: dict[PauseState, tuple[str, str]] = {
+    "no_step": ("◌", "busy"),
+    "stalled": ("▲", "warn"),
+}
+
+
+def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
+    """`◌ no step for 25 s`, which is no warning, or `▲ stalled for 2 min`."""
+    symbol, style = _PAUSES.get(pause.state, _JOB_STATES["hung"])
+    text = pause_words.short(pause, now) if brief else pause_words.in_words(pause, now)
+    return f"{symbol} {text}", style
+
+
+def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
     """A job's state; of a foreign one what stands still, or that it is being stopped or gone."""
     if not isinstance(view, ForeignView):
+        pause = pause_of(view)
+        if pause is not None and view.state != "hung":
+            return pause_state(pause, view.read_at if now is None else now, brief=True)
         return job_state(view.state)
     if view.state == "lost":
         return "■ gone", "dim"

@@ -39,6 +39,7 @@ from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model import Alert, Cause
+from ddptop_runner.registry import AnyJob, pause_of
 
 SET_BACK = ("restarting", "starting")
 
@@ -78,6 +79,8 @@ class JobScreen(PagedScreen):
         self.foreign = foreign
         self.is_first = is_first
         self._failed_rank_shown = False
+        self._awaited: int | None = None
+        """The rank that was chosen since the others wait for it."""
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._cause = CausePanel()
@@ -177,12 +180,24 @@ class JobScreen(PagedScreen):
         if cause is not None and cause.rank is not None and not self._failed_rank_shown:
             self._failed_rank_shown = True
             self.call_after_refresh(self.ranks.move_to, cause.rank)
+        self._follow_the_awaited(view)
         self._show_chart(detail)
         self._events.show(detail.events)
         attempt = state.attempt if state is not None else None
         output = view.output or "n/a" if isinstance(view, ForeignView) else None
         launcher = launcher_name(view) if output is None else None
         self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output, launcher)
+
+    def _follow_the_awaited(self, view: AnyJob) -> None:
+        """Show the log of the rank that the others wait for, unless a person chose another."""
+        pause, ranks = pause_of(view), [] if view.snapshot is None else view.snapshot.ranks
+        if pause is None or not pause.ranks or not ranks:
+            return
+        awaited = pause.ranks[0]
+        not_chosen = (None, ranks[0].rank, self._awaited)
+        if awaited != self._awaited and self.ranks.rank in not_chosen:
+            self._awaited = awaited
+            self.call_after_refresh(self.ranks.move_to, awaited)
 
     def _show_cause(self, detail: JobDetail) -> Cause | None:
         """Why the job ended, which is returned, or why its attempt before failed."""

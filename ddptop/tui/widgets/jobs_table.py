@@ -98,7 +98,7 @@ class JobsTable(Table):
         self._listed = [one for one in everything if self._matches(one)]
         self.sorted_by = job_rows.COLUMN_OF_ORDER[self.order]
         names = [f"{'◆ ' * (view.job in self.marked)}{view.job}" for view in self._views]
-        states = [words.state_of(view)[0] for view in self._views]
+        states = [words.state_of(view, self._now)[0] for view in self._views]
         by = [job_rows.by_text(view, self._me)[0] for view in self._views]
         self._columns = job_rows.columns_for(
             self.size.width, names, states, by if self._by_others else ()

@@ -59,6 +59,12 @@ kill -CONT PID lets a rank go on. Collectives may time out meanwhile.""",
     "quiet": """\
 These ranks took no step for much longer than their steps usually take. That is no verdict: an
 evaluation, a checkpoint or slow data look the same. It ends with the next step.""",
+    "stalled": """\
+No rank took a step for longer than this job's own pauses have lasted, or the others have waited for
+more than a minute for a rank that uses no CPU. No verdict was given yet.
+
+Look at the rank that the others wait for: t shows where it stands in its code, l its log. When the
+time allowed is over (--hang-timeout), ddptop keeps the stacks and restarts the group.""",
     "stray-context": """\
 Ranks hold memory on a device on which another rank works. Each CUDA context costs some hundred
 MiB there, so that device runs out of memory before the others do.

@@ -54,6 +54,8 @@ class JobWatch:
         """
         ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
         found = [*alerts.find(ranks, gpus), *extra]
+        if snapshot.pause is not None:  # it says the same of the job
+            found = [finding for finding in found if finding.id != "quiet"]
         if snapshot.state in _AT_WORK:
             found += self.stuck.update(
                 *(now_s, ranks, gpus, job),

@@ -7,9 +7,10 @@ only where nothing explains the failure better.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddptop_runner.causes import words
+from ddptop_runner.causes.order import Left
 from ddptop_runner.diagnose import PythonException, RankExit
 from ddptop_runner.procs import split_status
 
@@ -112,10 +113,13 @@ class Culprit:
     end: RankEnd
     how: str
     """`failed`: it ended badly by itself. `raised`: it raised, and was ended while it went down.
+    `order`: it left the order of collectives, and another rank failed for that.
     `left`: it exited with 0 before the others. `missing`: the others waited for it in vain.
     `victim`: it lost the others, and nothing says to whose fault."""
     victim: RankEnd | None = None
     """The first rank that ended because of it."""
+    left: Left | None = None
+    """That it left the order of collectives, as far as the flight records tell."""
 
 
 def find(ends: Sequence[RankEnd]) -> Culprit | None:
@@ -148,6 +152,22 @@ def find(ends: Sequence[RankEnd]) -> Culprit | None:
     if missing is not None:
         return Culprit(missing, "missing", first)
     return Culprit(first, "victim")
+
+
+def is_mismatch(blamed: Culprit) -> bool:
+    """Whether its own words say that ranks entered different collectives."""
+    end = blamed.end
+    if end.raised is not None:
+        return words.is_mismatch(end.raised.whole_message)
+    return words.is_mismatch(last_lines(end.tail))
+
+
+def by_order(blamed: Culprit, ends: Sequence[RankEnd], left: Left) -> Culprit:
+    """The rank that left the order, in place of the one that failed for it."""
+    if left.rank == blamed.end.rank:
+        return replace(blamed, left=left)
+    found = [end for end in ends if end.rank == left.rank]
+    return Culprit(found[0], "order", blamed.end, left) if found else blamed
 
 
 def _left(end: RankEnd) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ddptop_runner.causes import gpu_memory, words
 from ddptop_runner.causes.culprit import Culprit, RankEnd, last_lines
+from ddptop_runner.causes.order import Left
 from ddptop_runner.diagnose import PythonException, clipped
 from ddptop_runner.model import LAUNCHER, Cause
 from ddptop_runner.oom import OomFinding
@@ -76,7 +77,8 @@ def cause_of(
     end = culprit.end
     exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
     # a rank that was ended by us tells nothing by its own status
-    status = culprit.victim if culprit.how in ("raised", "missing") and culprit.victim else end
+    by_another = culprit.how in ("raised", "missing", "order")
+    status = culprit.victim if by_another and culprit.victim else end
     left = culprit.how == "left"
     return Cause(
         kind=kind,
@@ -97,12 +99,16 @@ def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quote
         told = _left(culprit)
     elif culprit.how == "missing":
         told = _missing(culprit, quoted)
+    elif culprit.how == "order" and culprit.left is not None and culprit.victim is not None:
+        told = _out_of_order(culprit.left, culprit.victim, quoted)
     elif culprit.how == "victim":
         told = _victim(culprit, quoted, alone=alone)
     elif end.raised is not None:
         told = _raised(culprit, end.raised, ends, around, quoted)
     else:
         told = _ended(culprit, around, quoted, alone=alone)
+    if culprit.how != "order" and culprit.left is not None:
+        told.say(culprit.left.in_words())
     _tell_devices(told, end, around)
     told.say(_others(culprit, ends))
     return told
@@ -286,6 +292,20 @@ def _missing(culprit: Culprit, quoted: int) -> _Told:
             f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
             + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
         )
+    return told
+
+
+def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
+    kind = "exception" if victim.raised is not None else "signal" if victim.signal else "exit_code"
+    told = _Told(kind, left.in_words())
+    if victim.raised is not None:
+        said = victim.raised.in_words(quoted)
+    else:
+        said = clipped(words.last_words(victim.tail) or "", quoted)
+    told.say(
+        f"{_who(victim)}, which entered another one with it, {victim.exit.in_words()}"
+        f"{_at_step(victim)}{f': {said}' if said else ''}."
+    )
     return told
 
 

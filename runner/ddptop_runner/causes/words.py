@@ -72,6 +72,13 @@ def _known(pattern: str, kind: str | None, words: str) -> Known:
     return Known(re.compile(pattern, re.IGNORECASE), kind, words)
 
 
+MISMATCH = _known(
+    r"Detected mismatch between collectives|collective mismatch in your code"
+    r"|expects same model across all ranks|inconsistent \d+ params",
+    None,
+    "The ranks did not do the same: they entered different collectives, or with other sizes.",
+)
+
 _KNOWN = (
     _known(
         r"uncorrectable (ECC|NVLINK) error|GPU is lost|fallen off the bus|CUDA error: unknown error"
@@ -109,12 +116,7 @@ _KNOWN = (
         None,
         "A port that it wanted is in use by another process: is it fixed in the script?",
     ),
-    _known(
-        r"Detected mismatch between collectives|collective mismatch in your code"
-        r"|expects same model across all ranks|inconsistent \d+ params",
-        None,
-        "The ranks did not do the same: they entered different collectives, or with other sizes.",
-    ),
+    MISMATCH,
     _known(
         r"ncclSystemError|unhandled system error",
         None,
@@ -133,6 +135,11 @@ _KNOWN = (
         "Another process holds the device for itself alone.",
     ),
 )
+
+
+def is_mismatch(text: str) -> bool:
+    """Whether an error says that the ranks entered different collectives."""
+    return known_error(text) is MISMATCH
 
 
 def known_error(text: str) -> Known | None:

@@ -354,7 +354,7 @@ class JobRecord:
         reason = "gone; how it ended was not seen"
         progress = last.progress
         if progress is not None:
-            progress = msgspec.structs.replace(progress, eta_s=None)
+            progress = combine.ended(progress)
         ranks = [
             msgspec.structs.replace(
                 self._with_log(rank, now),

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddptop_runner.causes import order
 from ddptop_runner.hangs import places
 from ddptop_runner.hangs.types import HangVerdict
 from ddptop_runner.model import Cause
 from ddptop_runner.spans import name_ranks
+
+
+def _left_order(evidence: Path, world_size: int) -> order.Left | None:
+    """The rank that left the order of collectives, by the records in an evidence folder."""
+    paths = {rank: evidence / f"flight-rank-{rank}.json" for rank in range(world_size)}
+    records = {rank: calls for rank, path in paths.items() if (calls := order.read_calls(path))}
+    return order.who_left(records, world_size)
 
 
 def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
@@ -19,7 +27,9 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         evidence: the folder that holds the ranks' stacks, taken before any signal.
         stands_at: by rank, what its probe said.
     """
-    culprits, place = places.explain(found.ranks, places.of_evidence(Path(evidence)))
+    left = None if found.named else _left_order(Path(evidence), len(stands_at))
+    named = found.ranks if left is None else (left.rank,)
+    culprits, place = places.explain(named, places.of_evidence(Path(evidence)))
     if place is None:
         told = {stands_at.get(rank) for rank in culprits} - {None}
         place = told.pop() if len(told) == 1 else None
@@ -28,10 +38,12 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
     if is_told:
         message = f"{message.removesuffix(short)}{place}"
     words = [f"The job hung: {message}."]
+    if left is not None:
+        words.append(left.in_words())
     one = len(culprits) == 1
     if place is not None and not is_told:
         words.append(f"{name_ranks(culprits).capitalize()} stood at {place}.")
-    elif culprits != found.ranks:
+    elif culprits != named:
         words.append(f"{name_ranks(culprits).capitalize()} stood where the others did not.")
     return Cause(
         kind="hang",

@@ -98,9 +98,13 @@ class Following:
     def __init__(self, now_s: float) -> None:
         self.progress_s = now_s
         self.sign_s = now_s
+        self.step_s = now_s
         self.doing: Phase | None = None
         self.clean = True
         """Whether nothing but training was seen since the last progress, in any rank."""
+        self.has_stepped = False
+        self.step_time_s: float | None = None
+        """Of the steps that the last look saw; the owner takes it away."""
         self._doing_batches: int | None = None
         self._steps: int | None = None
         self._stamp_s: float | None = None
@@ -149,6 +153,11 @@ class Following:
         interval_s = (at_s - self.progress_s) / max(1, stepped)
         self.progress_s = at_s
         self.sign_s = max(self.sign_s, at_s)
+        if has_stamp or not rank.steps:
+            if stepped and self.has_stepped:
+                self.step_time_s = (at_s - self.step_s) / stepped
+            self.has_stepped = self.has_stepped or bool(stepped)
+            self.step_s = at_s
         return interval_s
 
     def note_signs(self, rank: RankProgress, doing: Phase, now_s: float) -> None:
@@ -245,6 +254,7 @@ class Following:
             doing=self.doing or "start",
             silent_s=now_s - self.progress_s,
             idle_s=now_s - max(self.sign_s, self.progress_s),
+            stepless_s=now_s - self.step_s,
             busy=None if share is None else share >= BUSY_SHARE,
             is_still=self.is_still(rank, now_s),
             batches=batches,
@@ -255,6 +265,7 @@ class Following:
         return {
             "silent_s": round(now_s - self.progress_s, 2),
             "idle_s": round(now_s - self.sign_s, 2),
+            "stepless_s": round(now_s - self.step_s, 2),
             "steps": self._steps,
             "completed": dict(self._completed),
         }
@@ -271,6 +282,9 @@ class Following:
             }
         if isinstance(silent_s, (int, float)) and 0 <= silent_s < 1e9:
             self.progress_s = now_s - silent_s
-            self.sign_s = self.progress_s
+            self.sign_s = self.step_s = self.progress_s
+            stepless_s = memory.get("stepless_s")
+            if isinstance(stepless_s, (int, float)) and silent_s <= stepless_s < 1e9:
+                self.step_s = now_s - stepless_s
             if isinstance(idle_s, (int, float)) and 0 <= idle_s <= silent_s:
                 self.sign_s = now_s - idle_s

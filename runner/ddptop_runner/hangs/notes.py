@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddptop_runner.hangs.lasting import lasting
 from ddptop_runner.hangs.learned import Interval
 from ddptop_runner.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.spans import name_ranks
@@ -33,7 +34,7 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
     since_s = rank.phase_s
     if since_s < SHOWN_AFTER_S or rank.phase != standing.doing:
         return None
-    time = _seconds(since_s)
+    time = lasting(since_s)
     if standing.doing == "evaluation":
         batch = f" (batch {standing.batches})" if standing.batches else ""
         return f"evaluating for {time}{batch}"
@@ -53,29 +54,25 @@ def _in_collective(
     standing: Standing, culprits: Culprits | None, paused: tuple[int, ...]
 ) -> str | None:
     if paused:
-        return f"waits in a collective while {name_ranks(paused)} {_is(paused)} paused"
+        return f"waits in a collective while {name_ranks(paused)} {is_or_are(paused)} paused"
     if standing.silent_s < SHOWN_AFTER_S:
         return None
     whom = ""
     if culprits is not None and culprits.named and standing.rank.rank not in culprits.ranks:
         whom = f" for {name_ranks(culprits.ranks)},"
-    return f"waits in a collective{whom} for {_seconds(standing.silent_s)}"
+    return f"waits in a collective{whom} for {lasting(standing.silent_s)}"
 
 
 def of_quiet(standing: Standing, interval: Interval) -> str:
     """What is known of a rank that takes longer than usual."""
     rank = standing.rank
     what = "a step" if rank.steps else "progress"
-    parts = [f"{_seconds(standing.silent_s)} without {what}", f"usual {interval.usual_s:.2g} s"]
+    parts = [f"{lasting(standing.silent_s)} without {what}", f"usual {interval.usual_s:.2g} s"]
     if rank.stands_at:
         parts.append(f"stands at {rank.stands_at}")
     return "; ".join(parts)
 
 
-def _is(ranks: tuple[int, ...]) -> str:
+def is_or_are(ranks: tuple[int, ...]) -> str:
+    """For a sentence about some ranks."""
     return "is" if len(ranks) == 1 else "are"
-
-
-def _seconds(seconds: float) -> str:
-    """`40 s`, `5 min`."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddptop_runner.host_usage import LoaderUsage
-from ddptop_runner.model_words import Phase
+from ddptop_runner.model_words import PauseState, Phase
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Standing:
     """Since its last step or completed collective."""
     idle_s: float
     """Since its last sign of life: progress, or an activity that belongs to what it does."""
+    stepless_s: float = 0.0
+    """Since its last step; of a rank that takes none, since its last completed collective."""
     busy: bool | None = None
     """Whether it and its descendants use the CPU; None while that is not known."""
     is_still: bool = False
@@ -99,6 +101,19 @@ class HangVerdict:
     """For how long no rank made progress."""
     message: str
     """What stands still, who is behind and by which sign, in words."""
+    named: bool = True
+    """False where nobody is behind."""
+
+
+@dataclass(frozen=True)
+class SeenPause:
+    """A job that takes no step, and has taken some."""
+
+    state: PauseState
+    stepless_s: float
+    reason: str | None = None
+    ranks: tuple[int, ...] = ()
+    """Whom the others wait for."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +123,10 @@ class HangLook:
     quiet: Mapping[int, float] = field(default_factory=dict)
     """Ranks that take longer than usual, with the seconds since their last progress. No alarm."""
     suspicion: HangVerdict | None = None
-    """Asymmetry between ranks, or half of the time allowed is gone. Nothing is done yet."""
+    """The job is stalled. Nothing is done yet."""
     verdict: HangVerdict | None = None
     """Time to take evidence, and to act."""
+    pause: SeenPause | None = None
+    """None while steps come, and before the first."""
     notes: Mapping[int, str] = field(default_factory=dict)
     """By rank: why it is silent and well, such as "evaluating for 40 s"."""

@@ -38,13 +38,6 @@ class Judgement:
         """Whether all of what is allowed is spent."""
         return self.used > 1.0
 
-    @property
-    def is_lopsided(self) -> bool:
-        """Whether others wait for a rank, and nothing that it does explains it."""
-        return self.culprits.proven and all(
-            standing.doing in UNEXPLAINED for standing in self.deciding
-        )
-
     def tell(self) -> HangVerdict:
         """In words."""
         spent_by_silence = self.silent_s / self.allowed.total_s > self.idle_s / self.allowed.idle_s
@@ -52,6 +45,7 @@ class Judgement:
         return HangVerdict(
             ranks=self.culprits.ranks,
             quiet_s=self.silent_s,
+            named=self.culprits.named,
             message=f"no rank made progress for {self.silent_s:.0f} s "
             f"(allowed: {allowed_s:g} s); {self.culprits.because}",
         )

@@ -8,29 +8,21 @@ from typing import Any
 from ddptop_runner.hangs import notes
 from ddptop_runner.hangs.following import Following, held_up, is_warm, what_it_does
 from ddptop_runner.hangs.learned import Learned
-from ddptop_runner.hangs.types import HangLook, HangVerdict, RankProgress, Standing
+from ddptop_runner.hangs.pause import Facts, awaited, begins_after_s, pause_state, reason
+from ddptop_runner.hangs.types import HangLook, HangVerdict, RankProgress, SeenPause, Standing
 from ddptop_runner.hangs.verdict import UNEXPLAINED, Judgement, judge
 from ddptop_runner.model_words import Phase
+from ddptop_runner.spans import name_ranks
 
 LONGEST_LOOK_S = 3.0
 """The most that one look adds to any time: of a longer gap (a supervisor that was stopped, a
 suspended machine) nobody knows what happened in it."""
-
-QUIET_FACTOR = 2.0
-QUIET_FLOOR_S = 5.0
-LOOK_S = 1.25
-"""Between a rank's last step and the look that shows it quiet pass this much more: a datagram's
-wait and a tick. What is promised is the moment at which it is shown."""
 
 HEAR_S = 10.0
 """A supervisor that is started again hears each probe within this time; what a rank does is not
 known before."""
 DEAF_S = 20.0
 """When no probe at all is heard for this long, it may be the socket that is gone."""
-
-HELD_S = 5.0
-"""For how long others must be seen to wait for a rank before it is suspected."""
-HALF = 0.5
 
 _NO_TRAINING: frozenset[Phase] = frozenset({"start", "compile", "evaluation", "checkpoint", "end"})
 """Times between steps in which one of these happened are not usual ones."""
@@ -55,21 +47,26 @@ class HangWatch:
     def begin_attempt(self) -> None:
         """The group was started anew: what was learned stays, what was seen does not."""
         self._ranks: dict[int, Following] = {}
-        self._lopsided_s = 0.0
-        self._suspected = False
+        self._stalled = False
         self._acted = False
         self._before: Judgement | None = None
+        self._stepless_s = 0.0
+        self._done_meanwhile: set[Phase] = set()
+        """What was done since the last step."""
+        self._was_paused = False
+        """Whether a signal has paused a rank since the last step."""
 
     def forget(self, rank: int) -> None:
         """Another process is that rank from now on."""
         self._ranks.pop(rank, None)
 
-    def look(self, ranks: Sequence[RankProgress], now_s: float) -> HangLook:
+    def look(self, ranks: Sequence[RankProgress], now_s: float, *, hung: bool = False) -> HangLook:
         """What this moment says.
 
         Args:
             ranks: all ranks of the attempt.
             now_s: CLOCK_BOOTTIME.
+            hung: whether a verdict was acted upon already.
         """
         real_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
         passed_s = min(real_s, LONGEST_LOOK_S)
@@ -93,25 +90,33 @@ class HangWatch:
             if rank.steps is None and (note := notes.of_unknown(rank)) is not None
         }
         if not standings:
-            return HangLook(notes=unknown if self._is_on else {})
+            return HangLook(notes=unknown if self.is_on else {})
         judgement = judge(standings, ended, self._learned.rules(self._timeout_s))
         self._learn_pauses(judgement)
+        self._learn_stops(standings, judgement, bool(paused))
         quiet = {} if paused else self._quiet(standings, judgement)
-        explained = dict(unknown if self._is_on else {})
+        explained = dict(unknown if self.is_on else {})
         explained.update(self._notes(standings, judgement, paused, quiet))
         if paused or len(known) < len(alive):
-            return HangLook(quiet=quiet, notes=explained)
+            why = f"{name_ranks(paused)} {notes.is_or_are(paused)} paused" if paused else None
+            pause = self._stands(standings, why)
+            return HangLook(quiet=quiet, pause=pause, notes=explained)
         if _is_deaf(standings):
             self._begin_anew()  # what happened meanwhile is not known
             deaf = [standing for standing in standings if standing.doing != "end"]
             explained.update({standing.rank.rank: notes.DEAF for standing in deaf})
-            return HangLook(notes=explained)
-        suspicion = self._suspicion(judgement, passed_s)
+            return HangLook(pause=self._stands(standings, notes.DEAF), notes=explained)
+        pause = self._pause(standings, judgement, hung=hung)
+        stalled = self.is_on and pause is not None and pause.state == "stalled"
+        suspicion = judgement.tell() if stalled else None
         verdict = self._verdict(judgement)
-        return HangLook(quiet=quiet, suspicion=suspicion, verdict=verdict, notes=explained)
+        return HangLook(
+            quiet=quiet, suspicion=suspicion, verdict=verdict, pause=pause, notes=explained
+        )
 
     @property
-    def _is_on(self) -> bool:
+    def is_on(self) -> bool:
+        """Whether a verdict may come."""
         return self._auto or self._timeout_s is not None
 
     # -- what is seen ----------------------------------------------------------------------------
@@ -140,6 +145,9 @@ class HangWatch:
                 if clean and warm and not gap:
                     self._learned.saw_interval(rank.rank, interval_s)
                 followed.clean = not gap
+            if followed.step_time_s is not None and not gap:
+                self._learned.saw_step(followed.step_time_s)
+            followed.step_time_s = None
             doing = what_it_does(
                 rank,
                 waits=rank.rank in waiting,
@@ -164,16 +172,28 @@ class HangWatch:
         if before is not None and judgement.idle_s < before.idle_s:
             self._learned.saw_pause(before.decides.doing, before.idle_s)
         if before is None or judgement.silent_s < before.silent_s:  # it goes on
-            self._suspected = self._acted = False
-            self._lopsided_s = 0.0
+            self._stalled = self._acted = False
+
+    def _learn_stops(
+        self, standings: list[Standing], judgement: Judgement, is_paused: bool
+    ) -> None:
+        """Keep how long this job's own pauses last, by what is done in them."""
+        stepless_s = min(standing.stepless_s for standing in standings)
+        if stepless_s < self._stepless_s:
+            if self._stepless_s >= self._begins_after_s and not self._was_paused:
+                for doing in self._done_meanwhile:
+                    self._learned.saw_stop(doing, self._stepless_s)
+            self._done_meanwhile.clear()
+            self._was_paused = False
+        self._stepless_s = stepless_s
+        self._done_meanwhile.add(judgement.decides.doing)
+        self._was_paused = self._was_paused or is_paused
+
+    @property
+    def _begins_after_s(self) -> float:
+        return begins_after_s(self._learned.usual_step_s)
 
     # -- what is said ----------------------------------------------------------------------------
-
-    def _quiet_after_s(self, rank: int) -> float | None:
-        interval = self._learned.interval(rank)
-        if interval is None:
-            return None
-        return max(QUIET_FACTOR * interval.longest_s, QUIET_FLOOR_S) - LOOK_S
 
     def _quiet(self, standings: list[Standing], judgement: Judgement) -> dict[int, float]:
         """Ranks whose silence is longer than usual, and not explained."""
@@ -186,8 +206,8 @@ class HangWatch:
             waits = standing.doing == "collective" and culprits.named
             if waits and number not in culprits.ranks:
                 continue
-            after_s = self._quiet_after_s(number)
-            if after_s is not None and standing.silent_s > after_s:
+            known = self._learned.interval(number) is not None
+            if known and standing.silent_s >= self._begins_after_s:
                 found[number] = standing.silent_s
         return found
 
@@ -210,24 +230,43 @@ class HangWatch:
                 found[number] = note
         return found
 
-    def _suspicion(self, judgement: Judgement, passed_s: float) -> HangVerdict | None:
-        if not self._is_on:
+    def _stands(self, standings: list[Standing], why: str | None) -> SeenPause | None:
+        """A pause of which no more is known than how long it lasts."""
+        if not any(standing.rank.steps for standing in standings):
             return None
-        after_s = [self._quiet_after_s(standing.rank.rank) for standing in judgement.deciding]
-        usual = [one for one in after_s if one is not None]
-        lopsided = judgement.is_lopsided and bool(usual) and judgement.silent_s > max(usual)
-        self._lopsided_s = self._lopsided_s + passed_s if lopsided else 0.0
-        held = self._lopsided_s >= HELD_S
-        half = judgement.used > HALF and judgement.silent_s >= min(QUIET_FLOOR_S, self._half_s)
-        self._suspected = self._suspected or held or half
-        return judgement.tell() if self._suspected else None
+        if self._stepless_s < self._begins_after_s:
+            return None
+        return SeenPause("no_step", self._stepless_s, why)
 
-    @property
-    def _half_s(self) -> float:
-        return QUIET_FLOOR_S if self._timeout_s is None else self._timeout_s * HALF
+    def _pause(
+        self, standings: list[Standing], judgement: Judgement, *, hung: bool
+    ) -> SeenPause | None:
+        decides = judgement.decides
+        has_stepped = any(standing.rank.steps for standing in standings)
+        only_collectives = decides.doing in UNEXPLAINED and is_warm(
+            [standing.rank for standing in standings], first_step=True
+        )
+        found = pause_state(
+            Facts(
+                stepless_s=self._stepless_s,
+                usual_s=self._learned.usual_step_s,
+                idle_s=judgement.idle_s,
+                longest_s=self._learned.longest_pause_s.get(decides.doing),
+                awaited_idle=judgement.culprits.proven and decides.busy is False,
+                spent=judgement.used if self.is_on else 0.0,
+                stalled_before=self._stalled,
+                hung=hung,
+                begun=has_stepped or only_collectives,
+            )
+        )
+        self._stalled = self._stalled or found == "stalled"
+        if found is None:
+            return None
+        ranks = awaited(judgement, standings)
+        return SeenPause(found, self._stepless_s, reason(judgement, standings), ranks)
 
     def _verdict(self, judgement: Judgement) -> HangVerdict | None:
-        if not self._is_on or not judgement.hangs:
+        if not self.is_on or not judgement.hangs:
             return None
         if self._auto and not self._acted:
             self._acted = True

@@ -90,6 +90,11 @@ class Flight:
         self.path = path or self.path
         return path is not None
 
+    def keep(self):
+        """Write the whole record of a rank that an exception ends, if it took part in any group."""
+        if not self._is_off and self._has_begun:
+            self.path = write_record(self._groups.backends, must_wait=False) or self.path
+
 
 class Groups:
     """Names of process groups by the numbers that the recorder gives them.
@@ -156,18 +161,19 @@ class Groups:
         return found
 
 
-def write_record(backends):
-    """Write the whole flight record of a rank that waits; its path, None where that can't be.
+def write_record(backends, must_wait=True):
+    """Write the whole flight record of a rank; its path, None where that can't be.
 
     Args:
         backends: those that have groups. Where there are several, the record that knows of a
             collective not completed is the one.
+        must_wait: write nothing where none knows of one.
     """
     folder, rank = os.environ.get("DDPTOP_STACKS_DIR"), identity.rank()
     waiting = [
         backend
         for backend, by_number in _statuses(backends).items()
-        if any(entered > done for entered, done in by_number.values())
+        if not must_wait or any(entered > done for entered, done in by_number.values())
     ]
     if not folder or rank is None or not waiting:
         return None

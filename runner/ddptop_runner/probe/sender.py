@@ -104,6 +104,8 @@ class Sender:
         """The process ends: say the last that is known."""
         self.stop()
         self._look(self._look_at_end)
+        if self._raised[0] is not None:
+            self._look(self.flight.keep)
         deadline_s = time.monotonic() + limit_s
         for scalar in self.device_scalars:
             try:

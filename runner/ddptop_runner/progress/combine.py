@@ -101,6 +101,16 @@ def of_job(ranks: Iterable[Progress | None]) -> Progress | None:
     )
 
 
+def ended(progress: Progress) -> Progress:
+    """The same of what has ended, which has no end ahead of it; done to the end is no estimate."""
+    return msgspec.structs.replace(
+        progress,
+        eta_s=None,
+        epoch_eta_s=None,
+        estimated=progress.estimated and progress.fraction != 1.0,
+    )
+
+
 def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
     """How far a job is, as a snapshot has it; one of an older ddptop knows step and total only.
 
@@ -108,7 +118,7 @@ def of_snapshot(snapshot: NodeSnapshot, is_live: bool) -> Progress | None:
     """
     progress, eta_s = snapshot.progress, snapshot.eta_s if is_live else None
     if progress is not None:
-        return progress if is_live else msgspec.structs.replace(progress, eta_s=None)
+        return progress if is_live else ended(progress)
     step, total = snapshot.step, snapshot.total_steps
     if not total:
         return None
@@ -134,6 +144,7 @@ def of_moment(run: RunStep | None, last: NodeSnapshot | None) -> Progress | None
         step=done,
         total=total,
         fraction=None if done is None else done / total,
+        estimated=done is not None and told is not None and told.estimated,
         source="api" if told is None else told.source,
     )
 

@@ -47,7 +47,11 @@ class Counter:
         self._last: Reading | None = None
         self._position = 0
         """Steps since it was first seen, whatever began anew meanwhile."""
+        self._widest = 0
+        """The farthest apart that two steps of one epoch were."""
         self._climbs = 0
+        self._judged = False
+        """Whether `unit` was concluded from numbers alone."""
         self._behind = 0
 
     def take(self, reading: Reading, at_s: float | None, from_start: bool = False) -> None:
@@ -111,7 +115,7 @@ class Counter:
         assert self.step is not None
         grown, moved = self._grown(reading), step - self.step
         wraps = self._wraps(step)
-        if self.unit is None:
+        if self.unit is None or (self._judged and moved > 0):
             self._decide(grown, moved)
         elif self.unit == "run" and moved < 0:
             if wraps or grown > 0:
@@ -123,7 +127,10 @@ class Counter:
             self.presumed, self.confirmed = False, True  # a bar that goes on over epochs
         if moved > 0 and (not grown or self.unit == "run"):
             self.every = moved
-        if grown > 0 and self.unit in ("epoch", "samples"):
+            self._widest = max(self._widest, moved)
+        if grown < 0:
+            self._add(None, step)
+        elif grown > 0 and self.unit in ("epoch", "samples"):
             self._add(None if not self.total else grown * self.total + moved, step)
         elif moved >= 0:
             self._add(moved, step)
@@ -138,22 +145,24 @@ class Counter:
             return
         if moved <= 0:
             self.unit = "epoch"
-        elif self.every is not None:
-            self.unit = "run" if moved <= 2 * self.every else None
+        elif self._widest:
+            if moved <= 1.5 * self._widest:
+                self.unit, self._judged = "run", False
         else:
             self._climbs += 1
-            self.unit = "run" if self._climbs >= CLIMBS else None
+            if self._climbs >= CLIMBS:
+                self.unit, self._judged = "run", False
 
-    def judge(self, index: int, epochs: int) -> None:
-        """See whether it can be the run's, given that it is in epoch `index` of `epochs`, from 0.
+    def judge(self, first: int, last: int, epochs: int) -> None:
+        """See whether it can be the run's, given in which of its epochs, from 0, it may be.
 
         Half an epoch is allowed for, since they need not be of the same length.
         """
         if self.unit is not None or not self.total or self.step is None:
             return
         passed = epochs * self.step / self.total
-        if not index - 0.5 <= passed <= index + 1.5:
-            self.unit = "epoch"
+        if not first - 0.5 <= passed <= last + 1.5:
+            self.unit, self._judged = "epoch", True
 
     def _add(self, moved: int | None, step: int) -> None:
         """None: what follows has nothing to do with what was."""

@@ -136,7 +136,8 @@ class TextProgress:
             self._steps.take(reading, at_s, self._from_start)
             self._outer_moved = False
             if (place := self._place(self._steps)) is not None:
-                self._steps.judge(place.before, place.of)
+                sure = self._from_zero or self._is_first_one()
+                self._steps.judge(place.before, place.before + (not sure), place.of)
         if reading.loss is not None:
             self._take_loss(reading.loss, reading, at)
 

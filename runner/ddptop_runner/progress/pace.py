@@ -24,15 +24,19 @@ class Pace:
         self._long: list[tuple[float, float]] = []
         """From the first on, ever farther apart."""
         self._apart_s = 1.0
+        self._steady: float | None = None
+        """Of the present marks; None before it is asked for."""
 
     def clear(self) -> None:
         """What follows has nothing to do with what was."""
+        self._steady = None
         self._marks.clear()
         self._long.clear()
         self._apart_s = 1.0
 
     def mark(self, at_s: float, position: float) -> None:
         """`position` was reached at that time; several of one look are one."""
+        self._steady = None
         if self._marks and position == self._marks[-1][1]:
             return
         if self._marks and at_s <= self._marks[-1][0]:
@@ -52,12 +56,19 @@ class Pace:
 
         None before two different counts were seen, and for a log that fell silent.
         """
+        if self._is_silent(now_s, None):
+            return None
+        if self._steady is None:
+            self._steady = self._without_pauses()
+        return self._steady
+
+    def _without_pauses(self) -> float | None:
         marks = self._marks
         pairs = [
             (later[0] - before[0], later[1] - before[1])
             for before, later in zip(marks, list(marks)[1:], strict=False)
         ]
-        if self._is_silent(now_s, None) or not pairs or marks[-1][1] <= marks[0][1]:
+        if not pairs or marks[-1][1] <= marks[0][1]:
             return None
         usual = statistics.median(took_s / moved for took_s, moved in pairs)
         steady = [(took_s, moved) for took_s, moved in pairs if took_s <= PAUSE * usual * moved]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddptop_runner.model import NodeSnapshot, Progress, RunStep
-from ddptop_runner.progress.combine import RankTold, of_job, of_moment, of_rank, total_steps
+from ddptop_runner.progress.combine import RankTold, ended, of_job, of_moment, of_rank, total_steps
 
 
 def log(step: int, total: int, **more) -> Progress:
@@ -117,3 +117,10 @@ def test_how_far_it_was_where_no_total_is_known() -> None:
     run = RunStep(step=5, counts="run")
     assert of_moment(run, None) is None
     assert of_moment(run, fake_snapshot(attempt=0, step=9)) is None
+
+
+def test_what_has_ended_has_nothing_ahead_and_a_whole_is_no_estimate() -> None:
+    told = log(47, 188, counts="epoch", eta_s=9.0, epoch_eta_s=3.0, estimated=True)
+    over = ended(told)
+    assert (over.eta_s, over.epoch_eta_s, over.fraction, over.estimated) == (None, None, 0.25, True)
+    assert not ended(log(188, 188, estimated=True)).estimated

@@ -49,6 +49,18 @@ def put_metrics(tmp_path: Path, rows: str) -> None:
     (folder / "metrics.csv").write_text(HEAD + rows)
 
 
+def test_the_command_tells_how_many_epochs_there_are(table, tmp_path) -> None:
+    (tmp_path / "logs" / "attempt-0").mkdir(parents=True)
+    folder = RunFolder(tmp_path)
+    bars = (f"\r{n:3d}%|##| {n}/100 [00:10<00:10, 1.00it/s]" for n in range(51))
+    folder.log_file(0, 0).write_text("".join(bars) + "\r")
+    known = JobProgress(folder, str(tmp_path), ["python", "t.py", "--epochs", "4"])
+    known.look(table, 0, boottime_s())
+    done = known.of_job(table, 0, {})
+    known.close()
+    assert (done.fraction, done.estimated, done.epoch_fraction) == (0.5 / 4, True, 0.5)
+
+
 def test_files_are_read_where_nothing_else_tells_a_loss(
     progress, table, tmp_path, wait_until
 ) -> None:

@@ -1,0 +1,168 @@
+"""Running, no step, stalled, hung: one table; and the words for what is known of a pause."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runner.hangs.ranks import Life, rank, standing
+
+from ddptop_runner.hangs.allowances import Rules
+from ddptop_runner.hangs.lasting import lasting
+from ddptop_runner.hangs.pause import Facts, begins_after_s, pause_state, reason
+from ddptop_runner.hangs.verdict import judge
+from ddptop_runner.hangs.watch import HangWatch
+
+STATES = {
+    # facts -> state
+    "steps come": (Facts(0.3, 0.1), None),
+    "a short pause": (Facts(14.9, 0.1), None),
+    "longer than usual": (Facts(15.0, 0.1), "no_step"),
+    "slow steps": (Facts(59.0, 20.0), None),
+    "slow steps, three of them": (Facts(60.0, 20.0), "no_step"),
+    "before a usual step is known": (Facts(16.0), "no_step"),
+    "a start has no pauses": (Facts(900.0, idle_s=900.0, awaited_idle=True, begun=False), None),
+    "a start that is nearly over its time": (Facts(9.0, spent=0.8, begun=False), "stalled"),
+    "as long as its own pauses": (Facts(80.0, 0.1, idle_s=80.0, longest_s=40.0), "no_step"),
+    "longer than those": (Facts(81.0, 0.1, idle_s=81.0, longest_s=40.0), "stalled"),
+    "longer, with signs of life": (Facts(500.0, 0.1, idle_s=3.0, longest_s=40.0), "no_step"),
+    "the first of its kind": (Facts(800.0, 0.1, idle_s=800.0), "no_step"),
+    "others wait for a busy rank": (Facts(300.0, 0.1, idle_s=300.0), "no_step"),
+    "others wait for an idle one": (Facts(60.0, 0.1, idle_s=60.0, awaited_idle=True), "no_step"),
+    "for longer": (Facts(61.0, 0.1, idle_s=61.0, awaited_idle=True), "stalled"),
+    "that gave a sign lately": (Facts(300.0, 0.1, idle_s=20.0, awaited_idle=True), "no_step"),
+    "most of its time is gone": (Facts(46.0, 0.1, spent=0.76), "stalled"),
+    "as does a short time that was asked for": (Facts(5.0, 0.1, spent=0.76), "stalled"),
+    "it does not go back": (Facts(90.0, 0.1, idle_s=1.0, stalled_before=True), "stalled"),
+    "unless steps come": (Facts(0.2, 0.1, stalled_before=True), None),
+    "the verdict": (Facts(200.0, 0.1, hung=True), "hung"),
+}
+
+
+@pytest.mark.parametrize("case", STATES.values(), ids=list(STATES))
+def test_state(case):
+    facts, expected = case
+    assert pause_state(facts) == expected
+
+
+def test_when_it_begins():
+    assert [begins_after_s(usual_s) for usual_s in (None, 0.1, 5.0, 60.0)] == [15, 15, 15, 180]
+
+
+ENTERED = {"doing": "collective", "at": (9, 8)}
+PLACE = "/home/me/train.py:79 in step"
+
+REASONS = {
+    "rank 0 saves a checkpoint": [standing(0, doing="checkpoint"), standing(1, **ENTERED)],
+    "rank 0 evaluates": [standing(0, doing="evaluation"), standing(1), standing(2, **ENTERED)][::2],
+    "evaluation": [standing(0, doing="evaluation"), standing(1, doing="evaluation")],
+    "rank 0 compiles": [standing(0, doing="compile")],
+    "ranks 0, 2 wait for their data loaders": [
+        standing(0, doing="data"),
+        standing(1, **ENTERED),
+        standing(2, doing="data"),
+    ],
+    "all wait for rank 1, last seen at train.py:79": [
+        standing(0, **ENTERED),
+        standing(1, at=(8, 8), stands_at=PLACE),
+        standing(2, **ENTERED),
+    ],
+    "rank 0 waits for rank 1": [standing(0, **ENTERED), standing(1, at=(8, 8))],
+    "last seen at train.py:79": [standing(0, stands_at=PLACE), standing(1, stands_at=PLACE)],
+    None: [standing(0), standing(1)],
+}
+
+
+@pytest.mark.parametrize("words", REASONS)
+def test_what_is_known_of_it(words):
+    ranks = REASONS[words]
+    assert reason(judge(ranks, [], Rules(None, {})), ranks) == words
+
+
+def test_how_long():
+    assert [lasting(s) for s in (25.4, 119, 240, 7300)] == ["25 s", "119 s", "4 min", "2 h"]
+
+
+# -- whole pauses of healthy jobs ------------------------------------------------------------------
+
+
+def alone(fields):
+    """Rank 0 does something for a while; rank 1 waits in a collective."""
+
+    def ranks(steps, stood_s):
+        at = 3 * steps
+        zero = rank(0, steps, stood_s, at=(at, at), phase_s=stood_s, **fields(stood_s))
+        return [zero, rank(1, steps, stood_s, at=(at + 1, at), phase="steps", cpu_s=5.0)]
+
+    return ranks
+
+
+HEALTHY = {
+    # what rank 0 does for 40 s, thrice: it gives signs of life, or none
+    "evaluation": lambda s: {"phase": "evaluation", "batches": int(s), "cpu_s": s},
+    "an evaluation that shows nothing": lambda s: {"phase": "evaluation", "cpu_s": 5.0},
+    "checkpoint": lambda s: {"phase": "checkpoint", "written_bytes": int(s) * 10**6, "cpu_s": 5.0},
+    "a checkpoint on a slow disk": lambda s: {"phase": "checkpoint", "cpu_s": 5.0},
+    "what no phase has a name for": lambda s: {"phase": "steps", "cpu_s": s},
+    "waiting for a server": lambda s: {"phase": "steps", "cpu_s": 5.0},
+    "data": lambda s: {"phase": "data", "cpu_s": 5.0},
+}
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_pause_of_40_s_on_one_rank_is_told_and_no_warning(name, timeout_s):
+    life, ranks = Life(HangWatch(timeout_s, auto=True)), alone(HEALTHY[name])
+    step = life.train(20, (0, 1))
+    for _ in range(3):
+        states = []
+        for second in range(1, 41):
+            looked = life.look(ranks(step, float(second)))
+            states.append(None if looked.pause is None else looked.pause.state)
+            assert looked.suspicion is None and looked.verdict is None
+        assert states == [None] * 14 + ["no_step"] * 26
+        for _ in range(20):
+            step += 10
+            looked = life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
+            assert looked.pause is None
+
+
+def test_a_long_first_look_at_the_data_is_no_pause():
+    life = Life(HangWatch(None, auto=True))
+    for second in range(1, 300):
+        looked = life.look(
+            [rank(0, 0, second, phase="data"), rank(1, 0, second, phase="start", at=(2, 1))]
+        )
+        assert looked.pause is None and looked.suspicion is None
+
+
+def test_a_pause_much_longer_than_those_before_is_a_warning():
+    life, ranks = Life(HangWatch(None, auto=True)), alone(HEALTHY["a checkpoint on a slow disk"])
+    step = life.train(20, (0, 1))
+    life.stand(lambda s: ranks(step, s), 20)
+    step += 1
+    life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
+    assert life.stand(lambda s: ranks(step, s), 50)[1] == 41.0
+    assert life.looked.pause.reason == "rank 0 saves a checkpoint"
+
+
+def test_a_rank_that_a_person_paused_is_told_and_teaches_nothing():
+    life = Life(HangWatch(None, auto=True))
+    step = life.train(20, (0, 1))
+    for second in range(1, 400):
+        looked = life.look(
+            [rank(0, step, second, paused=True), rank(1, step, second, phase="collective")]
+        )
+    assert (looked.pause.state, looked.pause.reason) == ("no_step", "rank 0 is paused")
+    assert looked.suspicion is None
+    life.look(rank(n, step + 10, 0.0) for n in range(2))
+    assert not life.watch.remember()["longest_pause_s"]
+
+
+def test_collectives_of_an_evaluation_are_no_steps_and_no_stall():
+    life = Life(HangWatch(None, auto=True))
+    step = life.train(20, (0, 1))
+    for second in range(1, 400):
+        at = (3 * step + second, 3 * step + second)
+        looked = life.look(rank(n, step, second, at=at, phase="evaluation") for n in range(2))
+    assert (looked.pause.state, looked.pause.reason) == ("no_step", "evaluation")
+    assert looked.pause.stepless_s == 399
+    assert looked.suspicion is None

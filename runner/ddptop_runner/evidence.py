@@ -25,6 +25,8 @@ from ddptop_runner.rank_record import RankRecord
 SETTLE_S = 0.15
 """A dump is complete when its file did not grow for this long."""
 STACKS_TIMEOUT_S = 2.0
+RECORDS_TIMEOUT_S = 1.0
+"""A probe looks every quarter of a second."""
 TAIL_BYTES = 64 * 1024
 
 
@@ -60,6 +62,39 @@ def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
 def flight_record(folder: RunFolder, attempt: int, rank: int) -> Path:
     """Where a rank's probe writes torch's flight record."""
     return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-flight-record.json"
+
+
+async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[RankRecord]) -> None:
+    """Have living ranks write their flight records; at most `RECORDS_TIMEOUT_S` later.
+
+    A rank whose interpreter is held up does not answer; one that left wrote its own.
+    """
+    paths = [
+        flight_record(folder, attempt, record.rank)
+        for record in records
+        if record.alive and record.collectives and not record.leaving
+    ]
+    if not paths:
+        return
+    asked = folder.evidence_dir / "stacks" / f"attempt-{attempt}-records-asked"
+    try:
+        asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        asked.touch(mode=0o600)
+        since_ns = asked.stat().st_mtime_ns
+    except OSError:
+        return
+    deadline_s = asyncio.get_running_loop().time() + RECORDS_TIMEOUT_S
+    while asyncio.get_running_loop().time() < deadline_s:
+        if all(_changed_ns(path) >= since_ns for path in paths):
+            return
+        await asyncio.sleep(0.02)
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _size(path: Path) -> int:

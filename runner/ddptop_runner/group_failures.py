@@ -131,14 +131,20 @@ class FailureHandling(MetRanks):
         self.restart_at_s = None
 
     async def _keep_evidence(self, reason: str) -> str:
-        report = self._around.device_report()
+        report, alive = self._around.device_report(), self.table.ranks_alive()
+        stacks, _ = await asyncio.gather(
+            evidence.collect_stacks(self._folder, self.attempt, alive),
+            evidence.ask_for_records(self._folder, self.attempt, alive),
+        )
         scene = Scene(
-            stacks=await evidence.collect_stacks(
-                self._folder, self.attempt, self.table.ranks_alive()
-            ),
+            stacks=stacks,
             snapshot=self._around.snapshot_bytes(),
             ranks=[
-                RankFiles(record.rank, record.pid if record.alive else None, record.flight_record)
+                RankFiles(
+                    record.rank,
+                    record.pid if record.alive else None,
+                    str(evidence.flight_record(self._folder, self.attempt, record.rank)),
+                )
                 for record in self.table
             ],
             kernel=self._oom.log.lines(),

@@ -1,4 +1,4 @@
-"""Hangs of real jobs, one attempt after the other: who is named, and what is kept of them."""
+"""Ranks that did not come, one attempt after the other: who is named, and what is kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Samples(Dataset):
         return torch.randn(16)
 
 
-for x in DataLoader(Samples(), batch_size=4, num_workers=rank):
+for step, x in enumerate(DataLoader(Samples(), batch_size=4, num_workers=rank)):
+    if rank == 1 and attempt == 1 and step == 15:  # one all_reduce fewer, and of another size
+        optimizer.param_groups[0]["params"].pop(0)
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
@@ -40,8 +42,8 @@ dist.barrier()
 """
 
 
-def test_a_data_loader_that_sleeps_is_a_hang_after_the_time_that_was_asked_for(launch_script):
-    job = launch_script(SCRIPT, "--max-restarts", "1", "--hang-timeout", "6")
+def test_who_held_the_others_up_is_named(launch_script):
+    job = launch_script(SCRIPT, "--max-restarts", "2", "--hang-timeout", "6")
     assert job.wait() == 0
     (hang,) = job.events("hang")
     assert (hang["attempt"], hang["rank"]) == (0, 1)
@@ -49,3 +51,9 @@ def test_a_data_loader_that_sleeps_is_a_hang_after_the_time_that_was_asked_for(l
     loader = (Path(hang["evidence"]) / "stacks-rank-1-loader.txt").read_text()
     assert "--- data loader process " in loader
     assert "in __getitem__" in loader
+    (failure,) = job.events("failure")  # whichever rank met the other one's message first
+    assert (failure["attempt"], failure["rank"]) == (1, 1)
+    assert (
+        "Rank 1 left the order of collectives" in failure["message"]
+        or "every rank but rank 1 kept to its order" in failure["message"]
+    )

@@ -186,6 +186,21 @@ def test_a_rank_that_waits_for_no_one_writes_nothing(recorder: Any) -> None:
         assert not looked.watch(1, completed * STANDSTILL_S)
 
 
+def test_the_record_is_written_once_where_it_is_asked_for(recorder: Any, tmp_path: Path) -> None:
+    looked, asked = Flight(), tmp_path / "stacks" / "attempt-2-records-asked"
+    assert not looked.keep_if_asked()
+    world().make("0")
+    looked.look()
+    recorder.status = (5, 5)  # it waits for nothing
+    assert not looked.keep_if_asked() and looked.path is None
+    asked.parent.mkdir()
+    asked.touch()
+    assert looked.keep_if_asked() and looked.path is not None
+    assert json.loads(Path(looked.path).read_bytes())["entries"] == []
+    assert Path(looked.path).parent == asked.parent
+    assert not looked.keep_if_asked()
+
+
 def test_a_folder_that_cannot_be_written_is_no_matter(
     recorder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

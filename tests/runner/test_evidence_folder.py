@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import evidence_folder
+from ddptop_runner import evidence, evidence_folder
 from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.evidence import RankStacks
 from ddptop_runner.evidence_folder import RankFiles, Scene
@@ -151,3 +153,28 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_restart(folder, monkeypatc
         assert time.monotonic() - began_s < 30
     finally:
         hangs.set()
+
+
+async def test_flight_records_are_asked_for_and_waited_for_no_longer_than_needed(folder):
+    def rank(number, **fields):
+        fields = {"alive": True, "collectives": {"0": [5, 4]}, "leaving": False, **fields}
+        return SimpleNamespace(rank=number, **fields)
+
+    record = evidence.flight_record(folder, 2, 0)
+    asked = record.with_name("attempt-2-records-asked")
+    others = [rank(1, alive=False), rank(2, collectives={}), rank(3, leaving=True)]
+    await evidence.ask_for_records(folder, 2, others)
+    assert not asked.exists(), "none of them could write one"
+
+    async def answer():
+        while not asked.exists():
+            await asyncio.sleep(0)
+        record.write_text("{}")
+
+    loop = asyncio.get_running_loop()
+    before_s = loop.time()
+    await asyncio.gather(evidence.ask_for_records(folder, 2, [rank(0), *others]), answer())
+    assert loop.time() - before_s < evidence.RECORDS_TIMEOUT_S
+    before_s = loop.time()
+    await evidence.ask_for_records(folder, 2, [rank(0), rank(7)])
+    assert loop.time() - before_s >= evidence.RECORDS_TIMEOUT_S, "rank 7 does not answer"

@@ -37,6 +37,7 @@ class Flight:
         self._moved_t = 0.0
         self._has_written = False
         self._records = 0
+        self._was_asked = False
         self.path = None
         """The record that was written last."""
         self.collectives = {}
@@ -90,8 +91,23 @@ class Flight:
         self.path = path or self.path
         return path is not None
 
+    def keep_if_asked(self):
+        """Write the whole record where the supervisor asks for it; whether it was written.
+
+        It asks by a file of its own folder, once an attempt, before any rank is ended.
+        """
+        folder = os.environ.get("DDPTOP_STACKS_DIR")
+        if self._was_asked or not folder or not self._has_begun:
+            return False
+        attempt = identity.env_int("DDPTOP_ATTEMPT") or 0
+        if not os.path.exists(os.path.join(folder, "attempt-{}-records-asked".format(attempt))):
+            return False
+        self._was_asked = True
+        self.keep()
+        return True
+
     def keep(self):
-        """Write the whole record of a rank that an exception ends, if it took part in any group."""
+        """Write the whole record, of a rank that took part in any group."""
         if not self._is_off and self._has_begun:
             self.path = write_record(self._groups.backends, must_wait=False) or self.path
 

@@ -142,6 +142,7 @@ class Sender:
             self._look_at_collectives,
             self._look_at_phase,
             self._look_at_standstill,
+            self.flight.keep_if_asked,
             self._look_at_counters,
         ):
             self._look(look)

@@ -41,6 +41,9 @@ JOB_KEYS = {
     "restart_at",
     "set_aside",
     "progress",
+    "step_counts",
+    "attempt_step",
+    "pause",
 }
 
 

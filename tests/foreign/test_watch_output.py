@@ -384,7 +384,11 @@ def test_any_readings_add_up_to_something() -> None:
             Reading(
                 step=random_.choice((None, 0, 7, 10**17)),
                 total=random_.choice((None, 0, 3)),
-                counts=random_.choice(("run", "epoch", "samples")),
+                counts=random_.choice(("run", "epoch", "samples", "epochs")),
+                epoch=random_.choice((None, 0.0, 1.0, 2.5, float("inf"), float("nan"))),
+                epochs=random_.choice((None, 0, 3)),
+                open=random_.choice((False, True)),
+                run_eta_s=random_.choice((None, 0.0)),
                 loss=random_.choice((None, 1.0, float("nan"), float("-inf"))),
             ),
             random_.choice((None, at)),
@@ -392,3 +396,5 @@ def test_any_readings_add_up_to_something() -> None:
         rate, eta = progress.steps_per_s(at), progress.eta_s(at)
         assert rate is None or rate > 0
         assert eta is None or eta >= 0
+        done = progress.progress(at)
+        assert done is None or done.fraction is None or 0 <= done.fraction <= 1

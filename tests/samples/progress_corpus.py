@@ -639,6 +639,11 @@ CASES = (
         run=SHORT,
     ),
     Case(
+        "epoch 1/1 step 10/600",
+        lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}", first=1),
+        run=SHORT,
+    ),
+    Case(
         "a line an epoch: epoch 3/8 loss",
         lines("epoch {epoch}/{epochs} loss {loss:.4f}", every=10**6, first=1),
         run=PAUSES,

@@ -81,7 +81,7 @@ def test_an_estimate_says_so() -> None:
     assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m50s"
     assert progress_words.eta(RUN, RUN.eta_s) == "3h27m"
     far = header(GUESSED, 150, step=94)[1]
-    assert "about  37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
+    assert "about 37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (
         "[#######.............] about 37.5 %, epoch 2/4, step 94 of 188, about 7m50s left,"
         " 47s left of the epoch, by its output"

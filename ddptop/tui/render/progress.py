@@ -29,8 +29,8 @@ def label(progress: Progress) -> str:
     """What stands behind a bar: `24.7 %`, and in which epoch where steps count epochs."""
     percent = ""
     if progress.fraction is not None:
-        about = "about " if progress.estimated else ""
-        percent = f"{about}{shown_percent(progress.fraction):5.1f} %"
+        percent = f"{shown_percent(progress.fraction):5.1f} %"
+        percent = f"about {percent.strip()}" if progress.estimated else percent
     elif progress.epoch_fraction is not None:
         percent = f"{shown_percent(progress.epoch_fraction):5.1f} % of the epoch"
     if progress.counts == "run" and progress.total:

@@ -156,12 +156,13 @@ class Counter:
     def judge(self, first: int, last: int, epochs: int) -> None:
         """See whether it can be the run's, given in which of its epochs, from 0, it may be.
 
-        Half an epoch is allowed for, since they need not be of the same length.
+        Half an epoch is allowed for, since they need not be of the same length. The only epoch is
+        the run.
         """
         if self.unit is not None or not self.total or self.step is None:
             return
         passed = epochs * self.step / self.total
-        if not first - 0.5 <= passed <= last + 1.5:
+        if epochs == 1 or not first - 0.5 <= passed <= last + 1.5:
             self.unit, self._judged = "epoch", True
 
     def _add(self, moved: int | None, step: int) -> None:

@@ -6,6 +6,8 @@ import datetime as dt
 import math
 from typing import NamedTuple
 
+import msgspec
+
 from ddptop_runner.loss_text import Reading
 from ddptop_runner.model import Progress
 from ddptop_runner.model_words import LossState, ProgressUnit
@@ -17,6 +19,7 @@ from ddptop_runner.run_step import Printed
 HOLD_S = 600.0
 """For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations
 draw such bars, also after the last step, and nothing in them says so."""
+MAX_EPOCH = 1e12
 SURE_PART = 1.5
 """So many epochs a bar holds at least that is told to be the run's by the epochs passed."""
 
@@ -114,6 +117,8 @@ class TextProgress:
                 nobody knows when.
             source: which output it was read from.
         """
+        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # of a broken table
+            reading = msgspec.structs.replace(reading, epoch=None)
         if at is not None:
             self.last_at = at
         if reading.epoch is not None:
@@ -315,7 +320,8 @@ class TextProgress:
             eta_s = count.pace.left_s(total - count.step, now_s, heard_s)
         elif fraction is not None:
             eta_s = count.left_s(0, now_s, heard_s)
-        doubtful = not count.total or (count.presumed and count.total != self._said.steps)
+        sure = count.total == self._said.steps or self._said.epochs == 1
+        doubtful = not count.total or (count.presumed and not sure)
         return Progress(
             step=count.step,
             total=total,

@@ -153,3 +153,19 @@ def test_real_hangs_are_seen_and_the_culprit_is_named(name):
     assert words in looked.verdict.message
     assert 7.5 <= told["suspicion"] <= 10.0
     assert told["verdict"] <= 12.5
+
+
+LONG = {"checkpoint": 2.0, "evaluation_on_rank_0": 3.0, "evaluation": 4.0, "starving": 12.0}
+"""Recorded run -> a scale at which its pauses last about half a minute."""
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_pauses_of_half_a_minute_on_healthy_lives_are_told_without_a_warning(name):
+    longest_s = 0.0
+    life = live(read(name), Disturbances(scale=LONG[name]), random.Random(1))
+    for moment, looked in watched(HangWatch(**AUTO), life):
+        assert looked.suspicion is None, (moment, looked.pause)
+        if looked.pause is not None:
+            assert looked.pause.state == "no_step"
+            longest_s = max(longest_s, looked.pause.stepless_s)
+    assert 20.0 <= longest_s <= 45.0

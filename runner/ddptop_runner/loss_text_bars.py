@@ -18,6 +18,7 @@ _ENDLESS = re.compile(  # of unknown length: 188it [00:47, ...], |   | 188/? [00
 )
 _EMPTY_BAR = re.compile(rb"\|[^|]{0,200}\|\s{0,8}$")
 _OF_EPOCHS = re.compile(rb"epochs?:?$")
+_OF_STEPS = re.compile(rb"(?<![a-z])steps:?$")  # of the run, in scripts of Hugging Face
 _EPOCH_RATE = re.compile(rb"epochs?/s|s/epoch")
 _AFTER_GLYPHS = re.compile(rb"\s{1,4}(\d{1,18})/(\d{1,18})(?![\w./])")
 _KERAS = re.compile(rb"\s{0,12}(\d{1,18})/(\d{1,18}) ")
@@ -120,7 +121,8 @@ def _bar(before: bytes, found: re.Match[bytes], complete: bool, rest: bytes) -> 
         return Bar(progress, of, complete, False, True, Timing())
     validation, training = _kinds(described, of, rest)
     counts = "run" if of.number is None else "epoch"
-    progress = Progress(step, total, counts, open=of.number is None)
+    is_open = of.number is None and _OF_STEPS.search(described) is None
+    progress = Progress(step, total, counts, open=is_open)
     return Bar(progress, of, complete, validation, training, _timing(rest))
 
 

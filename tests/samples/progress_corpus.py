@@ -625,7 +625,13 @@ CASES = (
         lines("epoch {epoch} iter {step}/{of} global_step {done} loss {loss:.4f}"),
         "epoch",
     ),
-    Case("gradient accumulation: bar of updates", bars("Steps: ", of_run=True), "estimate"),
+    Case("gradient accumulation: Steps: bar of updates", bars("Steps: ", of_run=True)),
+    Case(
+        "the same, --epochs 4",
+        bars("Steps: ", of_run=True),
+        "estimate",
+        command=("accelerate", "launch", "t.py", "--epochs", "4"),
+    ),
     Case(
         "a bar of unknown length",
         lambda run, tick: iter(

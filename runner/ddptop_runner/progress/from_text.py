@@ -258,12 +258,11 @@ class TextProgress:
     def _counts_epoch(self, count: Counter) -> bool:
         """Whether a counter that does not say what it counts is taken for that of an epoch."""
         if self._outer is not None:
-            return count.presumed
-        if self._said.epochs is None or self._said.epochs < 2 or self._said.run_bars:
+            return count.unit == "run" and not count.confirmed
+        said = self._said
+        if said.epochs is None or said.epochs < 2 or said.run_bars:
             return False
-        if count.unit != "run" or count.confirmed or not count.total:
-            return False
-        return count.epoch is None and count.total != self._said.steps
+        return count.presumed and count.total != said.steps
 
     def _of_count(self, count: Counter, now_s: float) -> Progress:
         heard_s = None if self.last_at is None else self.last_at.timestamp()
@@ -320,8 +319,10 @@ class TextProgress:
             eta_s = count.pace.left_s(total - count.step, now_s, heard_s)
         elif fraction is not None:
             eta_s = count.left_s(0, now_s, heard_s)
-        sure = count.total == self._said.steps or self._said.epochs == 1
-        doubtful = not count.total or (count.presumed and not sure)
+        said = self._said
+        sure = count.confirmed or count.total == said.steps or said.epochs == 1
+        repeats = said.epochs is not None and count.epoch is None and not said.run_bars
+        doubtful = not count.total or (not sure and (count.presumed or repeats))
         return Progress(
             step=count.step,
             total=total,

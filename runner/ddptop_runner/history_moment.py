@@ -445,16 +445,19 @@ def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows
     moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
     if not steps or (tier is TIERS[0] and moved):
         return None
-    firsts = []
+    before = (
+        f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
+        " AND t < ? AND (step IS NOT ? OR attempt IS NOT ?) ORDER BY t DESC LIMIT 1"
+    )
+    found = []
     for rank in sorted(steps)[:STOOD_RANKS]:
-        query = (
-            f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
-            " AND t <= ? AND step = ? AND attempt IS ? ORDER BY t LIMIT 1"
-        )
         at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
-        firsts.append(db.execute(query, at).fetchone())
-    since, usual_s = max(firsts, key=lambda row: row[0])
-    return Stood(since=float(since), usual_s=usual_s)
+        found.append(db.execute(before, at).fetchone())
+    known = [row for row in found if row is not None]
+    if not known:  # longer than is looked back, or as long as anything is recorded
+        return Stood(since=float(max(t - STOOD_S, _first(db, tier) or 0)))
+    last, usual_s = max(known, key=lambda row: row[0])
+    return Stood(since=float(last + tier.width_s), usual_s=usual_s)
 
 
 def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:

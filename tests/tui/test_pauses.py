@@ -1,0 +1,87 @@
+"""A job that takes no step, as every screen and every verb tells it: one wording, one colour."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ddptop import pause_words
+from ddptop.commands import ls, status
+from ddptop.status_lines import job_line, job_lines
+from ddptop.tui.render import header, job_rows, words
+from ddptop.tui.render.attention import attention
+from ddptop.tui.render.learning import LossTrend
+from ddptop.tui.render.text import plain
+from tests.tui.fake_home import NOW, ago
+from tests.tui.own_views import rank, view_of
+
+from ddptop_runner.contract import job_row, job_status
+from ddptop_runner.model import Pause, encode
+from ddptop_runner.registry import JobView
+
+FALLING = LossTrend("falling", 60.0, -0.2)
+
+
+def view(state: str | None, job_state: str = "running", reason: str | None = None) -> JobView:
+    pause = None
+    if state is not None:
+        pause = Pause(state=state, since=ago(25), reason=reason, ranks=[1])
+    ranks = [
+        rank(n, state="running", step=9, loss=1.5, loss_state="ok", steps_per_s=0.0)
+        for n in range(2)
+    ]
+    return view_of(state=job_state, ranks=ranks, step=9, pause=pause)
+
+
+WHY = "rank 0 saves a checkpoint"
+PAUSES = {
+    # state -> (in words, style in the interface, colour in plain lines)
+    "no_step": ("no step for 25 s", "busy", ""),
+    "stalled": ("stalled for 25 s", "warn", "warn"),
+}
+
+
+@pytest.mark.parametrize("state", PAUSES)
+def test_the_same_words_everywhere(state: str) -> None:
+    told, style, colour = PAUSES[state]
+    one = view(state, reason=WHY)
+    (alive, _, learning, *_) = header.header_lines(one, NOW, 160, FALLING)
+    assert told in plain(alive) and WHY in plain(alive)
+    assert "steps/" not in plain(alive) and "last step" not in plain(alive)
+    assert "trend n/a" in plain(learning) and "falling" not in plain(learning)
+    assert words.pause_state(one.snapshot.pause, NOW)[1] == style
+    assert words.state_of(one, NOW)[1] == style
+    assert job_rows.loss_cell(one.snapshot, None)[-1] == (" ", "")
+    lines = job_lines(one, job_status(one))
+    assert colour in ("", "warn") and lines[0][0][0].endswith(told)
+    assert (WHY, "") in lines[0]
+    assert not any("steps/s" in text for line in lines for text, _ in line)
+    assert job_line(one, job_status(one))[1][0] == told
+    assert f": {told} ({WHY})" in status.describe(one, job_status(one))
+
+
+def test_a_pause_that_is_no_warning_needs_nobody() -> None:
+    said = attention(view("no_step", reason=WHY), NOW)
+    assert (said.sentence, said.style) == (f"no step for 25 s: {WHY}", "dim")
+    assert pause_words.sentence(view("no_step").snapshot.pause, NOW) == "no step for 25 s"
+
+
+def test_json_has_it_beside_the_state_and_null_while_steps_come() -> None:
+    for of in (job_status, job_row):
+        told = json.loads(encode(of(view("no_step", reason=WHY))))
+        assert told["state"] == "running"
+        assert (told["pause"]["state"], told["pause"]["reason"]) == ("no_step", WHY)
+        assert told["pause"]["ranks"] == [1]
+        assert json.loads(encode(of(view(None))))["pause"] is None
+        ended = json.loads(encode(of(view("no_step", "stopped"))))
+        assert ended["pause"] is None, "a job that has ended pauses no more"
+
+
+def test_a_job_that_hangs_is_told_as_before() -> None:
+    one = view("hung", "hung")
+    assert words.state_of(one, NOW) == words.job_state("hung")
+    assert "‖ hung" in plain(header.header_lines(one, NOW, 160, FALLING)[0])
+    assert job_status(one).pause.state == "hung"
+    assert ls._cells(job_row(one))[1] == "hung"
+    assert ls._cells(job_row(view(None)))[1] == "running"
+    assert ls._cells(job_row(view("stalled")))[1].startswith("stalled ")

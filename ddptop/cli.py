@@ -368,11 +368,14 @@ def wait(job: str | None, timeout: float | None) -> int:
 
 @cli.command(epilog="Example: ddptop rm bert-1 bert-2")
 @click.argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
-def rm(jobs: tuple[str, ...]) -> int:
+@click.option(
+    "--force", is_flag=True, help="also of a host or container that is gone, or of a newer ddptop"
+)
+def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs, their logs, and their history."""
     from ddptop.commands.rm import run
 
-    return run(jobs)
+    return run(jobs, force)
 
 
 @cli.command(short_help="Print the stack of every rank.", epilog="Example: ddptop stacks bert -r 1")

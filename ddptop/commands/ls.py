@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ddptop.output import count, local_time, put_clipped, put_json, say, table
 from ddptop.pause_words import short
 from ddptop.progress_words import bar_and_share, eta, step_cell
 from ddptop.unguarded import guard
 from ddptop_runner.clock import utc_now
-from ddptop_runner.contract import JobList, JobRow, job_row
+from ddptop_runner.contract import DamagedRow, JobList, JobRow, job_row
 from ddptop_runner.registry import is_recent, read_all
 
 
@@ -19,7 +21,8 @@ def run(show_all: bool, as_json: bool) -> int:
     views = [view for view in found if show_all or is_recent(view)]
     rows = [job_row(view) for view in sorted(views, key=lambda view: not view.is_live)]
     if as_json:
-        put_json(JobList(jobs=rows))
+        bad = [DamagedRow(job=error.job, reason=str(error)) for error in damaged]
+        put_json(JobList(jobs=rows, damaged=bad or msgspec.UNSET))
     elif rows:
         headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
         put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddptop.output import put, say
 from ddptop.unguarded import taken_up
-from ddptop_runner import commands
+from ddptop_runner import bounded, commands
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.paths import owner_in_words, owner_name
 from ddptop_runner.registry import JobView, resolve
@@ -47,5 +47,5 @@ def _print_stored(view: JobView, rank: int | None) -> int:
     say(f"ddptop: {view.job} has ended; stored stacks from {files[0].parent}")
     for path in files:
         put(f"--- {path.stem.removeprefix('stacks-')} ---")
-        put(path.read_text(encoding="utf-8").rstrip())
+        put(bounded.read_text(path).rstrip())
     return 0

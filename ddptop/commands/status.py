@@ -68,6 +68,11 @@ def describe(view: JobView, status: JobStatus) -> str:
         f"{elapsed} since {local_time(status.started_at)}",
     ]
     lines = [", ".join(parts), f"  {status.command}"]
+    if view.state == "lost" and view.is_abandoned:
+        lines.append(
+            f"  nothing is left of it on {view.host}, a host or container that is gone:"
+            f" ddptop restart {view.job} starts it here, ddptop rm {view.job} deletes it"
+        )
     if view.is_live and status.guarded is False:
         lines.append("  unguarded: its guardian is gone; the ranks go on")
     age_s = status.snapshot_age_s

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddptop.comparing.curve import LossCurve, Sample, offsets_of
 from ddptop.comparing.run import Run
+from ddptop_runner import bounded
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.history_bands import Band, BandReader
 from ddptop_runner.history_steps import attempts_taken
@@ -118,7 +119,7 @@ def _told_offsets(view: JobView) -> dict[int, int]:
     found: dict[int, int] = {}  # of an older ddptop: where its script reported its own count
     for folder in sorted(view.folder.evidence_dir.glob("attempt-*-*")):
         try:
-            kept = decode_snapshot((folder / "snapshot.json").read_bytes())
+            kept = decode_snapshot(bounded.read_bytes(folder / "snapshot.json"))
         except (OSError, ValueError):
             continue
         _add_offset(found, kept)

@@ -193,6 +193,7 @@ class Collector:
             machine=self._machine(),
             jobs=tuple(views),
             unreadable=() if found is None else found.unreadable,
+            damaged=tuple((error.job, str(error)) for error in self._jobs.damaged),
             devices=devices,
             owners=owners(views),
             cpu_percent=self._cost(),

@@ -14,7 +14,7 @@ import msgspec
 
 from ddptop.rank_words import launcher_in_words
 from ddptop.tui.render.units import plural
-from ddptop_runner import commands
+from ddptop_runner import bounded, commands
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.log_clean import sanitize
@@ -261,7 +261,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return _clean(path.read_text(encoding="utf-8", errors="replace")).rstrip()
+        return _clean(bounded.read_text(path)).rstrip()
     except OSError as error:
         return f"cannot be read ({error})"
 

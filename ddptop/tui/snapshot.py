@@ -130,6 +130,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     machine: Machine
     jobs: tuple[AnyJob, ...] = ()
     """Live ones first, and of each the newest; ddptop's own and foreign ones."""
+    damaged: tuple[tuple[str, str], ...] = ()
+    """Run folders that cannot be read as a job: name, and why."""
     unreadable: tuple[Unreadable, ...] = ()
     """Processes that may be training, and that may not be looked into."""
     cpu_percent: float | None = None

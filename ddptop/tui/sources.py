@@ -26,7 +26,7 @@ from ddptop_runner.errors import DamagedFileError
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.model import LAUNCHER, Event, GpuSample
 from ddptop_runner.paths import RunFolder, runs_dir
-from ddptop_runner.registry import JobView, read_job
+from ddptop_runner.registry import JobView, read_job, require_own_name
 
 if TYPE_CHECKING:
     from ddptop_runner.log_follow import LogFollower
@@ -43,7 +43,7 @@ STEADY_LOOKS = 3
 
 def _stamp(path: Path) -> int | None:
     try:
-        return path.stat().st_mtime_ns
+        return path.lstat().st_mtime_ns
     except OSError:
         return None
 
@@ -53,9 +53,12 @@ class JobSource:
 
     def __init__(self) -> None:
         self._ended: dict[Path, tuple[tuple[int | None, int | None], JobView]] = {}
+        self.damaged: list[DamagedFileError] = []
+        """Why run folders could not be read at the last look."""
 
     def read(self) -> list[JobView]:
         """Every readable job, with its state already checked."""
+        self.damaged = []
         try:
             paths = list(runs_dir().iterdir())
         except OSError:
@@ -71,8 +74,11 @@ class JobSource:
         if _stamp(folder.spec_file) is None:  # there is none, or it is somebody else's
             return None
         try:
-            view = read_job(folder)
-        except DamagedFileError:
+            view = require_own_name(read_job(folder))
+        except DamagedFileError as error:
+            if _stamp(folder.spec_file) is not None:  # it was not removed this moment
+                error.job = folder.job
+                self.damaged.append(error)
             return None
         key = self._key(folder, view)
         # what looks at files and processes is asked here, once: the properties remember it

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddptop.tui.attempts import FAILURES, Attempt, attempts_of
-from ddptop_runner import evidence_folder, run_step
+from ddptop_runner import bounded, evidence_folder, run_step
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
 from ddptop_runner.history_steps import attempts_taken
@@ -183,7 +183,7 @@ def kept_in(folder: RunFolder, evidence: str) -> Path:
 def _steps_in(kept: Path) -> int | None:
     """The slowest rank's steps at the moment of a failure."""
     try:
-        return decode_snapshot((kept / "snapshot.json").read_bytes()).step
+        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json")).step
     except (OSError, ValueError):
         return None
 

@@ -26,6 +26,14 @@ def utc_from_unix(unix_s: float) -> datetime:
     return datetime.fromtimestamp(unix_s, timezone.utc)
 
 
+EARLIEST_YEAR, LATEST_YEAR = 1970, 2200
+
+
+def is_time(moment: datetime | None) -> bool:
+    """Whether one can reckon with a time that was read; an unknown one is never reckoned with."""
+    return moment is None or EARLIEST_YEAR <= moment.year <= LATEST_YEAR
+
+
 def utc_from_boottime(stamp_s: float) -> datetime:
     """The wall-clock time of a CLOCK_BOOTTIME stamp taken in this boot."""
     return utc_from_unix(time.time() - (boottime_s() - stamp_s))

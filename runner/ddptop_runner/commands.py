@@ -7,8 +7,10 @@ import errno
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ddptop_runner import control, procs
@@ -22,7 +24,13 @@ from ddptop_runner.errors import (
 )
 from ddptop_runner.model import ProcessId
 from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import START_ALLOWANCE_S, JobView, read_job
+from ddptop_runner.registry import (
+    START_ALLOWANCE_S,
+    JobView,
+    is_locked,
+    read_job,
+    was_written_lately,
+)
 from ddptop_runner.start import own_words
 
 POLL_S = 0.1
@@ -225,8 +233,12 @@ def _wait_for_guards(view: JobView) -> None:
         time.sleep(POLL_S / 10)
 
 
-def remove(view: JobView) -> None:
+def remove(view: JobView, *, force: bool = False) -> None:
     """Delete an ended job's run folder with its logs and history.
+
+    Args:
+        view: the job.
+        force: also that of another host, of which nothing is heard any more.
 
     Raises:
         UsageError: when the job lives.
@@ -234,44 +246,62 @@ def remove(view: JobView) -> None:
     """
     with contextlib.suppress(DamagedFileError):
         view = read_job(view.folder)  # it may have been started again since
-    require_ended(view)
+    require_ended(view, force=force)
     _wait_for_guards(view)
     _delete(view.folder)
 
 
 def remove_damaged(folder: RunFolder) -> None:
-    """Delete a run folder whose `job.json` cannot be read.
+    """Delete a run folder whose `job.json` cannot be read, or whatever else has its name.
 
     Raises:
-        UsageError: when its guardian or supervisor lives.
+        UsageError: when its guardian or supervisor lives, or a launch is just making it.
         DdptopError: when the folder cannot be deleted.
     """
-    from ddptop_runner.guardian import lock
-
-    for path in (folder.guardian_lock, folder.supervisor_lock):
-        try:
-            held = lock(path)
-        except FileNotFoundError:  # another one has just removed it
-            return
-        if held is None:
-            raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
-        os.close(held)
+    if is_locked(folder):
+        raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
+    try:
+        found = folder.path.lstat()
+    except FileNotFoundError:  # another one has just removed it
+        return
+    is_no_job = stat.S_ISDIR(found.st_mode) and not os.path.lexists(folder.spec_file)
+    if is_no_job and 0 <= time.time() - found.st_mtime < START_ALLOWANCE_S:
+        raise UsageError(f"{folder.job} may be starting", "try again in half a minute")
     _delete(folder)
 
 
-def require_ended(view: JobView) -> None:
+def require_ended(view: JobView, *, force: bool = False) -> None:
     """Refuse a job that lives.
+
+    Args:
+        view: the job.
+        force: believe that one of another host is gone, unless its files say otherwise.
 
     Raises:
         UsageError: when it does.
     """
-    if view.is_live:
+    if not view.is_live:
+        return
+    if not view.on_other_host:
         raise UsageError(f"{view.job} is {view.state}", f"stop it first: ddptop stop {view.job}")
+    where = f"{view.job} is {view.state} on host {view.spec.host}"
+    if is_locked(view.folder) or was_written_lately(view.folder):
+        raise UsageError(where, "stop it there first")
+    if not force:
+        raise UsageError(where, _if_gone(view, "stop it there first"))
+
+
+def _if_gone(view: JobView, else_do: str) -> str:
+    return f"{else_do}, or if that host is gone: ddptop rm --force {view.job}"
 
 
 def _delete(folder: RunFolder) -> None:
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)
+    if folder.path.is_symlink() or folder.path.is_file():
+        folder.path.unlink(missing_ok=True)
+        return
+    _open_folders(folder.path)
     was_there = folder.path.exists()
     for left in reversed(range(DELETE_TRIES)):
         try:
@@ -290,8 +320,21 @@ def _delete(folder: RunFolder) -> None:
             ) from error
 
 
+def _open_folders(path: Path) -> None:
+    """Let what is in folders without permissions be deleted."""
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(folder, name)
+            if not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
+                with contextlib.suppress(OSError):
+                    inner.chmod(0o700)
+
+
 def _require_live(view: JobView) -> None:
     if not view.is_live:
         raise UsageError(f"{view.job} has ended ({view.state})", "ddptop restart starts it again")
     if view.on_other_host:
-        raise UsageError(f"{view.job} is on host {view.spec.host}", "do this there")
+        hint = "do this there"
+        if not was_written_lately(view.folder):
+            hint = _if_gone(view, hint)
+        raise UsageError(f"{view.job} is on host {view.spec.host}", hint)

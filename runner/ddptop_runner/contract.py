@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ddptop_runner import procs, run_step
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.model import (
@@ -65,11 +67,22 @@ class JobRow(Base, frozen=True, kw_only=True):
     """That a live job takes no step; null while steps come, and where that is not known."""
 
 
+class DamagedRow(Base, frozen=True, kw_only=True):
+    """A run folder that cannot be shown as a job."""
+
+    job: str
+    """The folder's name, by which `rm` deletes it."""
+    reason: str
+    """Why, and what to do."""
+
+
 class JobList(Base, frozen=True, kw_only=True):
     """What `ls --json` prints."""
 
     schema: int = SCHEMA
     jobs: list[JobRow]
+    damaged: list[DamagedRow] | msgspec.UnsetType = msgspec.UNSET
+    """Run folders that cannot be shown; the key is there only where there are some."""
 
 
 class ForeignRow(JobRow, frozen=True, kw_only=True):

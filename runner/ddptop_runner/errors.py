@@ -55,6 +55,9 @@ class ControlError(DdptopError):
 class DamagedFileError(DdptopError):
     """A file of a run folder cannot be read as what it should be."""
 
+    job = ""
+    """The name of the run folder, where `registry.read_all` met it."""
+
 
 class NewerFileError(DamagedFileError):
     """A file of a run folder is in the format of a later ddptop."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.cgroup_memory import MemoryGroup
 from ddptop_runner.clock import utc_now
 from ddptop_runner.evidence import RankStacks
@@ -170,11 +171,14 @@ def keep_cause(cause: Cause) -> None:
         _put(target / CAUSE, encode(cause))
 
 
+_cause_decoder = msgspec.json.Decoder(Cause)
+
+
 def kept_cause(folder: Path) -> Cause | None:
     """The cause that an evidence folder proves; None where none was kept."""
     try:
-        return msgspec.json.decode((folder / CAUSE).read_bytes(), type=Cause)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return bounded.decode_json(_cause_decoder, bounded.read_bytes(folder / CAUSE))
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

@@ -10,7 +10,7 @@ from signal import Signals
 
 import msgspec
 
-from ddptop_runner import diagnose, evidence, evidence_folder, procs, run_step
+from ddptop_runner import bounded, diagnose, evidence, evidence_folder, procs, run_step
 from ddptop_runner.causes import culprit, order, paragraph
 from ddptop_runner.causes.culprit import RAISED_CODES, RankEnd
 from ddptop_runner.causes.gpu_memory import gib
@@ -143,7 +143,7 @@ def _snapshot(kept: Path | None) -> NodeSnapshot | None:
     if kept is None:
         return None
     try:
-        return decode_snapshot((kept / "snapshot.json").read_bytes())
+        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json"))
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -204,16 +204,14 @@ def _text(kept: Path | None, name: str) -> str:
     if kept is None:
         return ""
     try:
-        return (kept / name).read_text(encoding="utf-8", errors="replace")
+        return bounded.read_text(kept / name)
     except OSError:
         return ""
 
 
 def _of_error_file(path: Path) -> PythonException | None:
     try:
-        if not path.is_file() or path.stat().st_size > ERROR_FILE_BYTES:
-            return None
-        return error_file_exception(path.read_bytes())
+        return error_file_exception(bounded.read_bytes(path, ERROR_FILE_BYTES))
     except OSError:
         return None
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ddptop_runner import umask
+from ddptop_runner import bounded, umask
 
 _LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
 _IN_PROC = {
@@ -122,7 +122,7 @@ def take(path: Path) -> Handover:
         OSError: when there is none.
         ValueError: when it is not a hand-over.
     """
-    data = path.read_text(encoding="utf-8", errors="surrogateescape")
+    data = bounded.read_bytes(path).decode("utf-8", "surrogateescape")
     path.unlink()
     try:
         return Handover(**json.loads(data.partition("\n")[2]))

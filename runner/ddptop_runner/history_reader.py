@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.clock import is_time, utc_from_unix
 from ddptop_runner.errors import DamagedFileError, DdptopError
 from ddptop_runner.history_schema import (
     EVENT_COLUMNS,
@@ -28,6 +30,11 @@ from ddptop_runner.history_schema import (
 )
 from ddptop_runner.model import Event
 
+MOST_CPU_S = 5.0
+"""Of this thread, for one look into a history."""
+PROGRESS_STEPS = 100_000
+"""Of SQLite's machine, between two looks at that."""
+LONGEST_VALUE_BYTES = 32 << 20
 BUSY_TIMEOUT_S = 2.0
 """How long a read waits for a writer that opens, recovers or closes the file."""
 
@@ -108,7 +115,7 @@ class HistoryReader:
             if db is None:
                 return []
             rows = db.execute(query, (after_seq, -1 if limit is None else limit)).fetchall()
-        return [_event(row) for row in reversed(rows)]
+            return [_event(row) for row in reversed(rows)]
 
     def attempt_starts(self) -> list[tuple[int, float]]:
         """Each attempt with the unix time of its start, in order."""
@@ -156,6 +163,8 @@ class HistoryReader:
             yield db
         except sqlite3.OperationalError as error:
             raise DdptopError(f"{self.path} cannot be read ({error})") from error
+        except (ArithmeticError, TypeError, ValueError) as error:  # values of another kind
+            raise _damaged(self.path, error) from error
         except OSError as error:  # the file was removed while it was read
             raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
         except sqlite3.DatabaseError as error:
@@ -166,6 +175,8 @@ class HistoryReader:
 
     def _connect(self) -> sqlite3.Connection | None:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            _require_file(self.path.with_name(self.path.name + suffix))
         try:
             return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
         except sqlite3.OperationalError:
@@ -179,6 +190,7 @@ class HistoryReader:
         """`db`, or None where its writer has not made the tables yet."""
         try:
             db.isolation_level = None
+            distrust(db)
             if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
                 db.close()
                 return None
@@ -212,6 +224,35 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
+def distrust(db: sqlite3.Connection) -> None:
+    """Let a file that somebody else may have made run no code of its own, and not for ever.
+
+    Raises:
+        sqlite3.DatabaseError: when it holds more than tables and what belongs to them.
+    """
+    db.execute("PRAGMA trusted_schema=OFF")
+    if sys.version_info >= (3, 11):
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
+    started_s = time.thread_time()  # CPU time: a busy machine is no reason to give up
+    db.set_progress_handler(lambda: time.thread_time() - started_s > MOST_CPU_S, PROGRESS_STEPS)
+    others = db.execute(
+        "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"
+        " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '% AS (%'"
+    ).fetchone()
+    if others != (0,):
+        raise sqlite3.DatabaseError("it holds what no history has")
+
+
+def _require_file(path: Path) -> None:
+    """SQLite would wait at a pipe until somebody writes to it."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise sqlite3.DatabaseError(f"{path.name} is not a regular file")
+
+
 def _damaged(path: Path, error: Exception) -> DamagedFileError:
     return DamagedFileError(
         f"{path} is not a readable history ({error})", "move it away to go on without it"
@@ -229,8 +270,19 @@ def _is_wal(path: Path) -> bool:
 
 def _event(row: tuple[Any, ...]) -> Event:
     values = dict(zip(EVENT_COLUMNS, row, strict=True))
-    values["ts"] = utc_from_unix(values["ts"])
-    return Event(**values)
+    try:
+        values["ts"] = utc_from_unix(values["ts"])
+        event = msgspec.convert(values, Event)
+    except (
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        OSError,
+    ) as error:  # or of msgspec, a ValueError
+        raise sqlite3.DatabaseError(f"an event makes no sense ({error})") from error
+    if not is_time(event.ts):
+        raise sqlite3.DatabaseError(f"event {event.seq} is none of our age")
+    return event
 
 
 def _edges(db: sqlite3.Connection, kind: Kind, tier: Tier) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import msgspec
@@ -259,6 +259,10 @@ def restart_ended(
         if local_dir_reason(folder):
             _bring_history_back(folder)
         try:
+            if spec.host != procs.host_name():  # of one that is gone; its last snapshot is kept
+                before, spec = spec.host, msgspec.structs.replace(spec, host=procs.host_name())
+                with suppress(FileNotFoundError):
+                    folder.node_file(before).rename(folder.node_file(spec.host))
             write_spec(folder, spec)
             note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
         except OSError as error:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.model import SCHEMA, Base
 
 GapReason = Literal["ceiling", "disk full", "cut", "missing"]
@@ -91,21 +92,26 @@ def header_name(from_byte: int, to_byte: int) -> str:
 def read_index(log: Path) -> LogIndex:
     """The index of a log: empty where there is none, made anew where it is damaged."""
     try:
-        data = index_file(log).read_bytes()
+        data = bounded.read_bytes(index_file(log))
     except OSError:
         return LogIndex()
     return decode_index(data) or rebuilt(log)
 
 
+_decoder = msgspec.json.Decoder(LogIndex)
+
+
 def decode_index(data: bytes) -> LogIndex | None:
     """The index in a file's content; None when that is damaged."""
     try:
-        index = msgspec.json.decode(data, type=LogIndex)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        index = bounded.decode_json(_decoder, data)
+    except msgspec.MsgspecError:
         return None
     at = index.first
     for piece in index.pieces:
         if piece.from_byte != at or piece.to_byte <= at:
+            return None
+        if piece.archive is not None and not bounded.is_file_name(piece.archive):
             return None
         at = piece.to_byte
     return index
@@ -114,7 +120,7 @@ def decode_index(data: bytes) -> LogIndex | None:
 def range_of(archive: Path) -> tuple[int, int] | None:
     """The logical bytes that an archive's header names; None where it names none."""
     try:
-        with archive.open("rb") as file:
+        with os.fdopen(bounded.open_regular(archive), "rb") as file:
             found = _RANGE.search(file.read(128))
     except OSError:
         return None
@@ -172,4 +178,6 @@ def open_archive(log: Path, piece: LogPiece) -> gzip.GzipFile:
     Raises:
         OSError: it is gone.
     """
-    return gzip.GzipFile(log.with_name(piece.archive or ""), "rb")
+    path = log.with_name(piece.archive or "")
+    os.close(bounded.open_regular(path))  # a pipe would block, and is refused here
+    return gzip.GzipFile(path, "rb")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ddptop_runner import log_index
+from ddptop_runner import bounded, log_index
 from ddptop_runner.log_index import LogIndex, LogPiece, gap_line
 
 BLOCK_BYTES = 1 << 18
@@ -56,12 +56,17 @@ class LogFile:
     """A log, opened for reading. Starts at its first byte.
 
     Raises:
-        OSError: when the file cannot be opened.
+        OSError: when the file cannot be opened; FileNotFoundError where it is something else.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("rb", buffering=0)
+        try:
+            self._file = os.fdopen(bounded.open_regular(path), "rb", buffering=0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise FileNotFoundError(errno.ENOENT, error.strerror, str(path)) from error
         self._index_path = log_index.index_file(path)
         self._signature: tuple[int, int, int] | None = None
         self._index = LogIndex()

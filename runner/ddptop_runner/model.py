@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.model_base import Base as Base
 from ddptop_runner.model_gpus import GpuProcess as GpuProcess
 from ddptop_runner.model_gpus import GpuSample as GpuSample
@@ -389,4 +390,4 @@ def decode_snapshot(data: bytes) -> NodeSnapshot:
     Raises:
         msgspec.DecodeError: when `data` is not a node snapshot.
     """
-    return _snapshot_decoder.decode(data)
+    return bounded.decode_json(_snapshot_decoder, data)

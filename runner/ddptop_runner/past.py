@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import procs
+from ddptop_runner import bounded, procs
 from ddptop_runner.clock import utc_now
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.history import HistoryReader
@@ -72,7 +72,7 @@ def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
     """
     file = folder.node_file(procs.host_name())
     try:
-        return decode_snapshot(file.read_bytes()), None
+        return decode_snapshot(bounded.read_bytes(file)), None
     except OSError:
         return None, None
     except (msgspec.MsgspecError, UnicodeDecodeError):

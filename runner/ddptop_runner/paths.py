@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import stat
 from pathlib import Path
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.errors import UsageError
 from ddptop_runner.model import LAUNCHER
 from ddptop_runner.ownership import belongs
@@ -23,7 +23,8 @@ from ddptop_runner.ownership import belongs
 SOCKET_PATH_LIMIT_BYTES = 100
 """sun_path holds 108 bytes; DESIGN.md leaves room for a suffix."""
 
-_LOCAL_NAME = re.compile(r"[0-9a-f]{16}")
+POINTER_BYTES = 4096
+"""The longest path."""
 
 # statfs(2) f_type of file systems whose locks or sockets do not work across or on one host
 SHARED_FILE_SYSTEMS = {
@@ -228,9 +229,9 @@ class RunFolder(msgspec.Struct, frozen=True, dict=True):
     def live_dir(self) -> Path:
         """Where database and sockets are while the job lives: here, or the pointed-to folder."""
         with contextlib.suppress(OSError, ValueError):
-            pointed = Path(self.local_pointer.read_text(encoding="utf-8").strip())
-            # a damaged pointer must not lead `rm` elsewhere
-            if pointed.parent == _local_base() and _LOCAL_NAME.fullmatch(pointed.name):
+            pointed = Path(bounded.read_text(self.local_pointer, POINTER_BYTES).strip())
+            # whoever can write here must not lead `rm` to another job's files
+            if pointed in _local_dirs(self) and _is_own(self.local_pointer):
                 return pointed
         return self.path
 
@@ -276,6 +277,18 @@ def _local_base() -> Path:
     return Path("/var/tmp") / f"ddptop-{os.getuid()}"
 
 
+def _local_dirs(folder: RunFolder) -> set[Path]:
+    """The only local folders that a run may have: two where its own path leads over a link."""
+    import hashlib  # 6 ms that other verbs need not pay
+
+    names = {os.fsencode(path) for path in (folder.path, folder.path.resolve())}
+    return {_local_base() / hashlib.sha256(name).hexdigest()[:16] for name in names}
+
+
+def _is_own(path: Path) -> bool:
+    return path.lstat().st_uid == os.geteuid()
+
+
 def create_local_dir(folder: RunFolder) -> Path:
     """Make the local folder of a run, `/var/tmp/ddptop-<uid>/<hash>`, and point to it.
 
@@ -284,14 +297,11 @@ def create_local_dir(folder: RunFolder) -> Path:
             be written.
     """
     base = _local_base()
+    (local,) = _local_dirs(RunFolder(folder.path.resolve()))
     try:
         base.mkdir(mode=0o700, exist_ok=True)
         if base.is_symlink() or base.stat().st_uid != os.getuid():
             raise UsageError(f"{base} is not owned by this user", "remove it or set DDPTOP_HOME")
-        import hashlib  # 6 ms that other verbs need not pay
-
-        digest = hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:16]
-        local = base / digest
         local.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UsageError(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
+import fcntl
 import functools
 import os
 import time
@@ -17,17 +19,25 @@ from typing import Protocol
 
 import msgspec
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s, utc_now
+from ddptop_runner import bounded, procs
+from ddptop_runner.clock import boottime_s, is_time, utc_now
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.model import NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model_words import LIVE_STATES, JobState
-from ddptop_runner.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.spec import JobSpec, read_spec, refuse_newer_schema
+from ddptop_runner.paths import RunFolder, run_folder, runs_dir, shared_file_system
+from ddptop_runner.spec import (
+    JobSpec,
+    damaged_job,
+    read_spec,
+    refuse_newer_schema,
+)
 
 START_ALLOWANCE_S = 20.0
 """A job without a snapshot for longer than this, and without a process, did not come up."""
+
+QUIET_S = 60.0
+"""A live job's supervisor writes every second; after so long without it is gone, or stopped."""
 
 TORN_S = 0.003
 """Between two looks at a file that can be read only half."""
@@ -183,7 +193,26 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def on_other_host(self) -> bool:
-        """Whether its processes cannot be seen: of another host, or of another container's pids."""
+        """Whether it may live where its processes cannot be seen: another host or container."""
+        return self._was_elsewhere and not self.is_abandoned
+
+    @functools.cached_property
+    def is_abandoned(self) -> bool:
+        """Whether it was another host's or container's, of which nothing is left.
+
+        Only what lies on a disk of this machine alone can tell: its guardian's and supervisor's
+        locks are free, and nothing was written to its files for a minute.
+        """
+        return (
+            self._was_elsewhere
+            and shared_file_system(self.folder.path) is None
+            and os.path.lexists(self.folder.guardian_lock)
+            and not is_locked(self.folder)
+            and not was_written_lately(self.folder)
+        )
+
+    @functools.cached_property
+    def _was_elsewhere(self) -> bool:
         if self.spec.host != procs.host_name():
             return True
         if self.snapshot is None or self.snapshot.boot_id != procs.boot_id():
@@ -243,13 +272,29 @@ def read_job(folder: RunFolder) -> JobView:
     """Read one job.
 
     Raises:
-        DamagedFileError: when `job.json` cannot be read, or a file is of a newer ddptop.
+        DamagedFileError: when `job.json` cannot be read, a file is of a newer ddptop, or what they
+            say makes no sense together.
     """
-    view = _read_once(folder)
-    if view.state == "lost":  # or it ended after its snapshot was read, and its guardian went then
-        again = _read_once(folder)
-        if _written(again) != _written(view):
-            return again
+    try:
+        view = _read_once(folder)
+        if view.state == "lost":  # or it ended after its snapshot was read, and its guardian then
+            again = _read_once(folder)
+            if _written(again) != _written(view):
+                view = again
+        _ = view.state, view.elapsed_s, view.snapshot_age_s
+    except (ArithmeticError, LookupError, ValueError, OSError) as error:
+        raise damaged_job(folder, folder.path, f"{type(error).__name__}: {error}") from error
+    return view
+
+
+def require_own_name(view: JobView) -> JobView:
+    """The job itself, for who knows jobs by name.
+
+    Raises:
+        DamagedFileError: when it goes by the name of another one.
+    """
+    if view.job != view.folder.job:
+        raise damaged_job(view.folder, view.folder.spec_file, "it names another job")
     return view
 
 
@@ -264,9 +309,9 @@ def _read_once(folder: RunFolder) -> JobView:
     snapshot = None
     try:
         snapshot = _read_snapshot(node_file)
-    except OSError:
-        pass  # not written yet
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (FileNotFoundError, PermissionError):
+        pass  # not written yet, or not for us
+    except (OSError, msgspec.MsgspecError) as error:
         from ddptop_runner.upkeep.substitute import substitute  # it needs the history's code
 
         words = f"nodes/{node_file.name} is damaged ({error}): what stands here is from the history"
@@ -276,12 +321,58 @@ def _read_once(folder: RunFolder) -> JobView:
 
 def _read_snapshot(file: Path) -> NodeSnapshot:
     for _ in range(3):  # on a full disk a file may be overwritten in place, while it is read
-        data = file.read_bytes()
+        data = bounded.read_bytes(file)
         refuse_newer_schema(file, data)
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            return decode_snapshot(data)
+        with contextlib.suppress(msgspec.MsgspecError):
+            return _checked(decode_snapshot(data))
         time.sleep(TORN_S)
-    return decode_snapshot(data)
+    return _checked(decode_snapshot(data))
+
+
+def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """As it is.
+
+    Raises:
+        msgspec.ValidationError: when one cannot reckon with its times.
+    """
+    if not all(map(is_time, (snapshot.ts, snapshot.started_at, snapshot.ended_at))):
+        raise msgspec.ValidationError("its times are none of our age")
+    return snapshot
+
+
+def is_locked(folder: RunFolder) -> bool:
+    """Whether a guardian or supervisor lives, wherever, or that cannot be found out."""
+    for path in (folder.guardian_lock, folder.supervisor_lock):
+        try:
+            fd = bounded.open_regular(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # no lock of ours
+                continue
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+    return False
+
+
+def was_written_lately(folder: RunFolder) -> bool:
+    """Whether a supervisor or a rank has written to its files within the last minute."""
+    files = [folder.spec_file, folder.supervisor_log]
+    for pattern in ("nodes/*", "logs/attempt-*/*"):
+        files += folder.path.glob(pattern)
+    return any(map(_is_fresh, files))
+
+
+def _is_fresh(path: Path) -> bool:
+    try:
+        return abs(time.time() - path.lstat().st_mtime) < QUIET_S
+    except OSError:
+        return False
 
 
 def elapsed_s(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> float:
@@ -308,10 +399,19 @@ def pause_of(view: AnyJob) -> Pause | None:
 def _is_job(folder: RunFolder) -> bool:
     """Whether the folder holds a job that this user may see: a state folder may be shared."""
     try:
-        folder.spec_file.stat()
+        folder.spec_file.lstat()
     except OSError:
         return False
     return True
+
+
+def is_there(name: str) -> bool:
+    """Whether something of that name lies among the run folders, a job or not."""
+    return (
+        bounded.is_file_name(name)
+        and not name.startswith(".")  # ddptop's own
+        and os.path.lexists(run_folder(name).path)
+    )
 
 
 def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
@@ -323,9 +423,10 @@ def read_all() -> tuple[list[JobView], list[DamagedFileError]]:
     views, damaged = [], []
     for folder in filter(_is_job, folders):
         try:
-            views.append(read_job(folder))
+            views.append(require_own_name(read_job(folder)))
         except DamagedFileError as error:
             if _is_job(folder):  # otherwise it was removed this moment
+                error.job = folder.job
                 damaged.append(error)
     return sorted(views, key=lambda view: view.spec.created_at, reverse=True), damaged
 
@@ -382,7 +483,7 @@ def resolve(name: str | None) -> JobView:
         if not live:
             raise UsageError("no job is alive", "name one; ddptop ls --all lists those that ended")
         raise UsageError(f"{len(live)} jobs are alive: {_names(live)}", "name one of them")
-    if "/" not in name and name not in ("", ".", "..") and _is_job(run_folder(name)):
+    if is_there(name) and _is_job(run_folder(name)):
         return read_job(run_folder(name))
     matches = [view for view in all_jobs() if name and view.job.startswith(name)]
     if len(matches) == 1:

@@ -12,12 +12,15 @@ from typing import Literal
 
 import msgspec
 
+from ddptop_runner import bounded
+from ddptop_runner.clock import is_time
 from ddptop_runner.errors import DamagedFileError, NewerFileError, UsageError
 from ddptop_runner.model import SCHEMA, Base
 from ddptop_runner.model_words import OnNan
 from ddptop_runner.paths import RunFolder
 
 MAX_NAME_LENGTH = 48
+MOST_RANKS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\\']")
@@ -188,6 +191,10 @@ class _SchemaOnly(Base, frozen=True, kw_only=True):
     schema: int = SCHEMA
 
 
+_schema_decoder = msgspec.json.Decoder(_SchemaOnly)
+_spec_decoder = msgspec.json.Decoder(JobSpec)
+
+
 def refuse_newer_schema(path: Path, data: bytes) -> None:
     """Refuse a file that a later ddptop wrote: its fields may mean something else.
 
@@ -199,8 +206,8 @@ def refuse_newer_schema(path: Path, data: bytes) -> None:
         NewerFileError: when its `schema` is newer than this version's.
     """
     try:
-        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        schema = bounded.decode_json(_schema_decoder, data).schema
+    except msgspec.MsgspecError:
         return  # whoever reads the whole says what is wrong with it
     if schema > SCHEMA:
         raise NewerFileError(
@@ -216,11 +223,35 @@ def read_spec(folder: RunFolder) -> JobSpec:
         DamagedFileError: when it is missing, not a spec, or one of a newer ddptop.
     """
     try:
-        data = folder.spec_file.read_bytes()
+        data = bounded.read_bytes(folder.spec_file)
         refuse_newer_schema(folder.spec_file, data)
-        return msgspec.json.decode(data, type=JobSpec)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DamagedFileError(
-            f"{folder.spec_file} cannot be read ({error})",
-            f"remove the job with: ddptop rm {folder.job}",
-        ) from error
+        spec = bounded.decode_json(_spec_decoder, data)
+    except (OSError, msgspec.MsgspecError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise damaged_job(folder, folder.spec_file, reason or str(error)) from error
+    if (problem := _problem(spec)) is not None:
+        raise damaged_job(folder, folder.spec_file, problem)
+    return spec
+
+
+def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
+    """The error of a job that cannot be shown because of what is in its run folder."""
+    return DamagedFileError(
+        f"{path} cannot be read ({reason})",
+        f"remove the job with: ddptop rm {shlex.quote(folder.job)}",
+    )
+
+
+def _problem(spec: JobSpec) -> str | None:
+    """Why what a spec says must not be used: names become paths, and times are reckoned with."""
+    if not _NAME.fullmatch(spec.job):
+        return "its job is no job's name"
+    if not bounded.is_file_name(spec.host):
+        return "its host is no host's name"
+    if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):
+        return "its tmux_socket is no socket's name"
+    if not 0 <= spec.nproc <= MOST_RANKS:
+        return "its nproc is no number of ranks"
+    if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
+        return "its time is none of our age"
+    return None

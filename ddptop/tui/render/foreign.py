@@ -13,6 +13,7 @@ from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.log_clean import sanitize
 from ddptop_runner.model import Alert
 
 if TYPE_CHECKING:
@@ -109,6 +110,22 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
     reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(key))
     return fit((*head, (reason, "dim"), *key), cells)
+
+
+def damaged_line(damaged: Sequence[tuple[str, str]], cells: int) -> Line:
+    """One line on run folders that cannot be read as a job; empty without any."""
+    if not damaged:
+        return ()
+    names = ", ".join(sanitize(name) for name, _ in damaged)
+    number = "1 run folder" if len(damaged) == 1 else f"{len(damaged)} run folders"
+    head = line((" ▲ ", "warn"), f"{number} cannot be read: ")
+    key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
+    return fit((*head, (clip(names, cells - width(head) - width(key)), ""), *key), cells)
+
+
+def damaged_sections(damaged: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each such folder, and why."""
+    return [(f"run folder {sanitize(name)}", sanitize(reason)) for name, reason in damaged]
 
 
 def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from ddptop.tui.render.chart import ChartOptions
 from ddptop.tui.render.device_words import holder_words, unevenness
 from ddptop.tui.render.filter import EXAMPLES, parse
 from ddptop.tui.render.filter_facts import JOB_WORDS
-from ddptop.tui.render.foreign import unreadable_sections
+from ddptop.tui.render.foreign import damaged_sections, unreadable_sections
 from ddptop.tui.render.job_rows import ORDERS
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot, Wish
@@ -105,7 +105,12 @@ class OverviewScreen(MonitorScreen):
         """Bring table and devices up to date."""
         self._title.show("all jobs", self.place(snapshot))
         self.jobs.show(
-            snapshot.jobs, snapshot.taken_at, snapshot.unreadable, snapshot.trends, self._seen
+            snapshot.jobs,
+            snapshot.taken_at,
+            snapshot.unreadable,
+            snapshot.trends,
+            self._seen,
+            snapshot.damaged,
         )
         self._say_filter()
         self._show_chosen()
@@ -298,7 +303,10 @@ class OverviewScreen(MonitorScreen):
         if not unreadable:
             hint = "every process that may be training could be looked into"
         sections = unreadable_sections(unreadable)
-        self.post_message(SectionsWanted("processes that could not be seen", hint, sections))
+        damaged = self.snapshot.damaged if self.snapshot is not None else ()
+        sections += damaged_sections(damaged)
+        title = "run folders and processes" if damaged else "processes"
+        self.post_message(SectionsWanted(f"{title} that could not be seen", hint, sections))
 
     def action_launch(self) -> None:
         """Open the form."""

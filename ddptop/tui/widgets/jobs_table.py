@@ -13,7 +13,7 @@ from ddptop.tui.render import job_rows, words
 from ddptop.tui.render.columns import fit_columns
 from ddptop.tui.render.filter import Filter
 from ddptop.tui.render.filter_facts import job_facts
-from ddptop.tui.render.foreign import unreadable_line
+from ddptop.tui.render.foreign import damaged_line, unreadable_line
 from ddptop.tui.render.job_help import explain_job
 from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.launched import launcher_name
@@ -55,6 +55,7 @@ class JobsTable(Table):
         self._listed: list[Listed] = []
         self._now = dt.datetime.min
         self._unreadable: Sequence[Unreadable] = ()
+        self._damaged: Sequence[tuple[str, str]] = ()
         self._trends: Mapping[str, LossTrend] = {}
         self._seen: Seen = ()
         self._by_others = False
@@ -73,6 +74,7 @@ class JobsTable(Table):
         unreadable: Sequence[Unreadable] = (),
         trends: Mapping[str, LossTrend] | None = None,
         seen: Seen = (),
+        damaged: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Take a new look at the jobs, and at what could not be looked at.
 
@@ -82,8 +84,10 @@ class JobsTable(Table):
             unreadable: what could not be looked at.
             trends: by job, which way its loss goes.
             seen: ended jobs that were looked at.
+            damaged: run folders that cannot be read.
         """
         self._views, self._now, self._unreadable = views, now, unreadable
+        self._damaged = damaged
         self._trends, self._seen = trends or {}, seen
         names = {view.job for view in views}
         self.marked = [name for name in self.marked if name in names]
@@ -123,7 +127,8 @@ class JobsTable(Table):
         ]
         self._columns = job_rows.without_empty(self._columns, [row for _, row in rows])
         note = self._count()
-        drawn = (rows, note, self._columns, self.sorted_by, self.empty, self._unreadable, self.size)
+        missing = (self._unreadable, self._damaged)
+        drawn = (rows, note, self._columns, self.sorted_by, self.empty, missing, self.size)
         if drawn != self._drawn:  # most seconds change nothing here
             self._drawn = drawn
             self.set_rows(rows, note)
@@ -169,7 +174,7 @@ class JobsTable(Table):
 
     def foot(self, width: int) -> Line:
         """What may be training and could not be seen."""
-        return unreadable_line(self._unreadable, width)
+        return damaged_line(self._damaged, width) or unreadable_line(self._unreadable, width)
 
     @on(Table.HeadPicked)
     def _sort_by(self, event: Table.HeadPicked) -> None:

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from ddptop_runner import bounded
+
 _THREAD = re.compile(r"^(?:Current thread|Thread)\b", re.MULTILINE)
 _FAULTHANDLER_FRAME = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
 _PY_SPY_FRAME = re.compile(r"^ +(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
@@ -85,7 +87,7 @@ def of_evidence(folder: Path) -> dict[int, str]:
         if named is None:
             continue
         try:
-            text = file.read_text(encoding="utf-8", errors="replace")
+            text = bounded.read_text(file)
         except OSError:
             continue
         if main_thread(text):

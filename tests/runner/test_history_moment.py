@@ -16,7 +16,7 @@ from ddptop_runner.clock import utc_from_unix
 from ddptop_runner.history import HistoryWriter
 from ddptop_runner.history_moment import MomentReader
 from ddptop_runner.model import Alert, Cause, Event, GpuSample, RankSample
-from ddptop_runner.moment_events import ALERTED_S, cause_told, checkpoint_of, story_at
+from ddptop_runner.moment_events import ALERTED_S, alert_of, cause_told, checkpoint_of, story_at
 from ddptop_runner.paths import RunFolder
 
 
@@ -351,3 +351,19 @@ def test_events_that_come_later_are_added(folder):
     assert len(reader.events()) == 4
     assert reader.read(span[1]).snapshot.ended_at == utc_from_unix(START + 60)
     assert dt.timedelta(0) == utc_from_unix(START + 60) - reader.events()[-1].ts
+
+
+@pytest.mark.parametrize(
+    ("message", "id_", "ranks"),
+    [
+        ("the loss of rank 5 has left the others': 4.1, against 2", "loss-diverged", [5]),
+        ("the loss of ranks 1-3, 9 has left the others': 4", "loss-diverged", [1, 2, 3, 9]),
+        ("rank 2 (pid 102) holds up the others: it waits", "straggler", [2]),
+        ("ranks 3-5 hold up the others: it waits", "straggler", [3, 4, 5]),
+        ("ranks 0-999999999 hold up the others: and so on", "straggler", list(range(100_001))),
+        ("GPU 3 is throttled", "event-7", []),
+    ],
+)
+def test_an_alert_of_the_past_marks_the_ranks_that_it_named(message, id_, ranks):
+    alert = alert_of(told(3.0, "alert", message, seq=7))
+    assert (alert.id, alert.ranks) == (id_, ranks)

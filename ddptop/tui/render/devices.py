@@ -216,11 +216,12 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = F
         *(line((clip(job, 20), ""), (_ranks(ranks), "dim")) for job, ranks in sorted(held.items())),
     ]
     parts += [line((text, "dim")) for text in dict.fromkeys(others)]
-    unknown = unknown_holder(gpu)
-    if unknown is not None:
+    if gpu.processes is None:  # those in use may well be a job's own
+        parts.append(line(("n/a", "dim")))
+    elif (unknown := unknown_holder(gpu)) is not None:
         parts.append(line((f"busy: {unknown}", "dim")))
     elif not gpu.processes:
-        parts.append(line(("n/a" if gpu.processes is None else "free", "dim")))
+        parts.append(line(("free", "dim")))
     return fill(parts, _HOLDER_CELLS, "  ")
 
 

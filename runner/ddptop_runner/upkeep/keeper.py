@@ -91,7 +91,8 @@ class RunFolderKeeper:
     def look(self, attempt: int, now_s: float) -> list[Finding]:
         """Do what is due; what a person should know. Takes well below a millisecond."""
         self._track(attempt)
-        for rank, log in list(self._logs.items()):
+        slow_first = sorted(self._logs.items(), key=lambda item: item[1].growth)
+        for rank, log in slow_first:
             try:
                 log.look(now_s)
             except OSError:  # its file is gone
@@ -132,7 +133,18 @@ class RunFolderKeeper:
             if rank not in self._logs:
                 path = self._folder.log_file(attempt, rank)
                 with contextlib.suppress(OSError):
-                    self._logs[rank] = RankLog(path, rank, self._limit, self._worker, self._urgent)
+                    self._logs[rank] = RankLog(
+                        path, rank, self._limit, self._worker, self._urgent, self._giver_for
+                    )
+
+    def _giver_for(self, log: RankLog) -> RankLog:
+        """Whose head makes room for a log: that of the longest, which mostly filled the disk.
+
+        What a short log gives up of its own may be taken by others before it has it back.
+        """
+        idle = [other for other in self._logs.values() if not other.is_busy]
+        longest = max(idle, key=lambda other: other.live_bytes, default=log)
+        return longest if longest.live_bytes > 2 * log.live_bytes else log
 
     def _forget(self, rank: int) -> None:
         log = self._logs.pop(rank)

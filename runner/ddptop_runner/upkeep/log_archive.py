@@ -236,11 +236,12 @@ class LogHead:
     def _with_punch(self, index: LogIndex) -> LogIndex:
         return msgspec.structs.replace(index, punched_to=index.base_byte + _whole_blocks(index))
 
-    def free(self, reserve_from: int | None = None) -> int | None:
+    def free(self, reserve_from: int | None = None, into: int | None = None) -> int | None:
         """Give back the blocks of what is no longer read from the file.
 
         Args:
             reserve_from: have as many blocks from this byte of the file on.
+            into: an open file that gets those blocks instead.
 
         Returns:
             Up to which byte of the file there are such blocks.
@@ -255,7 +256,7 @@ class LogHead:
             if os.fstat(fd).st_size < end or start >= end:
                 return reserve_from  # cut short, so that its bytes are others; or done before
             if reserve_from is not None:
-                return space.trade(fd, range(start, end), reserve_from)
+                return space.trade(fd, range(start, end), reserve_from, into)
             space.punch(fd, start, end - start)
         finally:
             os.close(fd)

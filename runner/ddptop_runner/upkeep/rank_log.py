@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class RankLog:
         limit_bytes: of the file's part that is not archived.
         worker: runs what takes long.
         urgent: runs what cannot wait for that; `worker` unless given.
+        giver: the log that gives up its head where this one lacks room; itself unless given.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class RankLog:
         limit_bytes: int,
         worker: Executor,
         urgent: Executor | None = None,
+        giver: Callable[[RankLog], RankLog] = lambda log: log,
     ) -> None:
         self.path = path
         self.rank = rank
@@ -77,6 +80,7 @@ class RankLog:
         self._limit = limit_bytes
         self._worker = worker
         self._urgent = urgent or worker
+        self._giver = giver
         self._head = LogHead(path)
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._size = os.fstat(self._fd).st_size
@@ -114,7 +118,7 @@ class RankLog:
         self._looked_s = now_s
         if self._job is None or size > self._size:  # a cut is noted once no job reads the file
             self._size = size
-        is_due = self._live() > self._limit and now_s >= self._archive_after_s
+        is_due = self.live_bytes > self._limit and now_s >= self._archive_after_s
         if self._job is None and is_due and self._may_punch():
             self._job = self._worker.submit(self._shorten)
         self._hold_reserve()
@@ -129,7 +133,19 @@ class RankLog:
 
     # -- size ------------------------------------------------------------------------------------
 
-    def _live(self) -> int:
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being done to its head."""
+        return self._job is not None and not self._job.done()
+
+    @property
+    def growth(self) -> float:
+        """Bytes per second, of late."""
+        return self._growth
+
+    @property
+    def live_bytes(self) -> int:
+        """What of the log is in its file."""
         index = self._head.index
         return self._size - (index.live_from - index.base_byte)
 
@@ -188,15 +204,17 @@ class RankLog:
             return
         want = int(min(max(self._growth * RESERVE_S, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES))
         if want > MIN_RESERVE_BYTES and (room := space.room(self.path)) is not None:
-            most = max(room.free_bytes // SHARE_OF_ROOM, self._live() // 2, MIN_RESERVE_BYTES)
+            most = max(room.free_bytes // SHARE_OF_ROOM, self.live_bytes // 2, MIN_RESERVE_BYTES)
             want = min(want, most)
         if self._reserved_to - self._size < want:
             self._top_up(want)
         self.reserved_bytes = max(0, self._reserved_to - self._size)
-        is_due = self.lacks_room and self.reserved_bytes < 0.6 * want
-        is_due = is_due and self._job is None and self._live() > SMALLEST_PIECE_BYTES
-        if is_due and self._may_punch():
-            self._job = self._urgent.submit(self._make_room, want)
+        if not (self.lacks_room and self.reserved_bytes < 0.6 * want and self._job is None):
+            return
+        giver = self._giver(self)
+        giver._finish_job()
+        if giver.live_bytes > SMALLEST_PIECE_BYTES and giver._may_punch():
+            self._job = giver._job = self._urgent.submit(giver._make_room, want, self)
 
     def _top_up(self, want: int) -> None:
         for amount in (want + want // 2, want, want // 4, want // 16):
@@ -212,8 +230,11 @@ class RankLog:
                 self.lacks_room = amount < want
                 return
 
-    def _make_room(self, want: int) -> None:
-        """Move the head into an archive, which is smaller; or give it up."""
+    def _make_room(self, want: int, taker: RankLog) -> None:
+        """Move the head into an archive, which is smaller, or give it up; `taker` gets the blocks.
+
+        Another log is about to fail for want of them: there is no time to pack.
+        """
         head = self._head
         end = head.size()
         live = end - head.index.live_from
@@ -221,16 +242,23 @@ class RankLog:
         if amount <= 0:
             return
         cut = head.line_end(head.index.live_from + amount)
+        if taker is not self or not self._archive(cut):
+            self._tell("given up", head.give_up(cut))
+        reserve_from = max(taker._reserved_to, os.fstat(taker._fd).st_size)
+        reserved_to = head.free(reserve_from, taker._fd)
+        taker._reserved_to = max(taker._reserved_to, reserved_to or 0)
+        if not head.is_saved:
+            head.try_to_save()
+
+    def _archive(self, cut: int) -> bool:
+        """Pack what is before that byte; False where there is no room for the archive."""
         try:
-            self._tell("archived", head.archive(cut))
+            self._tell("archived", self._head.archive(cut))
         except OSError as error:
             if not space.is_no_room(error):
                 raise
-            self._tell("given up", head.give_up(cut))
-        reserved_to = head.free(max(self._reserved_to, os.fstat(self._fd).st_size))
-        self._reserved_to = max(self._reserved_to, reserved_to or 0)
-        if not head.is_saved:
-            head.try_to_save()
+            return False
+        return True
 
     # -- what takes long -------------------------------------------------------------------------
 

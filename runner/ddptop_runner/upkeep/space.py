@@ -104,7 +104,7 @@ def punch(fd: int, offset: int, length: int) -> None:
         _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, offset, length)
 
 
-def trade(fd: int, hole: range, reserve_from: int) -> int:
+def trade(fd: int, hole: range, reserve_from: int, into: int | None = None) -> int:
     """Give back blocks and have as many others, on a full disk where all are after them.
 
     Small steps, each without letting another thread of this process run in between.
@@ -113,6 +113,7 @@ def trade(fd: int, hole: range, reserve_from: int) -> int:
         fd: the file.
         hole: the bytes to punch, whole blocks.
         reserve_from: where as many blocks are wanted.
+        into: the file that they are wanted in; the same unless given.
 
     Returns:
         Up to which byte there are blocks now.
@@ -122,7 +123,7 @@ def trade(fd: int, hole: range, reserve_from: int) -> int:
         step = min(TRADE_BYTES, hole.stop - start)
         _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, start, step, hold_gil=True)
         try:
-            _fallocate(fd, KEEP_SIZE, reserved_to, step)
+            _fallocate(fd if into is None else into, KEEP_SIZE, reserved_to, step)
         except OSError as error:
             if not is_no_room(error):
                 raise

@@ -31,6 +31,20 @@ def counts_own(rank: RankSample) -> bool:
     return rank.run_step is None and rank.step_counts == "attempt"
 
 
+def data_share(rank: RankSample) -> float | None:
+    """Which part of a step it waits for its data; None where that is not known."""
+    return _share(rank, rank.data_wait_s)
+
+
+def sync_share(rank: RankSample) -> float | None:
+    """Which part of a step it waits for other ranks; None where that is not known."""
+    return _share(rank, rank.sync_s)
+
+
+def _share(rank: RankSample, wait_s: float | None) -> float | None:
+    return wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
+
+
 def parts_text(rank: RankSample) -> str:
     """` Σ4`: its loss is the sum of 4 parts; ` μ4`: their mean; empty of one, and if unknown."""
     if rank.loss is None or not rank.loss_parts or rank.loss_parts < 2 or rank.loss_is is None:

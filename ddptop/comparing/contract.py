@@ -33,7 +33,7 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     steps_per_s: float | None
     """Of training, over all attempts."""
     step_time_s: float | None
-    """What a step usually takes."""
+    """1 / `steps_per_s`."""
     loss: float | None
     """The last one that was finite."""
     loss_state: LossState | None

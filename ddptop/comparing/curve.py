@@ -109,13 +109,9 @@ class LossCurve:
         return steps / seconds if steps > 0 and seconds > 0 else None
 
     def step_time_s(self) -> float | None:
-        """What a step usually takes, in seconds: pauses such as evaluations do not count."""
-        times = [
-            (other.at_s - one.at_s) / taken
-            for one, other in _pairs(self.samples)
-            if (taken := (other.step or 0) - (one.step or 0)) > 0
-        ]
-        return statistics.median(times) if times else None
+        """Seconds per step: the same steps over the same time as `steps_per_s`."""
+        pace = self.steps_per_s()
+        return None if pace is None else 1 / pace
 
 
 def _pairs(samples: Sequence[Sample]) -> list[tuple[Sample, Sample]]:

@@ -74,11 +74,11 @@ def test_an_attempt_that_went_back_counts_from_there() -> None:
     assert found.steps_per_s() == pytest.approx(70 / 7)
 
 
-def test_what_a_step_takes_leaves_pauses_out() -> None:
-    at = [0.0, 1.0, 2.0, 62.0, 63.0]
-    found = LossCurve(tuple(Sample(at[i], 4 * i, 1.0, 0) for i in range(5)))
-    assert found.step_time_s() == pytest.approx(0.25)
-    assert found.steps_per_s() == pytest.approx(16 / 63)
+def test_pace_and_time_per_step_are_of_the_same_samples() -> None:
+    at = [0.0, 1.0, 2.0, 3.0, 4.0]  # buckets of a second hold 5 or 8 steps
+    found = LossCurve(tuple(Sample(at[i], n, 1.0, 0) for i, n in enumerate([0, 5, 10, 18, 26])))
+    assert found.steps_per_s() == pytest.approx(26 / 4)
+    assert found.step_time_s() == pytest.approx(4 / 26)
     assert LossCurve().step_time_s() is None
     assert curve(1.0).steps_per_s() is None
 

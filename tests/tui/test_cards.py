@@ -96,7 +96,7 @@ class TestCard:
         assert text[1].startswith("│ step   12,340 2s ago")
         assert text[2].startswith("│ loss   2.1000    0 %")
         assert text[3].startswith("│ time   301 ms    0 %")
-        assert text[4].startswith("│ wait    12 ms    4 %")
+        assert text[4].startswith("│ data    12 ms    4 %")
         assert text[5].startswith("│ util     98 %    0 %  ━━━━")
         assert text[6].startswith("│ mem  61.0 GiB    0 %  ━━━━━━━")
         assert text[7] == "╰" + "─" * 38 + "╯"
@@ -188,7 +188,7 @@ class TestOdd:
         ranks = of_eight()
         others = cards.around(ranks, [], NOW, True, {}, {}, 300.0, slow=True)
         lines = cards.card_lines(ranks[1], RankDeviation(), others, 19, 4, False)
-        assert [plain(line)[2:6] for line in lines[1:]] == ["loss", "time", "wait"]
+        assert [plain(line)[2:6] for line in lines[1:]] == ["loss", "time", "data"]
 
     def test_worst_first(self) -> None:
         ranks = of_eight()
@@ -196,3 +196,12 @@ class TestOdd:
         alert = Alert(id="straggler", severity="warning", ranks=[5], message="m", since=NOW)
         order = odd.worst_first(ranks, deviations(ranks, [], [alert]), True)
         assert [one.rank for one in order[:2]] == [6, 5]
+
+
+@pytest.mark.parametrize("cells", [22, 24, 30, 44, 80])
+@pytest.mark.parametrize("step", [60, 12_340, 1_234_567])
+def test_a_value_and_what_stands_beside_it_never_touch(cells: int, step: int) -> None:
+    told = drawn(5, cells, 12, step=step, last_progress_at=ago(13), loss_state="ok")
+    row = next(text for text in told if "step" in text)
+    assert re.search(rf"\s{step:,} +(13s( ago)?|)[ │]", row), row
+    assert "13s" in row or (cells, step) == (24, 1_234_567)

@@ -52,8 +52,8 @@ class TestFigures:
         _, lines = figures()
         labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
         assert [one for one in labels if "%" in one] == ["100 %", "50 %", "0 %"]
-        assert [one for one in labels if "GiB" in one] == ["50 GiB"]
-        assert [one for one in labels if "W" in one] == ["500 W", "0 W"]
+        assert [one for one in labels if "GiB" in one] == ["80 GiB", "40 GiB"]
+        assert [one for one in labels if "W" in one] == ["600 W", "0 W"]
         assert all(any(unit in one for one in labels) for unit in ("%", "GiB", "W", "°C"))
         assert sum("├" in line for line in lines) == 3
 

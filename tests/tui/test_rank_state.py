@@ -37,6 +37,13 @@ def running(**more: object) -> RankSample:
 ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=ago(300))
 
 
+def test_both_waits_are_told_where_one_is_worth_saying() -> None:
+    both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
+    waits = "; waits 16 % of its time for data and 48 % of its time for other ranks"
+    assert sentence(both, WELL)[0].endswith(waits)
+    assert "waits" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
+
+
 def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
     known = replace(WELL, apart=SLOW, alerts=(ALERT,))
     text, style = sentence(running(data_wait_s=0.123), known)

@@ -123,6 +123,9 @@ def test_what_to_do_about_the_last_attempt() -> None:
     assert "remedy    stacks and flight records" in text(hung, "running")
     killed = replace(FAILED, cause=cause("signal", signal="SIGKILL", rank=0))
     assert "out-of-memory daemon" in what_now(killed, "failed", is_last=True)
+    wrong = replace(FAILED, cause=cause("exit_code", exit_code=2))
+    refused = what_now(wrong, "failed", is_last=True)
+    assert "launch it with other arguments" in refused and "R starts it again" not in refused
 
 
 def test_the_last_words_of_a_command_and_of_another_attempt() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop.rank_words import counts_own, parts_text, rank_step
+from ddptop.rank_words import counts_own, data_share, parts_text, rank_step, sync_share
 from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.card_grid import LEAST_BOX
@@ -192,8 +192,8 @@ def _body(
         "step": _step(rank, others, cells),
         "loss": _loss(rank, apart, others, cells),
         "time": _time(rank, apart, others, cells),
-        "wait": _wait("wait", rank.data_wait_s, rank, apart, cells),
-        "sync": _wait("sync", rank.sync_s, rank, apart, cells),
+        "wait": _wait("data", rank.data_wait_s, data_share(rank), apart, cells),
+        "sync": _wait("sync", rank.sync_s, sync_share(rank), apart, cells),
         "util": _util(rank, apart, others, cells, on_device),
         "mem": _memory(rank, apart, others, cells, on_device),
         "power": _power(rank, apart, others, cells),
@@ -211,13 +211,17 @@ def _body(
 
 def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: str = "") -> Line:
     tight = cells < LABEL + VALUE + ASIDE
+    size, side = (TIGHT, TIGHT) if tight else (VALUE, ASIDE)
+    value = _brief(value) if tight else value
+    beside = f" {aside[0]}" if aside[0] else ""
+    if LABEL + len(value) + len(beside) > cells:  # two numbers would read as one
+        beside = "" if aside[0][0].isdigit() else aside[0]
+    # what is too wide for its column takes the room of the other, and is never run into it
+    left = max(len(value), size - max(0, len(beside) - side))
     return line(
         (f"{label:<{LABEL}}", "dim"),
-        (
-            pad(_brief(value) if tight else value, TIGHT if tight else VALUE, ">"),
-            style or ("dim" if value == units.NOT_KNOWN else ""),
-        ),
-        (pad(aside[0], TIGHT if tight else ASIDE, ">"), aside[1]),
+        (pad(value, left, ">"), style or ("dim" if value == units.NOT_KNOWN else "")),
+        (pad(beside, max(size + side - left, len(beside)), ">"), aside[1]),
         *graphic,
     )
 
@@ -281,12 +285,11 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
 
 
 def _wait(
-    label: str, wait_s: float | None, rank: RankSample, apart: RankDeviation, cells: int
+    label: str, wait_s: float | None, share: float | None, apart: RankDeviation, cells: int
 ) -> Line:
     """Its wait for data or for other ranks, and which share of a step that is."""
-    share = wait_s / rank.step_time_s if wait_s is not None and rank.step_time_s else None
     text = "" if share is None else f"{min(999, 100 * share):.0f} %"
-    slow = label == "wait" and "step_time" in apart.outliers
+    slow = label == "data" and "step_time" in apart.outliers
     loud = slow and share is not None and share >= WAITS
     graphic = _bar(share, cells, "warn" if loud else "band")
     aside = (text, "warn" if loud else "dim")

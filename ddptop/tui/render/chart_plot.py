@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -38,6 +39,12 @@ def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, floa
     return low - margin, high + margin
 
 
+MOST_OF_IT = 0.75
+"""Of a value axis: ticks that cover less of it are taken only where no others are even."""
+FAR_APART = 3
+"""Ticks that are so many rows apart look even with one row more or less."""
+
+
 def tick_rows(
     axis: scale.Scale,
     rows: int,
@@ -53,21 +60,40 @@ def tick_rows(
         unit: ticks are round multiples of it, such as of a GiB.
     """
     most = max(3, min(7, rows // 2))
+
+    def row_of(value: float) -> int:
+        return rows - 1 - axis.dot(value) // DOTS_Y
+
     if axis.logarithmic:
-        values = scale.log_ticks(axis.low, axis.high, most)
-        labels = [f"{value:.3g}" for value in values]
-    else:
-        low, high = axis.low / unit, axis.high / unit
-        values = scale.value_ticks(low, high, most)
-        if len(values) < 2:
-            values = scale.value_ticks(low, high, 2 * most)
-        values = [value * unit for value in values]
-        step = values[1] - values[0] if len(values) > 1 else axis.high - axis.low
-        labels = [label(value, step) for value in values]
-    return {
-        rows - 1 - axis.dot(value) // DOTS_Y: text
-        for value, text in zip(values, labels, strict=True)
-    }
+        return {row_of(v): f"{v:.3g}" for v in scale.log_ticks(axis.low, axis.high, most)}
+    values = _even_ticks(axis, most, unit, row_of)
+    step = values[1] - values[0] if len(values) > 1 else axis.high - axis.low
+    return {row_of(value): label(value, step) for value in values}
+
+
+def _even_ticks(
+    axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
+) -> list[float]:
+    """Round values that lie equally many rows apart: those that tell most of the axis."""
+    low, high = axis.low / unit, axis.high / unit
+    fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
+    best, chosen = (False, 0), list[float]()
+    for values in fine:
+        for stride in range(1, max(2, len(values))):
+            ticks = [value * unit for value in values[::stride]]
+            told = (ticks[-1] - ticks[0]) / (axis.high - axis.low) if ticks else 0.0
+            rank = told >= MOST_OF_IT, len(ticks)
+            if best < rank and len(ticks) <= most and _are_even([row_of(one) for one in ticks]):
+                best, chosen = rank, ticks
+    return chosen
+
+
+def _are_even(rows: Sequence[int]) -> bool:
+    """Whether they look equally far apart: of many rows one more is not seen."""
+    apart = [one - other for one, other in itertools.pairwise(rows)]
+    if not apart:
+        return True
+    return min(apart) > 0 and max(apart) - min(apart) <= (min(apart) >= FAR_APART)
 
 
 class Plane(msgspec.Struct, frozen=True):

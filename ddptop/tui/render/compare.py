@@ -159,7 +159,7 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "step_time",
             "time per step",
-            "what a step usually takes: evaluations and checkpoints do not count",
+            "the same as seconds per step",
             (units.step_time(run.curve.step_time_s()) for run in runs),
         ),
         row(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ddptop.rank_words import counts_own, rank_step
+from ddptop.rank_words import counts_own, data_share, rank_step
 from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
 from ddptop.tui.render.odd import CALM, severity
@@ -63,9 +63,8 @@ def _util(rank: RankSample, apart: RankDeviation) -> float | None:
 
 
 def _wait_share(rank: RankSample, apart: RankDeviation) -> float | None:
-    if rank.data_wait_s is None or not rank.step_time_s:
-        return None
-    return 100 * rank.data_wait_s / rank.step_time_s
+    share = data_share(rank)
+    return None if share is None else 100 * share
 
 
 _TWENTY = ("≤-20 %", "-20..-5 %", "±5 %", "+5..20 %", "≥+20 %")

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddptop.rank_words import data_share, sync_share
 from ddptop.tui.render import units
 from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
@@ -108,12 +109,11 @@ def _since(known: Known, figure: Figure) -> str:
 
 def _waits(rank: RankSample) -> str:
     """What else its steps are made of, where that is worth saying."""
-    if not rank.step_time_s:
-        return ""
-    parts = []
-    for wait_s, what in ((rank.data_wait_s, "for data"), (rank.sync_s, "for other ranks")):
-        if wait_s is not None and wait_s / rank.step_time_s >= TELLING_WAIT:
-            parts.append(f"{_percent(wait_s / rank.step_time_s)} of its time {what}")
+    parts = [
+        f"{_percent(share)} of its time {what}"
+        for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
+        if share is not None and share >= TELLING_WAIT
+    ]
     return f"; waits {' and '.join(parts)}" if parts else ""
 
 

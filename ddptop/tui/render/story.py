@@ -33,6 +33,9 @@ _KINDS = {
 }
 """What failures are called where the kind says more than an exception or a signal."""
 
+REFUSED = 2
+"""Exit status of argparse, click and most command lines on bad arguments."""
+
 _REMEDIES = {
     "host_oom": "fewer data loader workers, a smaller batch, or more memory for this job",
     "nan": "lower the learning rate or clip gradients, and go on from a checkpoint that is older "
@@ -171,6 +174,8 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
                 "ask who ends processes here: a batch system, an out-of-memory daemon, a person"
             )
         parts.append(remedy)
+    if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
+        return "launch it with other arguments: the script refused these, and R starts it with them"
     if again:
         parts.append(f"R starts it again as attempt {attempt.number + 1}")
     return "; ".join(filter(None, parts))

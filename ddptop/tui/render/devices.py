@@ -219,7 +219,7 @@ def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = F
     if gpu.processes is None:  # those in use may well be a job's own
         parts.append(line(("n/a", "dim")))
     elif (unknown := unknown_holder(gpu)) is not None:
-        parts.append(line((f"busy: {unknown}", "dim")))
+        parts.append(line((unknown if gpu.processes else f"busy: {unknown}", "dim")))
     elif not gpu.processes:
         parts.append(line(("free", "dim")))
     return fill(parts, _HOLDER_CELLS, "  ")

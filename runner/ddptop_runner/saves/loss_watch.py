@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddptop_runner import run_step
 from ddptop_runner.model import RankSample
 from ddptop_runner.model_words import OnNan
 
@@ -29,10 +30,12 @@ class BadLoss:
     """`NaN` or `infinite`."""
     last_good: float | None = None
     """The last finite loss that was seen of the rank."""
+    at_step: str = ""
+    """`step` in words, as a step of the run where that is known."""
 
     def in_words(self) -> str:
         """One sentence."""
-        at = "" if self.step is None else f" at step {self.step}"
+        at = "" if self.step is None else f" at {self.at_step or f'step {self.step}'}"
         good = "" if self.last_good is None else f"; the last good one was {self.last_good:.4g}"
         return f"The loss of rank {self.rank} became {self.what}{at}{good}."
 
@@ -100,6 +103,7 @@ class LossWatch:
             first.loss_bad_since,
             "NaN" if first.loss_state == "nan" else "infinite",
             good if first.loss_last_good is None else first.loss_last_good,
+            run_step.in_words(first, first.loss_bad_since),
         )
 
 

@@ -88,6 +88,14 @@ def test_a_bad_loss_says_where_it_came_from():
     assert found.in_words() == (
         "The loss of rank 0 became NaN at step 8; the last good one was 2.5."
     )
+    for more, words in (
+        ({"run_step": 650, "step": 10}, "step 648"),
+        ({"step_counts": "attempt", "step": 10}, "step 8 of this attempt"),
+    ):
+        watch = LossWatch("restart")
+        told = [rank(0, loss, step) for loss, step in ((2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10))]
+        bad = [watch.look([msgspec.structs.replace(one, **more)]) for one in told][-1]
+        assert bad is not None and f"became NaN at {words}; " in bad.in_words()
     found = looks(LossWatch("stop"), [(INF, None)] * 3)[-1]
     assert found.in_words() == "The loss of rank 0 became infinite."
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ddptop.tui.actions.common import Action
 
 CHART_ACTIONS: tuple[Action, ...] = (
-    Action("chart.mode", "chart_mode", "a", "Chart", "chart: median, all ranks, one rank"),
+    Action("chart.mode", "chart_mode", "a", "Chart", "chart: median, all ranks, or one rank"),
     Action(
         "chart.log",
         "chart_log",
         "y",
         "Log values",
-        "chart: values linear or logarithmic",
+        "chart: linear or logarithmic values",
         show=False,
     ),
     Action("chart.axis", "chart_axis", "b", "Axis", "chart: by time or by step", show=False),
@@ -20,7 +20,7 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart_smooth",
         "w",
         "Smooth",
-        "chart: smoothed by an exponential moving average: not at all, 0.6, 0.9, 0.97",
+        "chart: smooth by a moving average of weight 0.6, 0.9, 0.97, or none",
         show=False,
     ),
     Action(
@@ -28,17 +28,17 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart_zoom(1)",
         "plus,equals_sign",
         "Zoom in",
-        "chart: less of the axis, around the cursor or at the right edge",
+        "chart: zoom in, at the cursor or the right edge",
         show=False,
     ),
-    Action("chart.out", "chart_zoom(-1)", "minus", "Zoom out", "chart: more of it", show=False),
-    Action("chart.whole", "chart_whole", "0", "Whole run", "chart: the whole run", show=False),
+    Action("chart.out", "chart_zoom(-1)", "minus", "Zoom out", "chart: zoom out", show=False),
+    Action("chart.whole", "chart_whole", "0", "Whole run", "chart: show the whole run", show=False),
     Action(
         "chart.left",
         "chart_cursor(-1)",
         "left",
         "Read left",
-        "chart: a cursor that reads the values, one cell to the left; esc takes it away",
+        "chart: move the cursor left to read values; esc hides it",
         show=False,
     ),
     Action(
@@ -46,7 +46,7 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart_cursor(1)",
         "right",
         "Read right",
-        "chart: that cursor, one cell to the right",
+        "chart: move the cursor right to read values",
         show=False,
     ),
     Action(
@@ -54,7 +54,7 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart_pan(-1)",
         "shift+left",
         "Pan left",
-        "chart: what came before; of the whole run the cursor ten cells on",
+        "chart: pan left, or move the cursor ten cells",
         show=False,
     ),
     Action(
@@ -62,16 +62,24 @@ CHART_ACTIONS: tuple[Action, ...] = (
         "chart_pan(1)",
         "shift+right",
         "Pan right",
-        "chart: what comes after; of the whole run the cursor ten cells on",
+        "chart: pan right, or move the cursor ten cells",
         show=False,
     ),
     Action(
-        "chart.first", "chart_end(-1)", "home", "Read first", "chart: cursor to the left edge",
+        "chart.first",
+        "chart_end(-1)",
+        "home",
+        "Read first",
+        "chart: move the cursor to the left edge",
         show=False,
     ),
     Action(
-        "chart.last", "chart_end(1)", "end", "Read last", "chart: cursor to the right edge",
+        "chart.last",
+        "chart_end(1)",
+        "end",
+        "Read last",
+        "chart: move the cursor to the right edge",
         show=False,
     ),
-)  # fmt: skip
+)
 """Keys of the charts; screens with ChartKeys include them."""

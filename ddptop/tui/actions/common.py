@@ -55,18 +55,16 @@ HELP = Action(
     "app.help",
     "question_mark,f1",
     "Help",
-    "what is under the cursor, then keys and words",
+    "explain what is under the cursor, then keys and terms",
     key_display="?",
 )
-LAUNCH = Action(
-    "job.launch", "launch", "n", "Launch", "fill in a form and launch a job", changes=True
-)
+LAUNCH = Action("job.launch", "launch", "n", "Launch", "launch a job from a form", changes=True)
 STOP = Action(
     "job.stop",
     "stop",
     "s",
     "Stop",
-    "SIGTERM to every rank, SIGKILL to what is left after 30 s",
+    "send SIGTERM to every rank, then SIGKILL after 30 s",
     live=True,
     changes=True,
 )
@@ -75,7 +73,7 @@ KILL = Action(
     "kill",
     "K",
     "Kill",
-    "SIGKILL to every process of the job, now",
+    "send SIGKILL to every process of the job now",
     live=True,
     changes=True,
 )
@@ -83,56 +81,68 @@ AGAIN = Action(
     "job.again",
     "again",
     "R",
-    "Launch again",
-    "start an ended job again, as a new attempt in its folder",
+    "Relaunch",
+    "relaunch an ended job as a new attempt",
     live=False,
     changes=True,
     own=True,
 )
 FINDINGS = Action(
-    "job.findings", "findings", "f", "Findings", "what is wrong, with evidence and what to do"
+    "job.findings", "findings", "f", "Findings", "list problems with their evidence and remedy"
 )
-BACK = Action("view.back", "back", "escape", "Back", "to where one came from")
-LEAVE = Action("app.leave", "leave", "q", "Quit", "to where one came from", show=False)
+BACK = Action("view.back", "back", "escape", "Back", "go back")
+LEAVE = Action("app.leave", "leave", "q", "Quit", "go back", show=False)
 DETACH = Action(
-    "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False
+    "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
 )
 NEXT_RANK = Action(
-    "rank.next", "rank(1)", "right_square_bracket", "Next rank", "next rank", show=False
+    "rank.next", "rank(1)", "right_square_bracket", "Next rank", "go to the next rank", show=False
 )
 PREVIOUS_RANK = Action(
-    "rank.previous", "rank(-1)", "left_square_bracket", "Previous rank", "rank before", show=False
+    "rank.previous",
+    "rank(-1)",
+    "left_square_bracket",
+    "Previous rank",
+    "go to the previous rank",
+    show=False,
 )
-LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "what the ranks printed")
-STORY_PAGE = Action("view.story", "story", "e", "Story", "each attempt, and why it failed")
-DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "devices alone, with all figures")
-REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "the job as it was at any moment")
-COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "its losses beside other jobs'")
+LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "show the output of the ranks")
+STORY_PAGE = Action("view.story", "story", "e", "Story", "show each attempt and why it failed")
+DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "show all devices in detail")
+REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "show the job as it was at any time")
+COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "compare its loss with other jobs")
 
 PALETTE = Action(
     "app.palette",
     "app.command_palette",
     "ctrl+p",
     "Commands",
-    "find any command by its name; themes as well",
+    "find any command or theme by name",
     show=False,
 )
 EXIT = Action(
-    "app.exit", "app.quit", "ctrl+q", "Exit", "leave ddptop from anywhere; jobs go on", show=False
+    "app.exit",
+    "app.quit",
+    "ctrl+q",
+    "Exit",
+    "quit ddptop from anywhere; jobs keep running",
+    show=False,
 )
 
 EVERYWHERE: tuple[Action, ...] = (PALETTE, EXIT)
 """On every screen, whatever lies on top."""
 
 MOVING: tuple[Action, ...] = (
-    Action("move.up", "move(-1)", "up,k", "Up", "up a line", show=False),
-    Action("move.down", "move(1)", "down,j", "Down", "down a line", show=False),
-    Action("move.page_up", "page(-1)", "pageup", "Page up", "up a page", show=False),
-    Action("move.page_down", "page(1)", "pagedown", "Page down", "down a page", show=False),
-    Action("move.half_up", "half(-1)", "ctrl+u", "Half up", "up half a page", show=False),
-    Action("move.half_down", "half(1)", "ctrl+d", "Half down", "down half a page", show=False),
-    Action("move.first", "move(-1000000)", "home,g", "First", "to the first line", show=False),
-    Action("move.last", "move(1000000)", "end,G", "Last", "to the last line", show=False),
+    Action("move.up", "move(-1)", "up,k", "Up", "move up", show=False),
+    Action("move.down", "move(1)", "down,j", "Down", "move down", show=False),
+    Action("move.page_up", "page(-1)", "pageup", "Page up", "move up one page", show=False),
+    Action("move.page_down", "page(1)", "pagedown", "Page down", "move down one page", show=False),
+    Action("move.half_up", "half(-1)", "ctrl+u", "Half page up", "move up half a page", show=False),
+    Action(
+        "move.half_down", "half(1)", "ctrl+d", "Half page down", "move down half a page", show=False
+    ),
+    Action("move.first", "move(-1000000)", "home,g", "First", "go to the first line", show=False),
+    Action("move.last", "move(1000000)", "end,G", "Last", "go to the last line", show=False),
     Action("move.choose", "choose", "enter", "Choose", "open what is under the cursor", show=False),
 )
 """Of whatever has a cursor or scrolls."""

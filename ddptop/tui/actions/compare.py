@@ -11,15 +11,15 @@ _SHOWN = {"chart.axis": "Step/time", "chart.log": "Log", "chart.smooth": "Smooth
 
 COMPARE: tuple[Action, ...] = (
     BACK,
-    Action("compare.open", "open", "enter", "Open", "show the job under the cursor alone"),
+    Action("compare.open", "open", "enter", "Open", "open the job under the cursor"),
     Action(
         "compare.keep",
         "keep",
         "space",
         "Keep",
-        "keep this job on the chart, and choose one more: four at most",
+        "keep this job on the chart and pick another, up to four",
     ),
-    Action("view.filter", "filter", "slash", "Filter", "only jobs with these words"),
+    Action("view.filter", "filter", "slash", "Filter", "show only jobs with these words"),
     *(
         Action(
             one.id,

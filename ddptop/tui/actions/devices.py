@@ -9,11 +9,17 @@ from ddptop.tui.actions.common import BACK, DETACH, HELP, LEAVE, Action
 
 DEVICES: tuple[Action, ...] = (
     BACK,
-    Action("device.open", "open", "enter", "Open", "what a device's figures mean; a process's job"),
-    Action("device.figure", "figure", "m", "Figure", "chart: begin with the next figure"),
+    Action(
+        "device.open",
+        "open",
+        "enter",
+        "Open",
+        "explain a device's figures, or open a process's job",
+    ),
+    Action("device.figure", "figure", "m", "Figure", "chart: show the next figure"),
     replace(CHART_ACTIONS[0], show=False),
     *CHART_ACTIONS[1:],
-    Action("view.jobs", "back", "o", "Jobs", "all jobs", show=False),
+    Action("view.jobs", "back", "o", "Jobs", "show all jobs", show=False),
     LEAVE,
     DETACH,
     HELP,

@@ -22,28 +22,28 @@ from ddptop.tui.actions.common import (
     Action,
 )
 
-STACKS = Action("job.stacks", "stacks", "t", "Stacks", "where each rank stands in its code")
-JOBS = Action("view.jobs", "jobs", "o", "Jobs", "all jobs and devices", show=False)
+STACKS = Action("job.stacks", "stacks", "t", "Stacks", "show the stack of every rank")
+JOBS = Action("view.jobs", "jobs", "o", "Jobs", "show all jobs and devices", show=False)
 
 JOB: tuple[Action, ...] = (
-    Action("view.back", "back", "escape", "Back", "to the whole job, then to all jobs"),
+    Action("view.back", "back", "escape", "Back", "go back to the whole job, then to all jobs"),
     Action(
         "app.leave",
         "leave",
         "q",
         "Quit",
-        "back; from the job that ddptop was opened on, leave it. The job goes on",
+        "go back, or quit if ddptop was opened on this job; the job keeps running",
         show=False,
     ),
     AGAIN,
-    Action("rank.open", "open_rank", "enter", "Rank", "the chosen rank alone"),
+    Action("rank.open", "open_rank", "enter", "Rank", "open the selected rank"),
     LOGS_PAGE,
     replace(STORY_PAGE, own=True),
     FINDINGS,
     STACKS,
     replace(
         COMPARE_PAGE, own=True
-    ),  # before the devices, which the row of pages names where room is short
+    ),  # before the devices, which the page tabs also name on a small terminal
     DEVICES_PAGE,
     STOP,
     Action(
@@ -51,19 +51,19 @@ JOB: tuple[Action, ...] = (
         "restart",
         "r",
         "Restart",
-        "group restart: all ranks end and start again together",
+        "restart all ranks together",
         live=True,
         changes=True,
         own=True,
     ),
     replace(REPLAY_PAGE, own=True),
-    Action("app.detach", "app.detach", "d", "Detach", "leave ddptop; the job goes on"),
+    Action("app.detach", "app.detach", "d", "Detach", "quit ddptop; the job keeps running"),
     Action(
         "job.evidence",
         "evidence",
         "i",
         "Evidence",
-        "what was kept at the last failure or hang: cause, stacks, logs, devices",
+        "show what was saved at the last failure or hang: cause, stacks, logs, devices",
         show=False,
         own=True,
     ),
@@ -73,19 +73,21 @@ JOB: tuple[Action, ...] = (
         "save",
         "c",
         "Save",
-        "ask the script for a checkpoint now; nothing is ended by it",
+        "ask the script to save a checkpoint now",
         live=True,
         changes=True,
         own=True,
     ),
-    Action("ranks.shape", "shape", "T", "Cards/table/map", "ranks as cards, a table or a map"),
+    Action(
+        "ranks.shape", "shape", "T", "Cards/table/map", "show ranks as cards, a table, or a map"
+    ),
     Action(
         "ranks.figure",
         "figure",
         "m",
         "Figure",
-        "map of ranks: what colours its cells: state, step time, loss, step, memory, util, data "
-        "wait, power",
+        "change what colors the rank map: state, step time, loss, step, memory, utilization, "
+        "data wait, power",
         show=False,
     ),
     Action(
@@ -93,14 +95,18 @@ JOB: tuple[Action, ...] = (
         "sort",
         "S",
         "Sort",
-        "table of ranks: by number, or the ones farthest from the median first",
+        "sort the rank table by number or by distance from the median",
         show=False,
     ),
-    Action("view.filter", "filter", "slash", "Filter", "only ranks that match this", show=False),
-    Action("page.main", "page('main')", "1", "Ranks", "ranks and loss", show=False),
-    Action("page.devices", "page('devices')", "2", "Its devices", "its devices alone", show=False),
-    Action("page.events", "page('events')", "3", "Events", "what happened, alone", show=False),
-    Action("page.log", "page('log')", "4", "Log", "the chosen rank's log alone", show=False),
+    Action("view.filter", "filter", "slash", "Filter", "show only matching ranks", show=False),
+    Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False),
+    Action(
+        "page.devices", "page('devices')", "2", "Its devices", "show only its devices", show=False
+    ),
+    Action("page.events", "page('events')", "3", "Events", "show only the events", show=False),
+    Action(
+        "page.log", "page('log')", "4", "Log", "show only the log of the selected rank", show=False
+    ),
     *CHART_ACTIONS,
     NEXT_RANK,
     PREVIOUS_RANK,

@@ -20,11 +20,11 @@ from ddptop.tui.actions.common import (
 )
 
 OVERVIEW: tuple[Action, ...] = (
-    Action("job.open", "open", "enter", "Open", "show the job under the cursor"),
+    Action("job.open", "open", "enter", "Open", "open the job under the cursor"),
     LAUNCH,
     STOP,
     AGAIN,
-    Action("view.filter", "filter", "slash", "Filter", "show only jobs that match what is typed"),
+    Action("view.filter", "filter", "slash", "Filter", "show only matching jobs"),
     LOGS_PAGE,
     replace(STORY_PAGE, own=True),
     DEVICES_PAGE,
@@ -32,18 +32,18 @@ OVERVIEW: tuple[Action, ...] = (
     replace(REPLAY_PAGE, own=True),
     replace(
         COMPARE_PAGE,
-        help="the losses of the marked jobs, or of this one and another",
+        help="compare the marked jobs, or this one with another",
         own=True,
     ),
-    Action("jobs.mark", "mark", "space", "Mark", "mark the job, to compare it", own=True),
-    Action("jobs.sort", "sort", "S", "Sort", "by need, by name, by start, by GPUs"),
+    Action("jobs.mark", "mark", "space", "Mark", "mark the job for comparison", own=True),
+    Action("jobs.sort", "sort", "S", "Sort", "sort by attention, name, start, or GPUs"),
     KILL,
     Action(
         "job.remove",
         "remove",
         "x",
         "Remove",
-        "delete an ended job's logs and history",
+        "delete an ended job, its logs, and its history",
         live=False,
         changes=True,
         own=True,
@@ -53,14 +53,14 @@ OVERVIEW: tuple[Action, ...] = (
         "unseen",
         "u",
         "Unseen",
-        "processes that may not be looked into, and why",
+        "list processes that cannot be inspected, and why",
         show=False,
     ),
     HELP,
-    Action("view.back", "back", "escape", "Back", "show every job again", show=False),
-    Action("app.quit", "leave", "q", "Quit", "leave ddptop; every job goes on"),
+    Action("view.back", "back", "escape", "Back", "clear the filter", show=False),
+    Action("app.quit", "leave", "q", "Quit", "quit ddptop; all jobs keep running"),
     Action(
-        "app.detach", "app.detach", "d", "Detach", "leave ddptop; every job goes on", show=False
+        "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
     ),
 )
 """Of the screen with all jobs."""

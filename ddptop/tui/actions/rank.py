@@ -31,12 +31,21 @@ RANK: tuple[Action, ...] = (
     FINDINGS,
     STORY_PAGE,
     DETACH,
-    Action("page.main", "page('main')", "1", "All", "everything at once, or the loss", show=False),
-    Action("page.split", "page('split')", "2", "Step", "what a step's time went into", show=False),
     Action(
-        "page.load", "page('load')", "3", "Load", "memory, CPU and device over time", show=False
+        "page.main", "page('main')", "1", "All", "show everything, or only the loss", show=False
     ),
-    Action("page.log", "page('log')", "4", "Log", "its last lines alone", show=False),
+    Action(
+        "page.split", "page('split')", "2", "Step", "show where the time of a step goes", show=False
+    ),
+    Action(
+        "page.load",
+        "page('load')",
+        "3",
+        "Load",
+        "show memory, CPU, and device over time",
+        show=False,
+    ),
+    Action("page.log", "page('log')", "4", "Log", "show only its log", show=False),
     *CHART_ACTIONS,
     JOBS,
     HELP,

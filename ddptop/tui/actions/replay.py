@@ -12,27 +12,27 @@ _CHART_KEYS = ("chart.mode", "chart.log", "chart.axis", "chart.smooth")
 
 REPLAY: tuple[Action, ...] = (
     BACK,
-    Action("replay.play", "play", "space", "Play/pause", "go on by itself, or stand still"),
+    Action("replay.play", "play", "space", "Play/pause", "play or pause"),
     Action(
         "replay.forward",
         "step(1)",
         "right",
-        "Second on",
-        "on by a second, or by as much as is known of that time",
+        "Forward",
+        "go forward one second, or to the next sample",
     ),
     Action(
         "replay.next_event",
         "event(1)",
         "right_square_bracket",
         "Next event",
-        "to the next mark: an attempt, a failure, a hang, an alert, a checkpoint, the end",
+        "go to the next attempt, failure, hang, alert, checkpoint, or the end",
     ),
     Action(
         "replay.previous_event",
         "event(-1)",
         "left_square_bracket",
         "Previous event",
-        "to the mark before",
+        "go to the previous event",
         show=False,
     ),
     Action(
@@ -40,50 +40,67 @@ REPLAY: tuple[Action, ...] = (
         "trouble(1)",
         "right_curly_bracket",
         "Next failure",
-        "to the next failure or hang",
+        "go to the next failure or hang",
     ),
     Action(
         "replay.previous_trouble",
         "trouble(-1)",
         "left_curly_bracket",
         "Previous failure",
-        "to the failure or hang before",
+        "go to the previous failure or hang",
         show=False,
     ),
-    Action("replay.faster", "speed(1)", "plus,equals_sign", "Faster", "1, 10, 60, 600 times"),
-    Action("replay.slower", "speed(-1)", "minus", "Slower", "600, 60, 10, 1 times", show=False),
+    Action(
+        "replay.faster", "speed(1)", "plus,equals_sign", "Faster", "play at 1x, 10x, 60x, or 600x"
+    ),
+    Action(
+        "replay.slower", "speed(-1)", "minus", "Slower", "play at 600x, 60x, 10x, or 1x", show=False
+    ),
     Action(
         "replay.back",
         "step(-1)",
         "left",
-        "Second back",
-        "back by a second, or by as much as is known of that time",
+        "Back",
+        "go back one second, or to the previous sample",
         show=False,
     ),
     Action(
         "replay.minute_back",
         "leap(-1)",
         "shift+left",
-        "Minute back",
-        "back by a minute, or by ten steps where those are longer",
+        "Back 1 min",
+        "go back one minute, or ten samples if that is longer",
         show=False,
     ),
     Action(
         "replay.minute_on",
         "leap(1)",
         "shift+right",
-        "Minute on",
-        "on by a minute, or by ten steps where those are longer",
+        "Forward 1 min",
+        "go forward one minute, or ten samples if that is longer",
         show=False,
     ),
-    Action("replay.first", "edge(-1)", "home", "Start", "to the first moment", show=False),
-    Action("replay.last", "edge(1)", "end", "End", "to the last moment", show=False),
-    Action("replay.rank_up", "rank(-1)", "up,k", "Rank before", "the rank before", show=False),
-    Action("replay.rank_down", "rank(1)", "down,j", "Next rank", "the next rank", show=False),
-    Action("page.main", "page('main')", "1", "Ranks", "ranks and loss", show=False),
-    Action("page.devices", "page('devices')", "2", "Its devices", "its devices alone", show=False),
-    Action("page.events", "page('events')", "3", "Events", "what had happened, alone", show=False),
-    Action("page.log", "page('log')", "4", "Log", "the chosen rank's log of then", show=False),
+    Action("replay.first", "edge(-1)", "home", "Start", "go to the start", show=False),
+    Action("replay.last", "edge(1)", "end", "End", "go to the end", show=False),
+    Action(
+        "replay.rank_up", "rank(-1)", "up,k", "Previous rank", "go to the previous rank", show=False
+    ),
+    Action("replay.rank_down", "rank(1)", "down,j", "Next rank", "go to the next rank", show=False),
+    Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False),
+    Action(
+        "page.devices", "page('devices')", "2", "Its devices", "show only its devices", show=False
+    ),
+    Action(
+        "page.events", "page('events')", "3", "Events", "show only the events so far", show=False
+    ),
+    Action(
+        "page.log",
+        "page('log')",
+        "4",
+        "Log",
+        "show only the log of the selected rank at that time",
+        show=False,
+    ),
     replace(STORY_PAGE, show=False),
     *(replace(one, show=False) for one in CHART_ACTIONS if one.id in _CHART_KEYS),
     LEAVE,

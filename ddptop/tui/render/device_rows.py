@@ -31,7 +31,7 @@ _MEMORY = Column("memory", "memory", 13, ">")
 _POWER = Column("power", "power", 9, ">", drop=2)
 _TEMP = Column("temp", "temp", 6, ">", drop=1)
 _CLOCK = Column("clock", "SM clock", 13, ">", drop=5)
-_HELD = Column("held", " held by", 20, flex=True)
+_HELD = Column("held", " used by", 20, flex=True)
 _BAR = Column("bar", "", BAR_CELLS, drop=6)
 _MEMORY_BAR = Column("memory_bar", "", BAR_CELLS, drop=7)
 

@@ -76,7 +76,7 @@ def device_lines(
             pad(" memory", memory_bar_cells + memory_cells + 2),
             f"{'temp':>6} ",
             f"{'power':>{power_cells}}  ",
-            "held by" if any(holders) else "",
+            "used by" if any(holders) else "",
         )
     )
     lines = [fit(line((head, "dim")), cells)]

@@ -36,7 +36,7 @@ ARROWS: Mapping[str, Span] = {
 
 _STATE = Column("state", "state", 12)
 _JOB = Column("job", "job", 12)
-_WHY = Column("why", "how it is", 22, flex=True)
+_WHY = Column("why", "status", 22, flex=True)
 _DONE = Column("done", "done", 5, ">", drop=2)
 _LOSS = Column("loss", "loss ", 9, ">", drop=3)
 _ETA = Column("eta", "ETA", 7, ">", drop=4)

@@ -15,9 +15,9 @@ COLUMNS = (
     Column("number", "#", 3, ">"),
     Column("day", "day", 6, drop=4),
     Column("started", "started", 8, drop=3),
-    Column("ran", "ran for", 7, ">"),
+    Column("ran", "duration", 8, ">"),
     Column("steps", "steps", 7, ">", drop=1),
-    Column("how", "how it ended", 20, flex=True),
+    Column("how", "result", 20, flex=True),
     Column("first", "rank", 4, ">"),
     Column("lost", "work lost", 16, drop=2),
 )

@@ -18,7 +18,7 @@ COMPANIONS = (
     Column("job", "job", 12, flex=True, most=24),
     Column("state", "state", 11, drop=3),
     Column("step", "step", 7, ">", drop=2),
-    Column("what", "given otherwise", 14, flex=True),
+    Column("what", "different options", 14, flex=True),
     Column("started", "started", 12, drop=4),
 )
 
@@ -92,7 +92,7 @@ class CompanionTable(Table):
         return [
             ("compare with", "jobs of the same script first, the newest first"),
             (
-                "given otherwise",
+                "different options",
                 "the options in which it is not the same; of another script all that was typed",
             ),
             ("A B C D", "the letter of a job that is on the chart; space keeps one there"),

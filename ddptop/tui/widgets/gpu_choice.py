@@ -22,7 +22,7 @@ COLUMNS = (
     Column("index", "", 3, ">"),
     Column("name", "device", 16),
     Column("memory", "memory", 14, ">"),
-    Column("who", " held by", 14, flex=True),
+    Column("who", " used by", 14, flex=True),
 )
 
 SHORT_COMMAND = 24

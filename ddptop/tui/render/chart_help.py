@@ -1,4 +1,4 @@
-"""What a chart shows, in words, for the help of what is under the cursor. Pure."""
+"""Explain the chart under the cursor for the help. Pure."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from ddptop.tui.render.series import ChartData
 
 _KEYS = (
     "read values",
-    "← and → move a line that reads the value of each curve, home and end take it to the edges,"
-    " a click or a drag puts it anywhere, esc takes it away",
+    "← and → move a cursor that reads the value of each curve; home and end move it to the edges,"
+    " a click or drag moves it anywhere, esc hides it",
 )
 _ZOOM = (
-    "see more or less",
-    "+ and - zoom around that line, or at the right edge without it; the wheel zooms at the"
-    " pointer; shift+← and shift+→ go along; 0 is the whole run again",
+    "zoom",
+    "+ and - zoom at the cursor, or at the right edge without one; the wheel zooms at the pointer;"
+    " shift+← and shift+→ pan; 0 shows the whole run",
 )
 _MARKS = (
     "┊",
-    "here an attempt begins: all ranks were started again together. No curve crosses it",
+    "start of an attempt: all ranks restarted together. No curve crosses it",
 )
-_GAPS = ("an empty place", "nothing was measured there: a gap is never bridged")
+_GAPS = ("gaps", "nothing was recorded there; gaps are never bridged")
 
 
 def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
     """The loss chart."""
     curves = {
-        "median": "the line is the median of all ranks, the shade around it reaches from the least"
-        " to the greatest rank. A rank whose loss has left the others' (f: findings) has a line of"
-        " its own, with its name at the end, and is no part of the shade",
-        "ranks": "each rank is a line; the chosen one and those that lie apart carry their names",
-        "rank": f"the line is rank {options.rank}, the shade the least and the greatest loss in"
-        " each column, the broken line the median of all ranks",
+        "median": "the line is the median of all ranks, and the band spans the lowest to highest"
+        " rank. A rank whose loss has moved away from the others (f: findings) has its own labeled"
+        " line outside the band",
+        "ranks": "each rank is a line; the selected one and outliers are labeled",
+        "rank": f"the line is rank {options.rank}, the band its lowest and highest loss in each"
+        " column, the dashed line the median of all ranks",
     }
     found = [
-        ("loss", f"{curves[options.mode]}. a changes between the median, all ranks and one rank"),
-        ("✕", "at the lower edge: here a loss was NaN or infinite"),
+        ("loss", f"{curves[options.mode]}. a switches between median, all ranks, and one rank"),
+        ("✕", "at the lower edge: a loss was NaN or infinite"),
         _MARKS,
         _GAPS,
     ]
@@ -44,8 +44,8 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         found.append(
             (
                 f"smoothed {options.smoothing:g}",
-                "each line is a moving average that keeps so much of what it was at each column,"
-                " as in TensorBoard; what was measured stays as the shade. w changes it",
+                "each line is a moving average with this weight, as in TensorBoard; the band still"
+                " shows what was measured. w changes it",
             )
         )
     if options.logarithmic:
@@ -54,8 +54,8 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         found.append(
             (
                 "by step",
-                "optimizer steps taken since the job's start. An attempt stands behind the one"
-                " before it, whatever step it began with: nothing is drawn over. b changes it",
+                "optimizer steps since the job started. Each attempt follows the one before it,"
+                " whatever step it resumed from, so nothing overlaps. b changes it",
             )
         )
     return [*found, _KEYS, _ZOOM]
@@ -67,8 +67,8 @@ def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
     return [
         (
             "figures",
-            f"{names}. Figures of one unit share a plot; where not all plots have room, a begins"
-            " with the next unit. Names stand at the curves' right ends",
+            f"{names}. Figures with the same unit share a plot; if not all plots fit, a shows"
+            " the next unit first. Labels are at the right end of each curve",
         ),
         _MARKS,
         _GAPS,
@@ -82,10 +82,10 @@ def explain_split(data: SplitData) -> list[tuple[str, str]]:
     return [
         (
             "step time",
-            "how long a step took, and of that ▒ the wait for data, █ computing, ▓ the wait for"
-            " the other ranks. a shows shares in place of seconds",
+            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks."
+            " a switches between seconds and shares",
         ),
-        ("░ not split", "time of the step that nobody measured the use of"),
+        ("░ not split", "step time that could not be attributed"),
         _MARKS,
         _GAPS,
         _KEYS,

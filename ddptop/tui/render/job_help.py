@@ -1,4 +1,4 @@
-"""A job's row of the overview, explained figure by figure."""
+"""Explain a job's row of the overview, figure by figure."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ from ddptop_runner.model import NodeSnapshot
 from ddptop_runner.registry import pause_of
 
 _STATES = {
-    "queued": "It is not started yet: it waits until its GPUs are free.",
-    "starting": "Its processes come up; no rank has taken a step.",
-    "running": "Its ranks train. Whether all is well is said beside it.",
-    "restarting": "An attempt has failed, and all ranks start again together.",
-    "hung": "Its ranks live and take no step for longer than this job is allowed.",
-    "stopping": "It was asked to end; what is left after a while is killed.",
-    "finished": "Every rank ended with exit status 0.",
-    "failed": "A rank failed, and it was not, or could not be, started again. e tells the story.",
-    "stopped": "A person ended it.",
-    "lost": "Its processes are gone without having said why, such as after a reboot.",
+    "queued": "It has not started: it waits until its GPUs are free.",
+    "starting": "Its processes are starting; no rank has taken a step.",
+    "running": "Its ranks are training. Problems are shown under status.",
+    "restarting": "An attempt failed, and all ranks restart together.",
+    "hung": "Its ranks are running but have not taken a step for longer than this job allows.",
+    "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
+    "finished": "Every rank exited with status 0.",
+    "failed": "A rank failed, and the job did not or could not restart. e shows its story.",
+    "stopped": "A person stopped it.",
+    "lost": "Its processes are gone without a trace, as after a reboot.",
 }
 _PAUSES = {
-    "no_step": "Its ranks live, and none took a step for longer than usual, as in an evaluation.",
-    "stalled": "It stands longer than its own pauses last, or waits for an idle rank.",
+    "no_step": "Its ranks are running, but none has taken a step for longer than usual, as in an "
+    "evaluation.",
+    "stalled": "It has paused for longer than ever before, or waits for an idle rank.",
 }
 _NEEDS = {
-    Need.FAILED: "It stands on top because it failed and was not looked at since: enter opens it.",
-    Need.HUNG: "It stands on top because it makes no progress.",
-    Need.LOST: "It stands on top because nobody saw how it ended.",
-    Need.ERROR: "It stands high because of an error: f tells it with what to do.",
-    Need.WARNING: "It stands high because of a warning: f tells it with what to do.",
-    Need.UNEVEN: "It stands high because one rank lies far from the others, who wait for it.",
+    Need.FAILED: "It is listed first because it failed and has not been opened since; press enter.",
+    Need.HUNG: "It is listed first because it makes no progress.",
+    Need.LOST: "It is listed first because it is unknown how it ended.",
+    Need.ERROR: "It is listed early because of an error; f shows it and what to do.",
+    Need.WARNING: "It is listed early because of a warning; f shows it and what to do.",
+    Need.UNEVEN: "It is listed early because one rank lags and the others wait for it.",
 }
 _TRENDS = {
-    "falling": "↘: it falls",
-    "flat": "→: it changes by no more than it scatters",
-    "rising": "↗: it rises",
+    "falling": "↘: falling",
+    "flat": "→: flat, within its noise",
+    "rising": "↗: rising",
 }
 
 
 def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[tuple[str, str]]:
-    """Headings and texts on the job's state, what is said of it, and its figures."""
+    """Return headings and texts for the job's state, status, and figures."""
     view, snapshot = one.view, one.view.snapshot
     state, _ = words.state_of(view, now)
     pause = pause_of(view)
-    meaning = _STATES.get(view.state, "A state that this version does not know.")
+    meaning = _STATES.get(view.state, "A state unknown to this version.")
     if pause is not None and pause.state in _PAUSES:
         meaning, trend = _PAUSES[pause.state], None
     if isinstance(view, ForeignView):
-        meaning = "ddptop did not start it: it is seen from outside, by its processes and devices."
+        meaning = "ddptop did not start it and sees only its processes and devices."
     found = [
         (f"{view.job}: {state}", f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
-        ("what is to be said", one.attention.sentence),
+        ("status", one.attention.sentence),
     ]
     if snapshot is None:
         return found
@@ -73,10 +74,12 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     progress = progress_of(view)
     done, eta_s = percent_text(progress), progress.eta_s if progress else None
     how_far = f"step {step_text(run_step.of_snapshot(snapshot), progress, view.is_live)}"
-    how_far += f", {done} of the run" if done else "; nothing said how many there will be"
+    how_far += f", {done} of the run" if done else "; the total is unknown"
     if view.is_live:
-        how_far += f", {units.duration(eta_s)} left by its pace" if eta_s is not None else ""
-    found.append(("progress", f"{how_far}. It has lasted {units.duration(elapsed_s(view, now))}."))
+        how_far += (
+            f", {units.duration(eta_s)} left at its current pace" if eta_s is not None else ""
+        )
+    found.append(("progress", f"{how_far}. Elapsed: {units.duration(elapsed_s(view, now))}."))
     found.append(("loss", _loss(snapshot, trend)))
     if view.is_live:
         found.append(("uneven", _uneven(snapshot)))
@@ -86,8 +89,8 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
 def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
     value, state = median_loss(snapshot)
     if value is None and state is None:
-        return "n/a: no rank told a loss, neither by its probe nor by what it prints."
-    text = f"{units.loss(value, state)}, the median of its ranks."
+        return "n/a: neither the probe nor the output of any rank has reported a loss."
+    text = f"{units.loss(value, state)}, median of its ranks."
     if trend is not None:
         span = units.brief_duration(trend.span_s)
         text += f" {_TRENDS[trend.way]}, over the last {span}."
@@ -97,6 +100,6 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
 def _uneven(snapshot: NodeSnapshot) -> str:
     known = uneven(snapshot.imbalance, ())
     if not known:
-        return "n/a: figures of two ranks or devices are needed."
+        return "n/a: needs figures of at least two ranks or devices."
     parts = ", ".join(f"{one.name} {one.text}" for one in known)
-    return f"{parts}: the greatest rank against the median of all; 0 % is even."
+    return f"{parts}: largest deviation from the median of all ranks; 0 % is even."

@@ -1,34 +1,34 @@
-"""What each field of the form that launches a job means."""
+"""What each field of the launch form means."""
 
 from __future__ import annotations
 
 FIELDS: tuple[tuple[str, str], ...] = (
     (
         "script",
-        "The Python file that every rank runs, as seen from ddptop's folder; tab completes it. "
-        "Behind -- any other launcher or program, such as -- torchrun train.py.",
+        "The Python file that every rank runs, relative to ddptop's working directory; tab "
+        "completes it. Put another launcher or program after --, as in -- torchrun train.py.",
     ),
-    ("arguments", "For the script, as in a shell: quotes keep words together."),
+    ("arguments", "Passed to the script; quote them as in a shell."),
     (
         "GPUs",
-        "The devices that the job may use. Those that nobody holds are chosen; space, enter or a "
-        "click changes that. None: its ranks run on CPUs.",
+        "The devices that the job may use. Free ones are selected; space, enter, or a click changes "
+        "that. With none, the ranks run on CPUs.",
     ),
     (
         "ranks",
-        "How many processes train together. auto is one per chosen GPU; without a GPU it is to be "
-        "said. A command starts its ranks itself.",
+        "Number of processes that train together. auto means one per selected GPU; without a GPU "
+        "you have to give it. A command starts its own ranks.",
     ),
     (
         "max restarts",
-        "So often all ranks are started again together after one has failed; 0 is never.",
+        "How often all ranks restart together after one fails; 0 means never.",
     ),
-    ("name", "By which every screen and command knows the job; made from the script if empty."),
+    ("name", "The job's name on all screens and commands; derived from the script if empty."),
     (
         "use busy GPUs anyway, wait until they are free",
-        "Asked where somebody holds a chosen GPU. A job that waits is queued: it starts by itself.",
+        "Shown if a selected GPU is busy. A waiting job is queued and starts by itself.",
     ),
-    ("$ ddptop launch ...", "What the form amounts to, for a shell."),
-    ("keys", "tab or enter: the next field; ctrl+l: launch; esc: close without launching."),
+    ("$ ddptop launch ...", "The same as a shell command."),
+    ("keys", "tab or enter: next field; ctrl+l: launch; esc: close without launching."),
 )
-"""Each with what it means, in the order of the form."""
+"""Each field with its meaning, in the order of the form."""

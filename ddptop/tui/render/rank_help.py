@@ -1,4 +1,4 @@
-"""What a rank's card, row or cell says, in words, for the help. Pure."""
+"""Explain a rank's card, row, or cell for the help. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import RankSample
 
 _STATES = {
-    "starting": "it lives, and has taken no training step yet",
+    "starting": "it is running but has not taken a training step",
     "running": "it takes steps",
-    "exited": "it ended with status 0",
-    "failed": "it ended with another status than 0, or by a signal",
-    "stopped": "it was ended by ddptop: stop, kill, or a restart of the group",
-    "unknown": "nothing tells what it does",
-    "blocked": "it was in uninterruptible sleep (disk, driver) at every look for a while",
+    "exited": "it exited with status 0",
+    "failed": "it exited with a nonzero status or was killed by a signal",
+    "stopped": "ddptop ended it: stop, kill, or a group restart",
+    "unknown": "it has not reported what it does",
+    "blocked": "in uninterruptible sleep (disk, driver) for a while",
 }
 
 _FIGURES: dict[Figure, str] = {
@@ -31,13 +31,13 @@ _FIGURES: dict[Figure, str] = {
 
 
 def glossary(*names: str) -> list[tuple[str, str]]:
-    """Those words of the glossary, in this order; one that it lacks is left out."""
+    """Return these terms of the glossary, in order; unknown ones are skipped."""
     known = dict(GLOSSARY)
     return [(name, known[name]) for name in names if name in known]
 
 
 def explain_state(state: str) -> list[tuple[str, str]]:
-    """What a state of a rank or a job means."""
+    """Return what a state of a rank or job means."""
     said = _STATES.get(state) or dict(GLOSSARY).get(state)
     return [(state, said)] if said else []
 
@@ -45,7 +45,7 @@ def explain_state(state: str) -> list[tuple[str, str]]:
 def explain_rank(
     rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool
 ) -> list[tuple[str, str]]:
-    """Its state, in what it is the odd one, and the words on its card."""
+    """Return the rank's state, how it differs from the others, and the terms on its card."""
     symbol = state_of(rank, now, live)[0]
     sections = [(f"rank {rank.rank}: {symbol}", _about(rank))]
     if live and (odd := oddity(rank, apart)) is not None:
@@ -67,8 +67,8 @@ def _far(apart: RankDeviation) -> str:
         if apart.of(figure) is not None
     ]
     return (
-        f"against the median of the job's ranks: {', '.join(parts)}. "
-        "Enter opens the rank: since when, and what it waits for"
+        f"compared with the median of the job's ranks: {', '.join(parts)}. "
+        "Press enter for details: since when, and what it waits for"
     )
 
 

@@ -1,4 +1,4 @@
-"""The help: what is under the cursor, then keys, then words."""
+"""The help: what is under the cursor, then keys, then terms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 
 MOUSE = (
-    ("click", "choose a row, a key below or a page; on the chosen row it opens"),
-    ("wheel", "scroll; over a chart zoom in at the pointer"),
-    ("rest", "the pointer over a key below: what it does"),
+    ("click", "select a row, a key below, or a page; click the selected row to open it"),
+    ("wheel", "scroll; over a chart, zoom at the pointer"),
+    ("hover", "over a key below: show what it does"),
 )
 
 UNDER_CURSOR = "under the cursor"
@@ -102,10 +102,10 @@ def help_lines(
             lines.extend(line("   ", part) for part in wrap(text, cells - 4, 99))
     titles = sorted(ALL, key=lambda title: title != here)
     if here is not None:
-        table(f"keys of this screen: {here}", ALL[here])
+        table(f"keys on this screen: {here}", ALL[here])
         titles = titles[1:]
     table("keys everywhere", (*MOVING, *EVERYWHERE))
-    entry("tab", "to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
+    entry("tab", "move to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
     section("mouse")
     for what, text in MOUSE:
         entry(what, text, "busy", KEY_CELLS)
@@ -182,6 +182,6 @@ class HelpScreen(PagerScreen):
     def compose(self) -> ComposeResult:
         """One scrolling text."""
         with VerticalScroll(can_focus=False) as scroll:
-            scroll.border_title = "ddptop: keys and words"
+            scroll.border_title = "ddptop: keys and terms"
             scroll.border_subtitle = "esc closes"
             yield self._text

@@ -1,4 +1,4 @@
-"""What each alert means and what to do about it, at length."""
+"""The long explanation of each alert: meaning, usual causes, remedy."""
 
 from __future__ import annotations
 
@@ -6,185 +6,177 @@ import re
 
 _HELP = {
     "loss-nan": """\
-The loss of these ranks is not a number. From then on their gradients are none either, and in DDP
-the all-reduce hands them to every rank: the model is lost from the first such step on.
+The loss of these ranks is not a number, and neither are their gradients. In DDP the all-reduce
+passes them to every rank, so the model is lost from the first such step on.
 
-Usual causes: a learning rate too high, fp16 without a gradient scaler, a logarithm or a division
-of zero, broken data. Restart from the last checkpoint before it; torch.autograd.set_detect_anomaly
-names the operation.""",
+Usual causes: a learning rate that is too high, fp16 without a gradient scaler, a logarithm or
+division of zero, broken data. Restart from the last checkpoint before it;
+torch.autograd.set_detect_anomaly names the operation.""",
     "loss-inf": """\
-The loss of these ranks is infinite: a number grew beyond its type. NaN usually follows.
+The loss of these ranks is infinite: a number overflowed its type. NaN usually follows.
 
-Usual causes: fp16 overflow (a gradient scaler or bf16 helps), a learning rate too high, a sum
-where a mean was meant.""",
+Usual causes: fp16 overflow (use a gradient scaler or bf16), a learning rate that is too high, a sum
+instead of a mean.""",
     "loss-diverged": """\
-Ranks see different batches, and some have harder ones, so their losses differ. This rank's loss
-moved, and the others' did not: it rose from its own lowest, fell at once from where all lay, or has
-stayed where it began while the others learned. It is told once that has lasted for 20 s, and by
-more than the losses of this job vary.
+Ranks see different batches, some of them harder, so their losses differ. But this rank's loss
+moved while the others did not: it rose from its own minimum, dropped away from the others, or
+stayed where it started while the others learned. Reported after 20 s, if the change exceeds the
+noise of this job.
 
-Usual causes: broken data or data of another kind in one rank's share, a rank that skips the
-gradient all-reduce (no_sync, a parameter without gradient), weights that were not the same at the
-start, a device that computes wrongly. Compare a checksum of the parameters between ranks.""",
+Usual causes: broken or different data in one rank's shard, a rank that skips the gradient
+all-reduce (no_sync, a parameter without a gradient), weights that differ from the start, a faulty
+device. Compare a checksum of the parameters between ranks.""",
     "uneven-memory": """\
-This rank holds far more or less memory than the median rank, and has for 20 s. The batch has to fit
-the fullest device, and a rank whose share keeps growing ends in an out-of-memory error.
+This rank has used far more or less memory than the median rank for 20 s. The batch has to fit the
+fullest device, and a rank whose memory keeps growing ends in an out-of-memory error.
 
-Usual causes: outputs or losses that are kept with their graph (append(loss) where
-append(loss.item()) is meant), gathering or evaluating on one rank only, a cache without a limit,
-batches of other sizes.""",
+Usual causes: outputs or losses kept with their graph (append(loss) instead of
+append(loss.item())), gathering or evaluating on one rank only, a cache without a limit, different
+batch sizes.""",
     "uneven-load": """\
-Over the last minute of training, this rank's device, or its CPU in a job without devices, was far
-busier or idler than the median rank's. What is measured while no steps are taken does not count.
+Over the last minute of training, this rank's device (or its CPU, in a job without devices) was far
+busier or less busy than the median rank's. Time without steps does not count.
 
-Of a device that is idle more than the others: look at what its rank waits for, data first. Of a CPU
-that is busier: look for work that only this rank does, and for threads that spin.""",
+If a device is less busy: check what its rank waits for, data first. If a CPU is busier: look for
+work that only this rank does, and for spinning threads.""",
     "uneven-power": """\
-Over the last minute of training, this rank's device drew far more or less than the median rank's. A
-device that draws less mostly works less: look at its clocks, its throttle reasons and at what its
-rank waits for.""",
+Over the last minute of training, this rank's device drew far more or less power than the median
+rank's. A device that draws less usually does less work: check its clocks, its throttle reasons, and
+what its rank waits for.""",
     "gpu-lost": """\
-The driver cannot reach this device any more ("fallen off the bus"). Processes on it hang or fail.
+The driver can no longer reach this device ("fallen off the bus"). Processes on it hang or fail.
 
-Only a reset or a reboot brings it back. Look at dmesg for an XID, at power and at seating.""",
+Only a reset or a reboot brings it back. Check dmesg for an XID, the power supply, and the seating of
+the card.""",
     "hung": """\
-These ranks live and took no step for longer than this job is allowed (--hang-timeout).
+These ranks are running but have not taken a step for longer than this job allows (--hang-timeout).
 
-The rank that is behind the others is the first to look at: see its stack. ddptop keeps the stacks
-of all ranks before it restarts the group.""",
+Start with the rank that is behind the others: look at its stack. ddptop saves the stacks of all
+ranks before it restarts the group.""",
     "paused": """\
-These ranks were stopped by a signal (SIGSTOP, Ctrl-Z, a debugger). The others wait for them.
+These ranks were stopped by a signal (SIGSTOP, ctrl+z, a debugger). The others wait for them.
 
-kill -CONT PID lets a rank go on. Collectives may time out meanwhile.""",
+kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
     "quiet": """\
-These ranks took no step for much longer than their steps usually take. That is no verdict: an
-evaluation, a checkpoint or slow data look the same. It ends with the next step.""",
-    "stalled": """\
-No rank took a step for longer than this job's own pauses have lasted, or the others have waited for
-more than a minute for a rank that uses no CPU. No verdict was given yet.
-
-Look at the rank that the others wait for: t shows where it stands in its code, l its log. When the
-time allowed is over (--hang-timeout), ddptop keeps the stacks and restarts the group.""",
+These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
+evaluation, a checkpoint, or slow data look the same. The alert clears with the next step.""",
     "stray-context": """\
-Ranks hold memory on a device on which another rank works. Each CUDA context costs some hundred
-MiB there, so that device runs out of memory before the others do.
+Ranks use memory on a device that belongs to another rank. Each CUDA context takes some hundred MiB
+there, so that device runs out of memory first.
 
-Usual causes: the first CUDA call of a rank comes before torch.cuda.set_device(local_rank), and
-goes to cuda:0; torch.load(path) without map_location puts every tensor back on the device it was
-saved from (map_location="cpu" helps); a data loader worker or a library that uses cuda:0.
+Usual causes: the first CUDA call of a rank comes before torch.cuda.set_device(local_rank) and goes
+to cuda:0; torch.load(path) without map_location restores every tensor to the device it was saved
+from (use map_location="cpu"); a data loader worker or a library that uses cuda:0.
 
-A rank's own device is the one on which it holds most.""",
+A rank's own device is the one where it uses the most memory.""",
     "data-parallel": """\
-One process works on several devices at once, and the first of them holds more than the others,
-as torch.nn.DataParallel does: at every step it copies the model to each device, scatters the
-batch, gathers all outputs on the first device and computes the loss there. The first device limits
-the batch, and one Python process drives all of them.
+One process uses several devices, and the first of them uses more memory than the others, as with
+torch.nn.DataParallel: at every step it copies the model to each device, scatters the batch, gathers
+all outputs on the first device, and computes the loss there. The first device limits the batch, and
+one Python process drives all of them.
 
-DistributedDataParallel runs one process per device: nothing is copied or gathered, gradients are
-reduced while backward still runs. Start it with one rank per GPU (ddptop launch --gpus 0-3), call
+DistributedDataParallel runs one process per device: nothing is copied or gathered, and gradients
+are reduced while backward is still running. Start one rank per GPU (ddptop launch --gpus 0-3), call
 torch.cuda.set_device(local_rank) and init_process_group, wrap the model in
-DistributedDataParallel and give the data loader a DistributedSampler.""",
+DistributedDataParallel, and give the data loader a DistributedSampler.""",
     "unused-gpu": """\
-A device was given to the job, the ranks are at work, and none of them has anything on it.
+The job has a device that none of its ranks use, although all of them are running.
 
 Usual causes: fewer ranks than devices (--nproc), or all ranks on cuda:0 because
-torch.cuda.set_device(local_rank) is missing. Give the device back, or use it.""",
+torch.cuda.set_device(local_rank) is missing. Release the device, or use it.""",
     "no-gpu-work": """\
-Most ranks have a CUDA context, and this one has none on any device of the job: it probably
-computes on the CPU, and the others wait for it at every step.
+Most ranks have a CUDA context, but this one has none on any device of the job. It probably computes
+on the CPU, and the others wait for it at every step.
 
-Look in its log for a warning of CUDA's start, print torch.cuda.is_available() and
-CUDA_VISIBLE_DEVICES in it, and see how the script chooses its device.""",
+Check its log for a CUDA warning at startup, print torch.cuda.is_available() and
+CUDA_VISIBLE_DEVICES in it, and check how the script chooses its device.""",
     "idle-gpu": """\
-A rank's own device does nothing while the others' compute. Either the rank steps on and computes
-elsewhere (model or batch were not moved to its device), or it has no work.
+A rank's own device is idle while the others compute. Either the rank takes steps but computes
+elsewhere (the model or batch was not moved to its device), or it has no work.
 
-It is not shown while all others only wait for it, as they do for a checkpoint.""",
+Not shown while all other ranks only wait for it, as during a checkpoint.""",
     "stuck": """\
-The devices read 100 % utilization and draw little more than when idle, and there is no progress: a
-kernel of a collective that waits for another rank looks like that. It is likely and not proven:
-utilization says that some kernel runs, not that it computes.
+The devices show 100 % utilization but draw little more than idle power, and there is no progress.
+A collective kernel that waits for another rank looks like this. It is likely but not proven:
+utilization means that a kernel is running, not that it computes.
 
 Usual causes: ranks that take different branches (one skips a batch, or runs out of data first), a
-rank that failed or is stuck elsewhere, a network or NVLink fault. A rank whose device stands at 0 %
-meanwhile is the first suspect. Compare the ranks' stacks; torch's
-flight recorder, where it is on, tells who is behind.
+rank that failed or is stuck elsewhere, a network or NVLink fault. Suspect a rank whose device is at
+0 % first. Compare the ranks' stacks; torch's flight recorder, if enabled, tells who is behind.
 
-It is shown after at least a minute without progress, and after three times the longest pause
-before; where progress cannot be seen, only after power has dropped for minutes.""",
+Shown after at least a minute without progress and after three times the longest pause so far; where
+progress is unknown, only after power has been low for minutes.""",
     "straggler": """\
-In each step all ranks wait for the slowest one. The time of a step looks alike on all of them, so
-it names nobody: this rank was found by what it does before they meet.
+At each step all ranks wait for the slowest one. Step times are alike on all of them, so ddptop
+identifies this rank by what it does before they meet.
 
-Where it waits for its data: look at its shard, its storage, the number of data loader workers and
-the other processes on its cores. Where it is busy for longer: look at the sizes of its batches,
-work that only this rank does (logging, evaluation, checkpoints), and at its device: clocks, heat,
-other processes.""",
+If it waits for its data: check its shard, its storage, the number of data loader workers, and other
+processes on its cores. If it computes for longer: check its batch sizes, work that only this rank
+does (logging, evaluation, checkpoints), and its device: clocks, heat, other processes.""",
     "throttled": """\
-A device lowers its clocks because of heat or of its power supply, and says so itself. In DDP all
+A device lowers its clocks because of heat or its power supply, as the driver reports. In DDP all
 ranks wait for the slowest at every step, so the whole job runs at this device's speed, and step
-times look alike on all ranks.
+times are alike on all ranks.
 
-Look at fans, airflow, the neighbours' heat and the power supply; nvidia-smi -q -d PERFORMANCE.""",
+Check fans, airflow, neighboring cards, and the power supply; see nvidia-smi -q -d PERFORMANCE.""",
     "xid": """\
-The driver reported an error of this device (an XID) since it is watched. Some are faults of the
-program (13, 31, 43), others of the device, its memory or its links (48, 79, 95 ...): then it needs
-a reset or a technician. dmesg and nvidia-smi -q tell more.""",
+The driver reported an error of this device (an XID) since monitoring started. Some are faults of
+the program (13, 31, 43), others of the device, its memory, or its links (48, 79, 95 ...): it then
+needs a reset or a technician. See dmesg and nvidia-smi -q.""",
     "ecc": """\
-The device found errors in its memory that it could not correct, since its driver was loaded,
-which may have been before this job. A process that used that memory was ended or computed with it.
+The device has had uncorrectable memory errors since its driver was loaded, possibly before this
+job. A process that used that memory was killed or computed with corrupt data.
 
-Growing numbers mean a device that should be checked.""",
+If the count grows, have the device checked.""",
     "remap": """\
-The device has used up its spare rows for broken memory. It should be taken out of service and
-replaced: further errors cannot be mended.""",
+The device has used up its spare memory rows. Take it out of service and replace it: further errors
+cannot be repaired.""",
     "other-process": """\
-A process that is not the job's holds memory on the job's device, and may use its time, too. The
-rank there has less room than the others and may be slower, and all others wait for it.
+A process outside the job uses memory on the job's device, and possibly its time. The rank there has
+less memory than the others and may be slower, and all others wait for it.
 
-It may be a notebook, somebody else's job, or what an earlier run has left behind: pid, user and
-command are named.""",
+It may be a notebook, somebody else's job, or a leftover of an earlier run; its pid, user, and
+command are shown.""",
     "disk-full": """\
-The disk of the run folder is full. The training goes on; lines of its logs and figures of its
-history are lost until there is room, and the script's own checkpoints fail where they are on it.
+The disk of the run folder is full. Training continues, but log lines and history are lost until
+space is freed, and checkpoints on the same disk fail.
 
-Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml; df -h names the disk.""",
+Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml; df -h shows the disk.""",
     "disk-low": """\
-The disk of the run folder is nearly full. When it is full, logs and history have gaps, and a
-checkpoint on the same disk fails.
+The disk of the run folder is almost full. Once it is full, logs and history have gaps, and
+checkpoints on the same disk fail.
 
 Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
     "log-limit": """\
-These ranks print more than a log may hold. The head of each log is kept in an archive beside it,
-compressed, and older parts are dropped; nothing waits for it.
+These ranks print more than a log may hold. The head of each log is compressed into an archive next
+to it, and older parts are dropped. Training does not wait for that.
 
-Print less, or allow more: launch --log-limit 10G.""",
+Print less, or raise the limit: launch --log-limit 10G.""",
     "damaged-file": """\
-A file of the run folder cannot be read, as after a power cut or a full disk. What it told is
-missing from what is shown; the training does not need it.""",
+A file of the run folder cannot be read, for example after a power cut or on a full disk. What it
+contained is missing from the screens; training does not need it.""",
     "history": """\
-Figures could not be written to the job's history, so charts have a gap. The reason is named: mostly
-a full disk, or a file system that went away.""",
+Samples could not be written to the job's history, so charts have a gap. The alert gives the reason:
+usually a full disk, or a file system that was unmounted.""",
     "set-aside": """\
-A GPU was found broken, and the job goes on without it (--allow-shrink), so with fewer ranks.
+A GPU failed, and the job continues without it (--allow-shrink) on fewer ranks.
 
-Have it looked at, then `ddptop restart JOB` takes it in again.""",
+Have it checked; then `ddptop restart JOB` uses it again.""",
     "healthy": """\
-A GPU that was set aside answers again without an error. The job goes on as it is, with fewer ranks.
+A GPU that was set aside responds again without errors. The job continues on fewer ranks.
 
-`ddptop restart JOB` takes it in again.""",
+`ddptop restart JOB` uses it again.""",
     "queued": """\
-The job waits until its GPUs are free, and starts by itself. Who holds them is named; launch --force
-takes GPUs that are busy.""",
+The job waits until its GPUs are free and then starts by itself. The alert names who uses them;
+launch --force uses busy GPUs.""",
 }
 
 
 def explain(finding_id: str) -> str:
-    """Help on an alert: what it means, what usually causes it, what to do; "" for an unknown one.
+    """Return what an alert means, its usual causes, and what to do; "" for an unknown one.
 
-    `finding_id` is `Alert.id`; numbers at its end (of XID and device) make no
-    difference. Lines of a
-    paragraph are joined, so that a viewer may wrap them; an empty line parts paragraphs.
+    `finding_id` is `Alert.id`; numbers at its end (XID and device) are ignored. Each paragraph is one
+    line, for the viewer to wrap; empty lines separate paragraphs.
     """
     text = _HELP.get(re.sub(r"(-\d+)+$", "", finding_id), "")
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))

@@ -11,8 +11,8 @@ FIELDS: tuple[tuple[str, str], ...] = (
     ("arguments", "Passed to the script; quote them as in a shell."),
     (
         "GPUs",
-        "The devices that the job may use. Free ones are selected; space, enter, or a click changes "
-        "that. With none, the ranks run on CPUs.",
+        "The devices that the job may use. Free ones are selected; space, enter, or a click "
+        "changes that. With none, the ranks run on CPUs.",
     ),
     (
         "ranks",

@@ -46,8 +46,8 @@ what its rank waits for.""",
     "gpu-lost": """\
 The driver can no longer reach this device ("fallen off the bus"). Processes on it hang or fail.
 
-Only a reset or a reboot brings it back. Check dmesg for an XID, the power supply, and the seating of
-the card.""",
+Only a reset or a reboot brings it back. Check dmesg for an XID, the power supply, and the
+seating of the card.""",
     "hung": """\
 These ranks are running but have not taken a step for longer than this job allows (--hang-timeout).
 
@@ -175,8 +175,8 @@ launch --force uses busy GPUs.""",
 def explain(finding_id: str) -> str:
     """Return what an alert means, its usual causes, and what to do; "" for an unknown one.
 
-    `finding_id` is `Alert.id`; numbers at its end (XID and device) are ignored. Each paragraph is one
-    line, for the viewer to wrap; empty lines separate paragraphs.
+    `finding_id` is `Alert.id`; numbers at its end (XID and device) are ignored. Each paragraph is
+    one line, for the viewer to wrap; empty lines separate paragraphs.
     """
     text = _HELP.get(re.sub(r"(-\d+)+$", "", finding_id), "")
     return "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))

@@ -34,17 +34,17 @@ class ActingApp(ReachApp):
         """Whether this viewer may not do that; it then says so."""
         if self._readonly:
             self.clear_notifications()  # one says it all
-            self.notify(f"read-only: {what} is refused here", severity="warning", markup=False)
+            self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
         return self._readonly
 
     def on_operation_wanted(self, message: messages.OperationWanted) -> None:
         """Ask first where it does harm, then act."""
         view = message.view
-        if self._refuse("doing anything to a job"):
+        if self._refuse("changing a job"):
             return
         if view.is_live != message.needs_live:
-            again = "" if isinstance(view, ForeignView) else "; R starts it again"
-            text = "still lives: stop it first" if view.is_live else f"has ended{again}"
+            again = "" if isinstance(view, ForeignView) else "; press R to relaunch it"
+            text = "is still running; stop it first" if view.is_live else f"has ended{again}"
             self.notify(f"{view.job} {text}", severity="warning", markup=False)
             return
         try:
@@ -110,7 +110,7 @@ class ActingApp(ReachApp):
         """Show where the ranks stand, once they have answered."""
         view = message.view
         own = not isinstance(view, ForeignView)
-        if own and view.is_live and self._refuse("asking its ranks by a signal for their stacks"):
+        if own and view.is_live and self._refuse("signaling ranks for their stacks"):
             return
         from ddptop.tui.screens.sections import SectionsScreen
 
@@ -124,7 +124,7 @@ class ActingApp(ReachApp):
             from ddptop.tui.screens.sections import SectionsScreen
 
             screen = SectionsScreen(
-                f"evidence of {view.job}", "taken before any signal was sent; esc closes"
+                f"evidence of {view.job}", "saved before any signal was sent; esc closes"
             )
             self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 
@@ -139,6 +139,6 @@ class ActingApp(ReachApp):
         except DdptopError as error:
             self.call_from_thread(screen.fail, error.message, error.hint)
         except OSError as error:
-            self.call_from_thread(screen.fail, f"it cannot be read: {error}", None)
+            self.call_from_thread(screen.fail, f"cannot be read: {error}", None)
         else:
             self.call_from_thread(screen.show, sections)

@@ -22,12 +22,12 @@ NO_KEY = "no-key"
 """Stands in Textual's key map for an action without one: no terminal sends it."""
 
 RESERVED = {
-    "ctrl+c": "it copies what is selected, and asks before it leaves",
-    "ctrl+z": "a program cannot be suspended from here: d leaves it, and jobs go on",
-    "tab": "it goes to the next panel",
-    "shift+tab": "it goes to the panel before",
+    "ctrl+c": "it copies the selection, or asks before quitting",
+    "ctrl+z": "ddptop cannot be suspended; press d to quit, jobs keep running",
+    "tab": "it moves to the next panel",
+    "shift+tab": "it moves to the previous panel",
 }
-"""Keys that cannot be given away, and why."""
+"""Keys that cannot be remapped, and why."""
 
 SAME_BYTE = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+left_square_bracket": "escape"}
 """Keys that a terminal cannot tell from others."""
@@ -157,8 +157,8 @@ def check_keys(given: Mapping[str, object], file: str) -> tuple[KeyMap, list[str
     chosen: dict[str, tuple[str, ...]] = {}
     for name, value in given.items():
         if name not in known:
-            remedy = did_you_mean(name, known) or "; ddptop keys lists them"
-            wrong.append(f'{where}: "{name}" is no action{remedy}')
+            remedy = did_you_mean(name, known) or "; see ddptop keys"
+            wrong.append(f'{where}: "{name}" is not an action{remedy}')
             continue
         keys = _keys_of(name, value, where, wrong)
         if keys is not None:
@@ -170,7 +170,9 @@ def check_keys(given: Mapping[str, object], file: str) -> tuple[KeyMap, list[str
 def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[str, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        wrong.append(f'{where}: "{name}" = {shown(value)} is no key; write "s" or ["s", "ctrl+s"]')
+        wrong.append(
+            f'{where}: "{name}" = {shown(value)} is not a key; write "s" or ["s", "ctrl+s"]'
+        )
         return None
     keys: list[str] = []
     for text in texts:
@@ -179,15 +181,15 @@ def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[st
         key = parse_key(text)
         if key is None:
             meant = near(text.lower(), {*_KNOWN, *_NAMES})
-            hint = f'did you mean "{meant}"?' if meant else 'such as "s", "S", "ctrl+s", "f5"'
-            wrong.append(f'{where}: "{name}": "{text}" is no key; {hint}')
+            hint = f'did you mean "{meant}"?' if meant else 'use "s", "S", "ctrl+s", or "f5"'
+            wrong.append(f'{where}: "{name}": "{text}" is not a key; {hint}')
             return None
         if key in SAME_BYTE:
             same = key_text(SAME_BYTE[key])
             wrong.append(f'{where}: "{name}": a terminal sends "{text}" as {same}; choose another')
             return None
         if key in RESERVED:
-            wrong.append(f'{where}: "{name}": "{text}" cannot be given away: {RESERVED[key]}')
+            wrong.append(f'{where}: "{name}": "{text}" cannot be remapped: {RESERVED[key]}')
             return None
         if key not in keys:
             keys.append(key)
@@ -203,10 +205,10 @@ def _without_clashes(chosen: dict[str, tuple[str, ...]], where: str) -> list[str
         for name in mine:
             del chosen[name]
         both = " and ".join(f'"{name}"' for name in names)
-        kept = "the default stays" if len(mine) == 1 else "the defaults stay"
+        kept = "the default is kept" if len(mine) == 1 else "the defaults are kept"
         wrong.append(
-            f"{where}: {key_text(key)} is both {both} on the screen of {place}; give one of them "
-            f"another key; {kept}"
+            f"{where}: {key_text(key)} is bound to {both} on the screen {place}; remap one of "
+            f"them; {kept}"
         )
     return wrong
 

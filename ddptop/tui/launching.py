@@ -64,19 +64,19 @@ def command_words(script: str) -> list[str] | None:
 def problem(form: LaunchForm) -> str | None:
     """What is missing or cannot be meant, in one line; None when it can be tried."""
     if form.script.strip() in ("", "--"):
-        return "which script?"
+        return "script is required"
     try:
         is_command = command_words(form.script) is not None
     except ValueError:
-        return "script: a quote is not closed"
+        return "script: unclosed quote"
     try:
         shlex.split(form.arguments)
     except ValueError:
-        return "arguments: a quote is not closed"
+        return "arguments: unclosed quote"
     if is_command and form.nproc.strip():
-        return "ranks: a command starts its ranks itself; tell it in its arguments"
+        return "ranks: a command starts its own ranks; set their number in its arguments"
     if not is_command and not form.gpus and not form.nproc.strip():
-        return "how many ranks? (no GPU is chosen)"
+        return "number of ranks is required if no GPU is selected"
     for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
         if text.strip() and not text.strip().isdecimal():
             return f"{label}: {text.strip()} is not a number"
@@ -141,8 +141,8 @@ def run_cli(arguments: Sequence[str]) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise DdptopError(
-            f"ddptop {arguments[0]} did not answer within {TIMEOUT_S:.0f} s",
-            "ddptop ls shows whether the job came up",
+            f"ddptop {arguments[0]} did not respond within {TIMEOUT_S:.0f} s",
+            "run ddptop ls to see whether the job started",
         ) from error
     if ended.returncode != 0:
         lines = ended.stderr.strip().splitlines()

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
-UNSTARTED = "No rank has started: it only leaves the queue, and is not started later."
-"""What ending a queued job does."""
+UNSTARTED = "No rank has started; the job leaves the queue and will not start."
+"""The effect of ending a queued job."""
 
 
 class Operation(msgspec.Struct, frozen=True):
     """Something to be confirmed and then done in a thread."""
 
     question: str
-    """Empty: it does no harm and is done at once, once `effect` was said."""
+    """Empty if it is harmless: `effect` is shown, and it runs at once."""
     effect: str
     verb: str
     done: str
-    """What to say afterwards, where `run` returns nothing better."""
+    """Message on success, unless `run` returns a better one."""
     run: Callable[[], str | SignalOutcome | None]
     """Blocks; raises DdptopError."""
     plan: SignalPlan | None = None
@@ -58,7 +58,7 @@ def _own(view: AnyJob) -> JobView:
         return view
     raise UsageError(
         f"{view.job} was not started by ddptop, which can only stop or kill it",
-        "launch it with ddptop to have it restarted and kept",
+        "launch it with ddptop to restart it",
     )
 
 
@@ -70,10 +70,10 @@ def _signalled(view: ForeignView, action: Action) -> Operation:
     verb = action.capitalize()
     whose = "" if plan.uid == os.geteuid() else f", which is {view.foreign.user}'s"
     return Operation(
-        f"{verb} {view.job}{whose}? It was not started by ddptop.",
+        f"{verb} {view.job}{whose}? ddptop did not start it.",
         plan.sentence,
         verb,
-        f"{view.job} was sent its signals",
+        f"sent signals to {view.job}",
         lambda: signals.send(plan),
         plan,
     )
@@ -83,13 +83,13 @@ def _ranks(view: JobView) -> str:
     size = view.snapshot.world_size if view.snapshot is not None else None
     number = size or view.spec.nproc
     if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
-        return f"{launcher_in_words(view)} and all that it started"
+        return f"{launcher_in_words(view)} and everything it started"
     return "its rank" if number == 1 else f"all {number} ranks"
 
 
 def _everything(view: JobView) -> str:
     if view.spec.is_command:
-        return f"{launcher_in_words(view)} and all that it started"
+        return f"{launcher_in_words(view)} and everything it started"
     return f"{_ranks(view)} and everything they started"
 
 
@@ -100,17 +100,17 @@ def _asked_to_end(view: JobView) -> str:
     ranks = view.snapshot.ranks if view.snapshot is not None else []
     first = "/".join(sorted({ask_to_end(rank.frameworks).name for rank in ranks})) or "SIGTERM"
     if not view.spec.is_command:
-        return f"SIGTERM to {_ranks(view)}, so that a script which handles it can save"
+        return f"SIGTERM to {_ranks(view)}, so that the script can save"
     if not ranks:
         return f"SIGTERM to {_ranks(view)}"
     return (
-        f"{first} to {_ranks(view)}, so that a script which handles it can save, then SIGTERM to "
-        f"{launcher_in_words(view)} and what else it started"
+        f"{first} to {_ranks(view)}, so that the script can save, then SIGTERM to "
+        f"{launcher_in_words(view)} and the rest of its processes"
     )
 
 
 def stop(view: AnyJob) -> Operation:
-    """End a job in order."""
+    """Stop a job."""
     if isinstance(view, ForeignView):
         return _signalled(view, "stop")
     own = _own(view)
@@ -118,16 +118,16 @@ def stop(view: AnyJob) -> Operation:
         f"Stop {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s SIGKILL to what is left. It is not "
-        "restarted. Logs and history stay.",
+        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s, SIGKILL to all that remain. The "
+        "job will not restart. Logs and history are kept.",
         "Stop",
-        f"{view.job} is asked to stop",
+        f"stopping {view.job}",
         lambda: commands.stop(own, grace_s=GRACE_S),
     )
 
 
 def kill(view: AnyJob) -> Operation:
-    """End a job at once."""
+    """Kill a job."""
     if isinstance(view, ForeignView):
         return _signalled(view, "kill")
     own = _own(view)
@@ -135,10 +135,9 @@ def kill(view: AnyJob) -> Operation:
         f"Kill {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"SIGKILL to {_everything(own)}, now. Nothing can be saved: the work since the last "
-        "checkpoint is lost.",
+        else f"SIGKILL to {_everything(own)} now. The work since the last checkpoint is lost.",
         "Kill",
-        f"{view.job} is being killed",
+        f"killing {view.job}",
         lambda: commands.kill(own),
     )
 
@@ -147,13 +146,13 @@ def restart_group(view: AnyJob) -> Operation:
     """Restart all ranks."""
     own = _own(view)
     if own.state == "queued":
-        raise UsageError(f"{view.job} is queued: no rank has started", "wait until it runs")
+        raise UsageError(f"{view.job} is queued: no rank has started", "wait until it is running")
     return Operation(
         f"Restart all ranks of {view.job}?",
-        f"A group restart: {_ranks(own)} end and start again as a new attempt. The script resumes "
-        "from its last checkpoint, if it does that at all. It does not use up a restart.",
+        f"A group restart: {_ranks(own)} exit and start again as a new attempt. The script resumes "
+        "from its last checkpoint if it supports that. This does not use up a restart.",
         "Restart",
-        f"{view.job}: group restart asked for",
+        f"restarting all ranks of {view.job}",
         lambda: commands.restart_group(own),
     )
 
@@ -175,7 +174,7 @@ def save(view: AnyJob) -> Operation:
         saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
         return f"{view.job} saved{at_step(saved)}: {saved.path}"
 
-    said = f"{view.job} is asked to save; a checkpoint is waited for"
+    said = f"asked {view.job} to save; waiting for the checkpoint"
     return Operation("", said, "Save", f"{view.job} saved", run)
 
 
@@ -190,11 +189,11 @@ def again(view: AnyJob) -> Operation:
         launching.restart_ended(view.job)
 
     return Operation(
-        f"Start {view.job} again?",
-        f"A new attempt in the same folder, after {plural(attempts, 'attempt')}, with this "
-        "shell's variables. Logs and history so far stay.",
-        "Start",
-        f"{view.job} starts again",
+        f"Relaunch {view.job}?",
+        f"A new attempt in the same run folder, after {plural(attempts, 'attempt')}, with this "
+        "shell's environment. Logs and history are kept.",
+        "Relaunch",
+        f"relaunching {view.job}",
         run,
     )
 
@@ -204,10 +203,10 @@ def remove(view: AnyJob) -> Operation:
     own = _own(view)
     return Operation(
         f"Remove {view.job}?",
-        f"Its logs, history and evidence are deleted: {own.folder.path}. This cannot be undone. "
-        "Checkpoints that the script wrote elsewhere stay.",
+        f"Deletes its logs, history, and evidence in {own.folder.path}. This cannot be undone. "
+        "Checkpoints that the script saved elsewhere are kept.",
         "Remove",
-        f"{view.job} is removed",
+        f"removed {view.job}",
         lambda: commands.remove(own),
     )
 
@@ -215,15 +214,15 @@ def remove(view: AnyJob) -> Operation:
 def stacks_source(view: AnyJob) -> str:
     """Where the stacks of a job come from, in words."""
     if isinstance(view, ForeignView):
-        return "asking py-spy, which pauses no process"
-    return "asking every rank, without stopping it" if view.is_live else "from the evidence kept"
+        return "reading them with py-spy, without pausing any process"
+    return "asking every rank, without pausing it" if view.is_live else "from the saved evidence"
 
 
 def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
-    """Where each rank stands: asked of a live job, read from the evidence of an ended one.
+    """Return the stack of each rank: of a live job, or from the evidence of an ended one.
 
     Raises:
-        DdptopError: when the supervisor does not answer, or no evidence was kept.
+        DdptopError: when the supervisor does not answer, or there is no evidence.
     """
     if isinstance(view, ForeignView):
         return _foreign_stacks(view)
@@ -241,7 +240,9 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
 
     files = stored_files(view, None)
     if not files:
-        raise DdptopError(f"{view.job} left no stacks", "they are kept when a rank fails or hangs")
+        raise DdptopError(
+            f"{view.job} has no saved stacks", "they are saved when a rank fails or hangs"
+        )
     return [(path.stem.removeprefix("stacks-").replace("-", " "), _text(path)) for path in files]
 
 
@@ -249,7 +250,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
     from ddptop_runner.foreign import stacks
 
     if not view.is_live:
-        raise DdptopError(f"{view.job} is gone", "stacks are taken from living processes")
+        raise DdptopError(f"{view.job} is gone", "stacks can be read only from live processes")
     return [
         (
             f"rank {one.rank}   pid {one.pid or 'n/a'}",

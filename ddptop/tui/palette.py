@@ -116,26 +116,29 @@ class JobProvider(CommandProvider):
     def _of_job(self, view: AnyJob) -> Iterator[Command]:
         job, foreign = view.job, isinstance(view, ForeignView)
         post = self._post
-        yield Command(f"go to {job}", "show this job", post(messages.JobPicked(job, foreign)))
+        yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
             f"logs of {job}",
-            "what its ranks printed",
+            "show the output of its ranks",
             post(messages.LogsWanted(job, foreign=foreign)),
             listed=False,
         )
         if not foreign:
             yield Command(
                 f"story of {job}",
-                "each attempt, and why it failed",
+                "show each attempt and why it failed",
                 post(messages.StoryWanted(job)),
                 listed=False,
             )
             yield Command(
-                f"replay {job}", "as it was", post(messages.ReplayWanted(job)), listed=False
+                f"replay {job}",
+                "show it as it was at any time",
+                post(messages.ReplayWanted(job)),
+                listed=False,
             )
             yield Command(
                 f"compare {job}",
-                "its losses beside another's",
+                "compare its loss with other jobs",
                 post(messages.CompareWanted((job,))),
                 listed=False,
             )
@@ -148,11 +151,11 @@ class JobProvider(CommandProvider):
                 picked = messages.RankPicked(job, rank.rank, foreign)
                 wanted = messages.LogsWanted(job, rank.rank, foreign)
                 yield Command(
-                    f"rank {rank.rank} of {job}", "show this rank", self._post(picked), listed=False
+                    f"rank {rank.rank} of {job}", "open this rank", self._post(picked), listed=False
                 )
                 yield Command(
                     f"logs of {job} rank {rank.rank}",
-                    "what this rank printed",
+                    "show the output of this rank",
                     self._post(wanted),
                     listed=False,
                 )
@@ -166,7 +169,9 @@ class ThemeCommands(CommandProvider):
 
     def commands(self, query: str) -> Iterator[Command]:
         """The list of themes, and each by its name."""
-        yield Command("Theme", "choose colours; kept for the next start", self.app.search_themes)
+        yield Command(
+            "Theme", "select a theme; remembered for the next start", self.app.search_themes
+        )
         for name in sorted(self.app.available_themes):
             yield Command(f"theme {name}", "colours", partial(self._choose, name), listed=False)
 

@@ -78,7 +78,7 @@ def read_settings(file: Path | None = None) -> Settings:
     except FileNotFoundError:
         return Settings()
     except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
-        what = f"{file} cannot be read ({error}); mend it or remove it"
+        what = f"{file} cannot be read ({error}); fix or remove it"
         return Settings(file=file.name, problems=(what,))
     return parse(data, file.name)
 
@@ -91,7 +91,7 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
         file: its name, for messages.
     """
     wrong = [
-        f"{file}: there is no section [{table}]{did_you_mean(table, TABLES)}"
+        f"{file}: unknown section [{table}]{did_you_mean(table, TABLES)}"
         for table in data
         if table not in (*TABLES, *OTHERS) and near(table, (*TABLES, *OTHERS))
     ]
@@ -102,7 +102,7 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
             tables[table] = given
         else:
             tables[table] = {}
-            wrong.append(f"{file}: {table} is no section; write [{table}]")
+            wrong.append(f"{file}: {table} is not a section; write [{table}]")
     interface = _interface(tables["interface"], f"{file}, [interface]", wrong)
     return Settings(interface, tables["keys"], tables["themes"], file, tuple(wrong))
 
@@ -110,35 +110,35 @@ def parse(data: Mapping[str, object], file: str) -> Settings:
 def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Interface:
     known = ("theme", "ascii", "refresh_s", "mouse", "first")
     wrong += [
-        f'{where}: "{name}" is no setting{did_you_mean(name, known)}'
+        f'{where}: "{name}" is not a setting{did_you_mean(name, known)}'
         for name in given
         if name not in known
     ]
     default = Interface()
 
     def told(name: str, remedy: str) -> None:
-        wrong.append(f"{where}: {name} = {shown(given[name])} cannot be used; {remedy}")
+        wrong.append(f"{where}: {name} = {shown(given[name])} is not valid; {remedy}")
 
     theme, mouse = given.get("theme"), given.get("mouse", default.mouse)
     if theme is not None and not isinstance(theme, str):
-        told("theme", "give the name of a theme in quotes")
+        told("theme", "use a theme name in quotes")
         theme = None
     if not isinstance(mouse, bool):
-        told("mouse", "give true or false")
+        told("mouse", "use true or false")
         mouse = default.mouse
     ascii_only = given.get("ascii", "auto")
     if ascii_only != "auto" and not isinstance(ascii_only, bool):
-        told("ascii", 'give "auto", true or false')
+        told("ascii", 'use "auto", true, or false')
         ascii_only = "auto"
     refresh_s = given.get("refresh_s", default.refresh_s)
     low, high = REFRESH_S
     is_number = isinstance(refresh_s, (int, float)) and not isinstance(refresh_s, bool)
     if not is_number or not low <= float(refresh_s) <= high:  # type: ignore[arg-type]
-        told("refresh_s", f"give seconds from {low:g} to {high:g}")
+        told("refresh_s", f"use seconds from {low:g} to {high:g}")
         refresh_s = default.refresh_s
     first = next((one for one in FIRSTS if one == given.get("first", default.first)), None)
     if first is None:
-        told("first", 'give "jobs" or "devices"')
+        told("first", 'use "jobs" or "devices"')
     return Interface(
         theme=theme,
         ascii=None if ascii_only == "auto" else bool(ascii_only),

@@ -80,7 +80,7 @@ def judge_platform(found: facts.PlatformFacts) -> Judgement:
         )
     where = [f"Linux {found.release}"]
     where += ["WSL2"] if found.wsl else []
-    where += ["in a container: its end ends every job"] if found.container else []
+    where += ["in a container; when it exits, all jobs end"] if found.container else []
     if not found.pidfd:
         return Judgement(
             "warning",
@@ -102,7 +102,7 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
         return Judgement(
             "warning",
             f"{found.socket_dir} {found.socket_problem}: jobs run as daemons, without a tmux pane",
-            f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a folder of your own",
+            f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a directory of your own",
         )
     return Judgement("ok", f"usable, sockets in {found.socket_dir}")
 
@@ -110,7 +110,7 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
 def judge_python(found: facts.InterpreterFacts) -> Judgement:
     """What runs the ranks."""
     if found.problem or found.path is None or found.version is None:
-        return Judgement("error", found.problem or "no Python was found", "give --python PATH")
+        return Judgement("error", found.problem or "no Python found", "pass --python PATH")
     python = f"{found.path} (Python {found.version[0]}.{found.version[1]})"
     try:
         interpreters.require_torch(
@@ -142,7 +142,7 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
     if found.lost:
         numbers = ", ".join(map(str, found.lost))
         return Judgement(
-            "error", f"the driver has lost GPU {numbers}", "see `dmesg`; a reboot brings it back"
+            "error", f"the driver lost GPU {numbers}", "see `dmesg`; reboot to recover it"
         )
     if not found.devices:
         return Judgement(
@@ -171,13 +171,13 @@ def judge_ptrace(found: facts.PtraceFacts) -> Judgement:
     may = found.capable or found.yama_scope == 0 or found.yama_scope is None
     if not found.py_spy:
         return Judgement(
-            "ok", "stacks come from the probe; py-spy, for ranks without one, is not installed"
+            "ok", "the probe provides stacks; py-spy, for ranks without it, is not installed"
         )
     if may:
-        return Judgement("ok", "py-spy is installed and may trace")
+        return Judgement("ok", "py-spy is installed and can trace")
     return Judgement(
         "warning",
-        f"py-spy is installed but may not trace (ptrace_scope {found.yama_scope})",
+        f"py-spy is installed but cannot trace (ptrace_scope {found.yama_scope})",
         "sudo sysctl kernel.yama.ptrace_scope=0",
     )
 
@@ -192,17 +192,17 @@ def judge_limits(found: facts.LimitFacts) -> Judgement:
     if found.processes is not None and found.processes < LOW_PROCESSES:
         return Judgement(
             "warning",
-            f"{detail}: a rank has about 100 threads and processes",
+            f"{detail}: a rank needs about 100 threads and processes",
             "raise `ulimit -u`, or the container's --pids-limit",
         )
     if few:
         wanted = LOW_OPEN_FILES * 16
         hard = found.open_files_hard
         raised = wanted if hard is None else min(wanted, hard)
-        remedy = f"ulimit -n {raised} before the launch"
+        remedy = f"ulimit -n {raised} before launching"
         if raised < LOW_OPEN_FILES:
-            remedy = "have nofile raised in /etc/security/limits.conf"
-        return Judgement("warning", f"{detail}: data loaders run out of open files", remedy)
+            remedy = "raise nofile in /etc/security/limits.conf"
+        return Judgement("warning", f"{detail}: data loaders may run out of open files", remedy)
     if found.infiniband and found.locked_bytes is not None:
         return Judgement(
             "warning",
@@ -219,25 +219,27 @@ def judge_disk(found: Sequence[facts.DiskFacts]) -> Judgement:
         if room.free_bytes < NO_DISK_BYTES or room.free_files == 0:
             what = "files" if room.free_files == 0 else "space"
             return Judgement(
-                "error", f"no {what} left for {room.what} ({room.path})", "free some of it"
+                "error", f"no {what} left for {room.what} ({room.path})", "free some space"
             )
     for room in found:
         if room.free_bytes < LOW_DISK_BYTES:
-            return Judgement("warning", f"{detail} ({room.path})", "free some: ddptop rm JOB...")
+            return Judgement(
+                "warning", f"{detail} ({room.path})", "free some space: ddptop rm JOB..."
+            )
     return Judgement("ok", detail)
 
 
 def judge_shared_memory(found: facts.SharedMemoryFacts) -> Judgement:
     """Data loaders and NCCL move data through it."""
     if found.size_bytes is None:
-        return Judgement("error", "there is no /dev/shm", "mount a tmpfs there")
+        return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
     detail = f"{found.size_bytes / GIB:.1f} GiB"
     if found.free_bytes is not None:
         detail += f", {found.free_bytes / GIB:.1f} GiB free"
     if found.size_bytes < LOW_SHARED_MEMORY_BYTES:
         return Judgement(
             "warning",
-            f"{detail}: data loader workers die of a bus error when it is full",
+            f"{detail}: data loader workers crash with a bus error when it is full",
             "docker run --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm",
         )
     if found.free_bytes is not None and found.free_bytes < LOW_SHARED_MEMORY_BYTES // 4:
@@ -251,19 +253,23 @@ def judge_host(found: facts.HostFacts) -> Judgement:
     """A name that resolves slowly or not at all delays or breaks process groups."""
     hosts = f"add the line '127.0.1.1 {found.name}' to /etc/hosts"
     if found.addresses is None:
-        return Judgement("warning", f"{found.name}: the resolver is not back after 1 s", hosts)
+        return Judgement(
+            "warning", f"{found.name}: the resolver does not respond within 1 s", hosts
+        )
     if not found.addresses:
-        return Judgement("warning", f"{found.name} does not resolve: gloo may not connect", hosts)
+        return Judgement(
+            "warning", f"{found.name} does not resolve; gloo may fail to connect", hosts
+        )
     detail = f"{found.name} is {found.addresses[0]}"
     loopback = all(a.startswith("127.") or a == "::1" for a in found.addresses)
     if loopback:
-        detail += " (loopback: enough for one machine)"
+        detail += " (loopback, fine for one machine)"
     if found.reverse_s is None or found.reverse_s > SLOW_LOOK_UP_S:
         took = "over 1 s" if found.reverse_s is None else f"{found.reverse_s:.1f} s"
         line = f"'{found.addresses[0]} {found.name}'"
         return Judgement(
             "warning",
-            f"{detail}; the look-up of an address takes {took}, at each start of a group",
+            f"{detail}; looking up an address takes {took}, at each group start",
             f"add the line {line} to /etc/hosts",
         )
     return Judgement("ok", detail)
@@ -273,26 +279,26 @@ def judge_folder(found: facts.FolderFacts) -> Judgement:
     """Run folders must be writable; anywhere will do."""
     if found.problem:
         return Judgement(
-            "error", f"{found.path} cannot be used ({found.problem})", "set DDPTOP_HOME to a folder"
+            "error",
+            f"{found.path} cannot be used ({found.problem})",
+            "set DDPTOP_HOME to a directory",
         )
     if found.local_reason:
-        return Judgement(
-            "ok", f"{found.path}; {found.local_reason}: live files are kept under /var/tmp"
-        )
+        return Judgement("ok", f"{found.path}; {found.local_reason}: live files are in /var/tmp")
     return Judgement("ok", f"{found.path}, on a local disk")
 
 
 def judge_survival(found: survival.SurvivalFacts) -> Judgement:
     """What systemd does at logout."""
     if not found.systemd:
-        return Judgement("ok", "no systemd: nothing ends a job at logout")
+        return Judgement("ok", "no systemd; logging out does not affect jobs")
     words = {True: "yes", False: "no", None: "unknown"}
     detail = (
         f"KillUserProcesses {words[found.kill_user_processes]}, RemoveIPC"
         f" {words[found.remove_ipc]}, linger {words[found.linger]}, this shell is "
         + {
             "session": "in a login session",
-            "manager": "below the user's systemd",
+            "manager": "under the user's systemd",
             "elsewhere": "outside any login session",
         }[found.placement]
     )
@@ -300,7 +306,7 @@ def judge_survival(found: survival.SurvivalFacts) -> Judgement:
     if decided.risk:
         return Judgement("warning", f"{decided.risk} [{detail}]", decided.remedy)
     if decided.wrap:
-        detail += "; launch goes through systemd-run --user --scope"
+        detail += "; launch uses systemd-run --user --scope"
     return Judgement("ok", detail)
 
 
@@ -313,7 +319,7 @@ def judge_memory(found: facts.MemoryFacts) -> Judgement:
     if found.limit_bytes < LOW_MEMORY_BYTES:
         return Judgement(
             "warning",
-            f"{detail}: the kernel kills ranks that pass it",
+            f"{detail}: the kernel kills ranks that exceed it",
             "raise the container's --memory, or the unit's MemoryMax=",
         )
     return Judgement("ok", detail)
@@ -322,13 +328,13 @@ def judge_memory(found: facts.MemoryFacts) -> Judgement:
 def judge_clock(found: facts.ClockFacts) -> Judgement:
     """Times of events come from the wall clock, durations do not."""
     if not found.boottime:
-        return Judgement("warning", "no CLOCK_BOOTTIME: a suspended machine looks like a hang")
+        return Judgement("warning", "no CLOCK_BOOTTIME; a suspended machine looks like a hang")
     behind_s = found.newest_file_s - found.now_s
     if behind_s > 1:
         return Judgement(
             "warning",
             f"the clock is at least {behind_s:.0f} s behind ddptop's own files",
-            "synchronise it (timedatectl set-ntp true)",
+            "synchronize it (timedatectl set-ntp true)",
         )
     return Judgement("ok", "plausible")
 
@@ -388,7 +394,7 @@ def examine(
             id=topic.id,
             title=topic.title,
             status="unknown",
-            detail=f"no answer within {deadline_s:g} s",
+            detail=f"no response within {deadline_s:g} s",
         )
         for topic in topics
     ]

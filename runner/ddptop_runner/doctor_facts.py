@@ -225,7 +225,7 @@ class DiskFacts(Base, frozen=True, kw_only=True):
 def gather_disk(place: Place) -> tuple[DiskFacts, ...]:
     """The file systems of the run folders and of the working folder."""
     rooms = []
-    for what, path in (("run folders", paths.runs_dir()), ("working folder", place.cwd)):
+    for what, path in (("run folders", paths.runs_dir()), ("working directory", place.cwd)):
         room = os.statvfs(nearest(path))
         rooms.append(
             DiskFacts(
@@ -316,9 +316,9 @@ def gather_folder(place: Place) -> FolderFacts:
             with tempfile.TemporaryFile(dir=home):
                 pass
         elif not existing.is_dir():
-            problem = f"{existing} is not a folder"
+            problem = f"{existing} is not a directory"
         elif not os.access(existing, os.W_OK | os.X_OK):
-            problem = f"{existing} cannot be written to"
+            problem = f"{existing} is not writable"
     except OSError as error:
         problem = error.strerror or str(error)
     return FolderFacts(

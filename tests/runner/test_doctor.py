@@ -205,7 +205,7 @@ def test_what_raises_or_is_late_is_unknown() -> None:
     checks = examine(place(Path("/")), topics, deadline_s=1.0)
     release.set()
     assert [check.status for check in checks] == ["unknown", "unknown", "ok"]
-    assert "no answer within 1 s" in checks[0].detail
+    assert "no response within 1 s" in checks[0].detail
     assert "ZeroDivisionError: by the driver" in checks[1].detail
 
 

@@ -161,7 +161,7 @@ def test_what_is_no_python_is_refused_in_one_line(tmp_path, case):
     path = program(tmp_path / "tool", text)
     with pytest.raises(UsageError) as caught:
         inspect(path)
-    expected = f"{path} does not run as a Python ({problem}); give --python PATH"
+    expected = f"{path} does not run as a Python ({problem}); pass --python PATH"
     assert str(caught.value) == expected
 
 

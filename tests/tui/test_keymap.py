@@ -70,24 +70,24 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
     ("given", "problem"),
     [
         ({"job.stopp": "s"}, '"job.stopp" is no action; did you mean "job.stop"?'),
-        ({"zzz": "s"}, '"zzz" is no action; ddptop keys lists them'),
+        ({"zzz": "s"}, '"zzz" is no action; see ddptop keys'),
         ({"job.stop": "entr"}, '"job.stop": "entr" is no key; did you mean "enter"?'),
-        ({"job.stop": "§§§"}, '"job.stop": "§§§" is no key; such as "s", "S", "ctrl+s", "f5"'),
-        ({"job.stop": 3}, '"job.stop" = 3 is no key; write "s" or ["s", "ctrl+s"]'),
+        ({"job.stop": "§§§"}, '"job.stop": "§§§" is no key; use "s", "S", "ctrl+s", or "f5"'),
+        ({"job.stop": 3}, '"job.stop" = 3 is not a key; write "s" or ["s", "ctrl+s"]'),
         ({"job.stop": "ctrl+i"}, '"job.stop": a terminal sends "ctrl+i" as tab; choose another'),
         (
             {"job.stop": "ctrl+c"},
-            f'"job.stop": "ctrl+c" cannot be given away: {RESERVED["ctrl+c"]}',
+            f'"job.stop": "ctrl+c" cannot be remapped: {RESERVED["ctrl+c"]}',
         ),
         (
             {"job.stop": "K"},
             'K is both "job.stop" and "job.kill" on the screen of all jobs; give one of them '
-            "another key; the default stays",
+            "another key; the default is kept",
         ),
         (
             {"job.stop": "j"},
             'j is both "job.stop" and "move.down" on the screen of all jobs; give one of them '
-            "another key; the default stays",
+            "another key; the default is kept",
         ),
     ],
 )  # fmt: skip
@@ -106,7 +106,7 @@ def test_two_actions_may_change_places() -> None:
 def test_a_clash_of_two_choices_gives_both_up_and_keeps_the_rest() -> None:
     given = {"job.stop": "y", "job.kill": "y", "job.findings": "Y"}
     keys, wrong = check_keys(given, "config.toml")
-    assert len(wrong) == 1 and "the defaults stay" in wrong[0]
+    assert len(wrong) == 1 and "the defaults are kept" in wrong[0]
     assert keys.chosen == {"job.findings": ("Y",)}
 
 

@@ -102,17 +102,17 @@ def test_a_command_in_place_of_a_script(script: str) -> None:
     ("form", "wrong"),
     [
         (LaunchForm(), "which script?"),
-        (LaunchForm(script="a.py"), "how many ranks? (no GPU is chosen)"),
-        (LaunchForm(script="a.py", gpus=()), "how many ranks? (no GPU is chosen)"),
+        (LaunchForm(script="a.py"), "number of ranks is required if no GPU is selected"),
+        (LaunchForm(script="a.py", gpus=()), "number of ranks is required if no GPU is selected"),
         (LaunchForm(script="a.py", gpus=(0,), nproc="two"), "ranks: two is not a number"),
-        (LaunchForm(script="a.py", gpus=(0,), arguments="'"), "arguments: a quote is not closed"),
+        (LaunchForm(script="a.py", gpus=(0,), arguments="'"), "arguments: unclosed quote"),
         (LaunchForm(script="a.py", gpus=(0,)), None),
         (LaunchForm(script="-- "), "which script?"),
-        (LaunchForm(script="-- a '"), "script: a quote is not closed"),
+        (LaunchForm(script="-- a '"), "script: unclosed quote"),
         (LaunchForm(script="-- torchrun a.py"), None),
         (
             LaunchForm(script="torchrun a.py", nproc="2"),
-            "ranks: a command starts its ranks itself; tell it in its arguments",
+            "ranks: a command starts its own ranks; set their number in its arguments",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> N
     settings = read_settings(tmp_path / FILE)
     assert settings.interface == Interface()
     (problem,) = settings.problems
-    assert str(tmp_path / FILE) in problem and "mend it or remove it" in problem
+    assert str(tmp_path / FILE) in problem and "ix or remove it" in problem
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,19 @@ def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> N
         ),
         (
             {"mouse": "no"},
-            'config.toml, [interface]: mouse = "no" cannot be used; give true or false',
+            'config.toml, [interface]: mouse = "no" cannot be used; use true or false',
         ),
         (
             {"ascii": "yes"},
-            'config.toml, [interface]: ascii = "yes" cannot be used; give "auto", true or false',
+            'config.toml, [interface]: ascii = "yes" cannot be used; use "auto", true, or false',
         ),
         (
             {"first": "gpu"},
-            'config.toml, [interface]: first = "gpu" cannot be used; give "jobs" or "devices"',
+            'config.toml, [interface]: first = "gpu" cannot be used; use "jobs" or "devices"',
         ),
         (
             {"theme": 3},
-            "config.toml, [interface]: theme = 3 cannot be used; "
-            "give the name of a theme in quotes",
+            "config.toml, [interface]: theme = 3 cannot be used; use a theme name in quotes",
         ),
     ],
 )
@@ -95,7 +94,7 @@ def test_a_wrong_value_is_named_and_the_default_taken(
 def test_a_section_that_is_misspelt() -> None:
     settings = parse({"key": {}, "runs": {}, "somebody-elses": {}, "keys": 3}, FILE)
     assert settings.problems == (
-        'config.toml: there is no section [key]; did you mean "keys"?',
+        'config.toml: unknown section [key]; did you mean "keys"?',
         "config.toml: keys is no section; write [keys]",
     )
 

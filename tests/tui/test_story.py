@@ -45,7 +45,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         assert "3 attempts, 3 failures (ValueError 2 times, SIGKILL); it has failed" in text
         assert "✗ ValueError at data.py:81" in text
         assert "failed in attempt 2: ValueError will be raised again" in text
-        assert "mend data.py:81; R starts it again as attempt 3" in text
+        assert "mend data.py:81; press R to relaunch it as attempt 3" in text
         assert "last lines of rank 2" in text
         assert "ValueError: label 1003 is outside of the 1000 classes" in text
         assert "events of attempt 2" in text

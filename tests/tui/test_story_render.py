@@ -115,7 +115,7 @@ def test_why_it_failed_what_was_done_and_its_last_words() -> None:
 
 def test_what_to_do_about_the_last_attempt() -> None:
     told = text(FAILED, "failed", is_last=True)
-    assert "do now    mend data.py:81; R starts it again as attempt 2" in told
+    assert "do now    mend data.py:81; press R to relaunch it as attempt 2" in told
     assert what_now(LIVES, "running", is_last=True) == ""
     assert "R starts it again" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
     # a remedy is told while the job goes on as well

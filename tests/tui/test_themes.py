@@ -75,7 +75,7 @@ class TestOwn:
         ("table", "problem"),
         [
             ({"base": "nordd"}, 'base = "nordd" is no theme; did you mean "nord"?'),
-            ({"dark": "yes"}, 'dark = "yes" cannot be used; give true or false'),
+            ({"dark": "yes"}, 'dark = "yes" cannot be used; use true or false'),
             ({"eror": "red"}, '"eror" is no colour of a theme; did you mean "error"?'),
             ({"error": 3}, 'error = 3 is no colour; write it like "#6fa8dc"'),
         ],

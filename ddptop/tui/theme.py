@@ -121,7 +121,7 @@ def own_themes(given: Mapping[str, object], file: str) -> tuple[list[Theme], lis
     for name, table in given.items():
         where = f"{file}, [themes.{name}]"
         if not isinstance(table, Mapping):
-            wrong.append(f"{where}: is no section; write [themes.{name}] and its colours below")
+            wrong.append(f"{where}: is not a section; write [themes.{name}] with its colors below")
             continue
         wrong += [
             f'{where}: "{key}" is no colour of a theme{did_you_mean(key, KEYS)}'
@@ -141,10 +141,10 @@ def _theme(
     asked = table.get("base")
     if asked is not None and asked not in bases:
         hint = did_you_mean(str(asked), bases)
-        wrong.append(f"{where}: base = {shown(asked)} is no theme{hint}")
+        wrong.append(f"{where}: base = {shown(asked)} is not a theme{hint}")
     dark = table.get("dark")
     if dark is not None and not isinstance(dark, bool):
-        wrong.append(f"{where}: dark = {shown(dark)} cannot be used; give true or false")
+        wrong.append(f"{where}: dark = {shown(dark)} is not valid; use true or false")
         dark = None
     default = LIGHT if dark is False else DARK
     base = bases.get(asked, default) if isinstance(asked, str) else default
@@ -156,7 +156,7 @@ def _theme(
             colours[key] = Color.parse(str(table[key])).hex
         except ColorParseError:
             value = shown(table[key])
-            wrong.append(f'{where}: {key} = {value} is no colour; write it like "#6fa8dc"')
+            wrong.append(f'{where}: {key} = {value} is not a color; write it like "#6fa8dc"')
     return Theme(
         name=name,
         dark=base.dark if dark is None else dark,

@@ -101,7 +101,7 @@ def inspect(path: str) -> Interpreter:
         problem = "it answers something else"
     else:
         return Interpreter(path, (major, minor), _torch_version(origin))
-    raise UsageError(f"{path} does not run as a Python ({problem})", "give --python PATH")
+    raise UsageError(f"{path} does not run as a Python ({problem})", "pass --python PATH")
 
 
 def _torch_version(origin: str | None) -> str | None:
@@ -126,7 +126,7 @@ def require_torch(interpreter: Interpreter) -> None:
     if version is None:
         raise UsageError(
             f"there is no torch in {interpreter.path}",
-            "activate the environment that has it, or give --python PATH"
+            "activate the environment that has it, or pass --python PATH"
             " (ddptop[torch] installs one beside ddptop)",
         )
     found = re.match(r"(\d+)\.(\d+)", version)

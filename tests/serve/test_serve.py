@@ -101,7 +101,7 @@ async def test_a_browser_shows_the_screens_and_cannot_stop_a_job(
             assert one.token not in " ".join(viewer.cmdline()), "ps would show the token"
             seen = len(tab.received)
             await tab.type("?")
-            heads = (b"under the cursor", b"keys of this screen")
+            heads = (b"under the cursor", b"keys on this screen")
             await tab.until(lambda: any(head in tab.received[seen:] for head in heads), "the help")
             seen = len(tab.received)
             await tab.type("Escape")

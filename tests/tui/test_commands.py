@@ -147,14 +147,14 @@ class TestWords:
         change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
         effect = operations.stop(read_job(folder)).effect
         assert effect.startswith("SIGINT/SIGTERM to all 2 ranks, so that")
-        assert "then SIGTERM to mpirun and the rest of its processes; after 30 s SIGKILL" in effect
+        assert "then SIGTERM to mpirun and the rest of its processes; after 30 s, SIGKILL" in effect
         effect = operations.kill(read_job(folder)).effect
-        assert effect.startswith("SIGKILL to mpirun and everything it started, now.")
+        assert effect.startswith("SIGKILL to mpirun and everything it started now.")
         waiting = read_job(fake_commands.waiting(frozen))
         effect = operations.stop(waiting).effect
-        assert effect.startswith("SIGTERM to accelerate and everything it started; after 30 s")
+        assert effect.startswith("SIGTERM to accelerate and everything it started; after 30 s,")
         own = read_job(fake_home.two_cpu_ranks(frozen))
-        assert operations.stop(own).effect.startswith("SIGTERM to all 2 ranks, so that a script")
+        assert operations.stop(own).effect.startswith("SIGTERM to all 2 ranks, so that the script")
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
         (width,) = [column.width for column in MIDDLE if column.key == "by"]

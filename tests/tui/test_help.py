@@ -133,7 +133,7 @@ def test_it_begins_under_the_cursor_and_then_names_the_keys_of_this_screen(cells
     lines = [plain(line) for line in help_lines(cells, told, "a job")]
     assert all(len(line) <= cells for line in lines)
     heads = [line.split("──")[1].strip() for line in lines if line.startswith("── ")]
-    first = ["under the cursor", "keys of this screen: a job", "keys everywhere", "mouse"]
+    first = ["under the cursor", "keys on this screen: a job", "keys everywhere", "mouse"]
     assert heads[:4] == first
     assert heads[-len(SECTIONS) :] == [heading for heading, _ in SECTIONS]
     assert len(heads) == 4 + len(ALL) - 1 + len(SECTIONS)
@@ -158,7 +158,7 @@ async def test_the_key_opens_and_closes_it(frozen: Path, make_app: MakeApp, key:
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         await pilot.pause()
         text = shown(app)
-        assert text.index("[red]rank 0[/]") < text.index("keys of this screen: a job")
+        assert text.index("[red]rank 0[/]") < text.index("keys on this screen: a job")
         scroll = app.screen.query_one(VerticalScroll)
         for step, expected in (("j", 3), ("ctrl+d", None), ("k", None), ("g", 0)):
             before = scroll.scroll_y

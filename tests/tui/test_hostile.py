@@ -69,7 +69,7 @@ def test_without_a_locale_for_it_nothing_but_ascii_is_written(
     wait_until(lambda: asked.draws("Grüße, 日本 and ".encode()), what="the log")
     for one in (plain, asked):
         one.type("?")
-        wait_until(lambda one=one: one.draws(b"keys of this screen"), what="the help")
+        wait_until(lambda one=one: one.draws(b"keys on this screen"), what="the help")
         one.type("qq")
         wait_until(one.ended, what="its end")
     assert plain.drawn.isascii()

@@ -69,10 +69,10 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"job.stopp": "s"}, '"job.stopp" is no action; did you mean "job.stop"?'),
-        ({"zzz": "s"}, '"zzz" is no action; see ddptop keys'),
-        ({"job.stop": "entr"}, '"job.stop": "entr" is no key; did you mean "enter"?'),
-        ({"job.stop": "§§§"}, '"job.stop": "§§§" is no key; use "s", "S", "ctrl+s", or "f5"'),
+        ({"job.stopp": "s"}, '"job.stopp" is not an action; did you mean "job.stop"?'),
+        ({"zzz": "s"}, '"zzz" is not an action; see ddptop keys'),
+        ({"job.stop": "entr"}, '"job.stop": "entr" is not a key; did you mean "enter"?'),
+        ({"job.stop": "§§§"}, '"job.stop": "§§§" is not a key; use "s", "S", "ctrl+s", or "f5"'),
         ({"job.stop": 3}, '"job.stop" = 3 is not a key; write "s" or ["s", "ctrl+s"]'),
         ({"job.stop": "ctrl+i"}, '"job.stop": a terminal sends "ctrl+i" as tab; choose another'),
         (
@@ -81,13 +81,13 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ),
         (
             {"job.stop": "K"},
-            'K is both "job.stop" and "job.kill" on the screen of all jobs; give one of them '
-            "another key; the default is kept",
+            'K is bound to "job.stop" and "job.kill" on the screen all jobs; remap one of '
+            "them; the default is kept",
         ),
         (
             {"job.stop": "j"},
-            'j is both "job.stop" and "move.down" on the screen of all jobs; give one of them '
-            "another key; the default is kept",
+            'j is bound to "job.stop" and "move.down" on the screen all jobs; remap one of '
+            "them; the default is kept",
         ),
     ],
 )  # fmt: skip

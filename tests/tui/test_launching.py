@@ -101,13 +101,13 @@ def test_a_command_in_place_of_a_script(script: str) -> None:
 @pytest.mark.parametrize(
     ("form", "wrong"),
     [
-        (LaunchForm(), "which script?"),
+        (LaunchForm(), "script is required"),
         (LaunchForm(script="a.py"), "number of ranks is required if no GPU is selected"),
         (LaunchForm(script="a.py", gpus=()), "number of ranks is required if no GPU is selected"),
         (LaunchForm(script="a.py", gpus=(0,), nproc="two"), "ranks: two is not a number"),
         (LaunchForm(script="a.py", gpus=(0,), arguments="'"), "arguments: unclosed quote"),
         (LaunchForm(script="a.py", gpus=(0,)), None),
-        (LaunchForm(script="-- "), "which script?"),
+        (LaunchForm(script="-- "), "script is required"),
         (LaunchForm(script="-- a '"), "script: unclosed quote"),
         (LaunchForm(script="-- torchrun a.py"), None),
         (

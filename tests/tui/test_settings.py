@@ -54,32 +54,32 @@ def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> N
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"them": "nord"}, 'config.toml, [interface]: "them" is no setting; did you mean "theme"?'),
+        ({"them": "nord"}, 'config.toml, [interface]: "them" is not a setting; did you mean "theme"?'),
         (
             {"refresh_s": 0.01},
-            "config.toml, [interface]: refresh_s = 0.01 cannot be used; "
-            "give seconds from 0.2 to 60",
+            "config.toml, [interface]: refresh_s = 0.01 is not valid; "
+            "use seconds from 0.2 to 60",
         ),
         (
             {"refresh_s": True},
-            "config.toml, [interface]: refresh_s = true cannot be used; "
-            "give seconds from 0.2 to 60",
+            "config.toml, [interface]: refresh_s = true is not valid; "
+            "use seconds from 0.2 to 60",
         ),
         (
             {"mouse": "no"},
-            'config.toml, [interface]: mouse = "no" cannot be used; use true or false',
+            'config.toml, [interface]: mouse = "no" is not valid; use true or false',
         ),
         (
             {"ascii": "yes"},
-            'config.toml, [interface]: ascii = "yes" cannot be used; use "auto", true, or false',
+            'config.toml, [interface]: ascii = "yes" is not valid; use "auto", true, or false',
         ),
         (
             {"first": "gpu"},
-            'config.toml, [interface]: first = "gpu" cannot be used; use "jobs" or "devices"',
+            'config.toml, [interface]: first = "gpu" is not valid; use "jobs" or "devices"',
         ),
         (
             {"theme": 3},
-            "config.toml, [interface]: theme = 3 cannot be used; use a theme name in quotes",
+            "config.toml, [interface]: theme = 3 is not valid; use a theme name in quotes",
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_a_section_that_is_misspelt() -> None:
     settings = parse({"key": {}, "runs": {}, "somebody-elses": {}, "keys": 3}, FILE)
     assert settings.problems == (
         'config.toml: unknown section [key]; did you mean "keys"?',
-        "config.toml: keys is no section; write [keys]",
+        "config.toml: keys is not a section; write [keys]",
     )
 
 
@@ -109,10 +109,10 @@ def test_all_that_is_wrong_is_gathered() -> None:
         FILE,
     )
     assert reach_of(settings).problems == (
-        'config.toml, [keys]: "job.stopp" is no action; did you mean "job.stop"?',
+        'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?',
         'config.toml, [themes.mine]: "bas" is no colour of a theme; did you mean "base"?',
         'config.toml, [themes.mine]: primary = "blu" is no colour; write it like "#6fa8dc"',
-        "config.toml, [themes.bad]: is no section; write [themes.bad] and its colours below",
+        "config.toml, [themes.bad]: is not a section; write [themes.bad] with its colors below",
         'config.toml, [interface]: theme = "nordd" is not known; did you mean "nord"?',
     )
 

@@ -74,10 +74,10 @@ class TestOwn:
     @pytest.mark.parametrize(
         ("table", "problem"),
         [
-            ({"base": "nordd"}, 'base = "nordd" is no theme; did you mean "nord"?'),
-            ({"dark": "yes"}, 'dark = "yes" cannot be used; use true or false'),
-            ({"eror": "red"}, '"eror" is no colour of a theme; did you mean "error"?'),
-            ({"error": 3}, 'error = 3 is no colour; write it like "#6fa8dc"'),
+            ({"base": "nordd"}, 'base = "nordd" is not a theme; did you mean "nord"?'),
+            ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
+            ({"eror": "red"}, '"eror" is not a color of a theme; did you mean "error"?'),
+            ({"error": 3}, 'error = 3 is not a color; write it like "#6fa8dc"'),
         ],
     )
     def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:

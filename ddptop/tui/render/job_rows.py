@@ -61,7 +61,7 @@ WIDE = (
     _ETA,
     _ELAPSED,
     Column("restarts", "restarts", 8, ">", drop=13),
-    Column("why", " how it is", 22, flex=True),
+    Column("why", " status", 22, flex=True),
 )
 
 

@@ -7,7 +7,7 @@ from ddptop_runner.contract import JobRow
 from ddptop_runner.model import Progress, RunStep
 
 BAR_CELLS, LIST_CELLS = 20, 10
-_SOURCES = {"api": "ddptop.report", "trainer": "its trainer", "log": "its output"}
+_SOURCES = {"api": "ddptop.report", "trainer": "the trainer", "log": "the output"}
 
 
 def share(progress: Progress | None) -> str:

@@ -15,7 +15,7 @@ CERTAIN = ("probe", "environment", "single")
 
 _SOURCES = {
     "arguments": "its arguments",
-    "start order": "the order of starts",
+    "start order": "start order",
     "device": "its device",
     "sockets": "its sockets",
 }

@@ -75,12 +75,11 @@ def check() -> None:
     """
     if not sys.__stderr__ or not sys.__stderr__.isatty():
         raise UsageError(
-            "the screen is drawn on stderr, which is not a terminal", "do not redirect stderr"
+            "stderr, which the screen is drawn on, is not a terminal", "do not redirect stderr"
         )
     term = os.environ.get("TERM") or ""
     if term in DUMB:
         raise UsageError(
-            f"TERM={term}: this terminal cannot move its cursor, so no screen can be drawn",
-            "ddptop ls, ddptop status and ddptop gpus print; in a real terminal: "
-            "TERM=xterm-256color ddptop",
+            f"TERM={term}: this terminal cannot move the cursor",
+            "use ddptop ls, status, or gpus; in a capable terminal, run TERM=xterm-256color ddptop",
         )

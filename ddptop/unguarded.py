@@ -33,13 +33,13 @@ def taken_up(view: JobView) -> JobView:
     try:
         done = adoption.take_up(view, os.environ)
     except (DdptopError, OSError) as error:
-        say(f"ddptop: {view.job} is unguarded, and cannot be taken up again: {error}")
+        say(f"ddptop: {view.job} is unguarded and cannot be adopted: {error}")
         return view
     if done is None:
         return read_job(view.folder)
-    say(f"ddptop: {view.job} was unguarded, its guardian had ended; taken up again")
+    say(f"ddptop: {view.job} lost its guardian; adopted it")
     if done.missing:
-        say(f"ddptop: no process of it tells these variables any more: {', '.join(done.missing)}")
+        say(f"ddptop: these variables could not be recovered: {', '.join(done.missing)}")
     return done.view
 
 

@@ -19,11 +19,13 @@ def find(names: Sequence[str]) -> list[JobView]:
         UsageError: a name is ambiguous, one job is named twice, or there are too many.
     """
     if len(names) > MOST_JOBS:
-        raise UsageError(f"{len(names)} jobs do not fit on one chart", f"name {MOST_JOBS} at most")
+        raise UsageError(
+            f"{len(names)} jobs are too many for one chart", f"name {MOST_JOBS} at most"
+        )
     views = [resolve(name) for name in names]
     jobs = [view.job for view in views]
     if twice := next((job for job in jobs if jobs.count(job) > 1), None):
-        raise UsageError(f"{twice} is named twice", "name another job to compare it with")
+        raise UsageError(f"{twice} is named twice", "name a different job to compare with")
     return views
 
 
@@ -68,8 +70,8 @@ def _print(views: list[JobView]) -> int:
         others = companions(all_jobs(), views[0].job)
         if not others:
             raise NoSuchJobError(
-                f"there is no other job to compare {views[0].job} with",
-                "launch it again with other arguments",
+                f"no other job to compare {views[0].job} with",
+                "relaunch it with different arguments first",
             )
         views = [*views, others[0]]
     put_json(report(compare([read_run(view) for view in views])))

@@ -35,7 +35,7 @@ def request_of(arguments: list[str]) -> LaunchRequest:
     """The bundled training on all free GPUs, or on CPU ranks where none is free."""
     free = free_now(os.environ)
     if free == 0:
-        say(f"ddptop: no GPU is free; trains on {CPU_RANKS} CPU ranks")
+        say(f"ddptop: no free GPU; training on {CPU_RANKS} CPU ranks")
     return LaunchRequest(
         kind="script",
         target=str(SCRIPT),
@@ -48,7 +48,9 @@ def request_of(arguments: list[str]) -> LaunchRequest:
 
 
 def _report_until_ended(view: JobView) -> int:
-    say(f"ddptop: {view.job} runs; from another terminal: ddptop attach {view.job}")
+    say(
+        f"ddptop: {view.job} is running; attach from another terminal with ddptop attach {view.job}"
+    )
     last = None
     while view.is_live:
         line = _progress(view)

@@ -30,7 +30,7 @@ def run(as_json: bool, python: str | None) -> int:
         folder = Path.cwd()
     except FileNotFoundError:
         raise UsageError(
-            "the folder that you are in was deleted", "go to another, and try again"
+            "the working directory was deleted", "change to another directory and try again"
         ) from None
     checks = examine(Place(env=dict(os.environ), cwd=folder, python=python))
     if (settings := settings_check()) is not None:
@@ -44,7 +44,7 @@ def run(as_json: bool, python: str | None) -> int:
 
 
 def settings_check() -> Check | None:
-    """Whether config.toml can be used as it stands; None where there is none."""
+    """Whether config.toml is valid; None where there is none."""
     file = config_file()
     if not file.exists():
         return None
@@ -60,8 +60,8 @@ def settings_check() -> Check | None:
         id="settings",
         title="settings",
         status="warning" if problems else "ok",
-        detail="; ".join(problems) or f"{file} can be used",
-        remedy=f"mend {file}; ddptop keys lists every action" if problems else None,
+        detail="; ".join(problems) or f"{file} is valid",
+        remedy=f"fix {file}; ddptop keys lists all actions" if problems else None,
     )
 
 
@@ -95,7 +95,7 @@ def _summary(checks: list[Check]) -> str:
     errors = sum(check.status == "error" for check in checks)
     others = sum(check.status in ("warning", "unknown") for check in checks)
     if errors:
-        return f"{errors} of {len(checks)} checks must be mended before a job can run well."
+        return f"{errors} of {len(checks)} checks must be fixed before jobs can run reliably."
     if others:
-        return f"Jobs can run; {others} of {len(checks)} checks deserve a look."
+        return f"Jobs can run; {others} of {len(checks)} checks have warnings."
     return f"All {len(checks)} checks are fine."

@@ -40,7 +40,7 @@ def as_text(report: DeviceReport, width: int | None = None, *, links: bool = Fal
         links: whether PCIe and NVLink were asked for.
     """
     if not report.gpus:
-        return _wrapped(f"no GPU to show: {report.note or 'the driver lists none'}", width)
+        return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
     names = _names(report.gpus)
     wide = width is None or width >= WIDE_COLUMNS
     columns = [column for column in _COLUMNS if wide or not column.wide_only]
@@ -207,10 +207,10 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
         meaning = meanings[place] if place < len(meanings) else ""
         yield f"XID {code}" + (f" ({meaning})" if meaning and meaning != f"XID {code}" else "")
     if gpu.throttle_reasons:
-        yield f"clocks held down by {', '.join(gpu.throttle_reasons)}"
+        yield f"clocks lowered by {', '.join(gpu.throttle_reasons)}"
     if is_hot(gpu):
         threshold = gpu.temperature_slowdown_c
-        yield f"{gpu.temperature_c:.0f} C, and from {threshold:.0f} C on its clocks are lowered"
+        yield f"{gpu.temperature_c:.0f} C; its clocks are lowered at {threshold:.0f} C"
     if gpu.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
     if gpu.remapped_rows:
@@ -247,7 +247,7 @@ def _process_notes(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]
         if gpu.lost:
             continue
         if gpu.processes is None:
-            none = gpu.unknown.get("processes", "the driver does not list them here")
+            none = gpu.unknown.get("processes", "not reported by the driver")
             where.setdefault(f"processes: n/a ({none})", []).append(name)
         for name_of_field, header in (("sm_util_percent", "SM"), ("mem_used_bytes", "MEMORY")):
             why = gpu.unknown.get(f"processes.{name_of_field}")

@@ -66,7 +66,7 @@ def split_arguments(
             return options, Target("command", rest[0] if rest else "", rest[1:])
         if argument == "-m":
             if not rest:
-                raise UsageError("-m needs a module", "ddptop launch -m package.train ARGS")
+                raise UsageError("-m requires a module", "ddptop launch -m package.train ARGS")
             return options, Target("module", rest[0], rest[1:])
         if not argument.startswith("-") or argument == "-":
             return options, Target("script", argument, rest)
@@ -95,7 +95,9 @@ def hang_timeout(text: str) -> tuple[float | None, bool]:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"--hang-timeout {text}: not a time", "give SECONDS above 0, auto or off")
+        raise UsageError(
+            f"--hang-timeout {text} is not a valid time", "use SECONDS above 0, auto, or off"
+        )
     return seconds, False
 
 
@@ -114,9 +116,9 @@ def size_bytes(text: str | None) -> int | None:
         else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
     )
     if size <= 0:
-        raise UsageError(f"--log-limit {text}: not a size", "give one such as 512M or 2G")
+        raise UsageError(f"--log-limit {text} is not a valid size", "use a size like 512M or 2G")
     if size < LEAST_LOG_BYTES:
-        raise UsageError(f"--log-limit {text}: too little to keep", "give 64K or more")
+        raise UsageError(f"--log-limit {text} is too small", "use 64K or more")
     return size
 
 
@@ -165,7 +167,7 @@ def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bo
             raise
         answer = ask(question)
         if answer is None:
-            say("ddptop: nothing was launched")
+            say("ddptop: not launched")
             return 1
         plan = launcher.prepare(answer, os.environ)
     if options["dry_run"]:
@@ -190,7 +192,7 @@ def ask(question: QuestionError) -> LaunchRequest | None:
         ways.append(question.remedy)
         say(f"  1  {typed(question.remedy)}: {question.says}")
     ways += [question.as_asked, None]
-    say(f"  {len(ways) - 1}  start the ranks all the same")
+    say(f"  {len(ways) - 1}  start the ranks anyway")
     say(f"  {len(ways)}  cancel")
     for _ in range(MOST_ANSWERS):
         sys.stderr.write(f"1 to {len(ways)}: ")
@@ -222,7 +224,7 @@ def start_plan(plan: LaunchPlan) -> JobView:
         say(f"ddptop: {trouble}")
     devices = view.spec.devices
     if view.spec.is_queued:
-        say(f"ddptop: {view.job} is queued; to end the waiting: ddptop stop {view.job}")
+        say(f"ddptop: {view.job} is queued; cancel with ddptop stop {view.job}")
     elif devices and renumbered(devices):
         say(f"ddptop: {cuda_names(devices)} (CUDA_VISIBLE_DEVICES renumbers them)")
     return view
@@ -243,17 +245,17 @@ def describe(plan: LaunchPlan) -> str:
         devices = ", ".join(
             f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)
         )
-    hang = "after a time that is learned from the run" if spec.hang_auto else "off"
+    hang = "after a time learned from the run" if spec.hang_auto else "off"
     if spec.hang_timeout_s is not None:
         hang = f"after {spec.hang_timeout_s:g} s without progress"
     backing: str = spec.backing
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
-    probe = "on" if spec.probe else "off: steps and losses will be unknown"
-    probe_variables = ", PYTHONPATH (the probe's folder before yours)" if spec.probe else ""
+    probe = "on" if spec.probe else "off; steps and losses only from the output"
+    probe_variables = ", PYTHONPATH (the probe's directory first)" if spec.probe else ""
     if spec.is_command:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
-        how = f"{who}'s own affair"
+        how = f"set by {who}"
         program = [f"program:       {spec.python}"]
         variables = f"its processes: {', '.join(COMMAND_VARIABLES)}{probe_variables}"
     else:
@@ -269,20 +271,22 @@ def describe(plan: LaunchPlan) -> str:
         f"sets:          {', '.join(sorted(plan.job_env))}",
         variables,
         f"inherits:      {', '.join(spec.env_names)}",
-        f"restarts:      at most {spec.max_restarts} without new progress; "
-        "what will fail again is not tried again",
+        f"restarts:      up to {spec.max_restarts} without progress; "
+        "failures that would repeat are not retried",
         f"hang verdict:  {hang}",
         f"on NaN:        {spec.on_nan}",
-        f"a broken GPU:  {'goes on without it' if spec.allow_shrink else 'ends the job'}",
+        f"a broken GPU:  {'the job continues without it' if spec.allow_shrink else 'ends the job'}",
         f"probe:         {probe}",
         f"held by:       {backing}",
     ]
     if spec.is_command:
-        lines.append(f"output:        {'a terminal of its own' if spec.pty else 'its log'}")
+        lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")
     else:
         lines.append("store:         one per attempt, on 127.0.0.1 only")
     if spec.warm_spares:
-        lines.append("warm spares:   an interpreter with torch per rank, for the next attempt")
+        lines.append(
+            "warm spares:   one process with torch preloaded per rank, for the next attempt"
+        )
     if spec.log_limit_bytes is not None:
         lines.append(f"log limit:     {spec.log_limit_bytes} bytes per rank; the head is archived")
     lines += [f"note:          {note}" for note in plan.notes]

@@ -61,7 +61,7 @@ def run(
         speaker = rank if isinstance(rank, int) and rank != LAUNCHER else None
         rank = LAUNCHER
     elif rank == LAUNCHER:
-        raise UsageError(f"{folder.job} has no launcher's log", "-r all shows those of its ranks")
+        raise UsageError(f"{folder.job} has no launcher log", "use -r all for its ranks")
     elif rank is None:
         rank = 0
     _check(folder, spec, rank, attempt, wait=follow and not is_over())
@@ -85,7 +85,7 @@ def run(
         else:
             _follow_bytes(ByteFollower(*arguments, speaker=speaker), rank == "all")
     if not follow and attempt is None and chosen > existing[0]:
-        say(f"ddptop: this is attempt {chosen}; --attempt N shows {_listed(existing[:-1])}")
+        say(f"ddptop: showing attempt {chosen}; use --attempt N for {_listed(existing[:-1])}")
     return 0
 
 
@@ -100,7 +100,7 @@ def _check(
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
         raise UsageError(
-            f"{folder.job} has no log of attempt {attempt}", f"there are {_listed(existing)}"
+            f"{folder.job} has no log of attempt {attempt}", f"attempts: {_listed(existing)}"
         )
     everywhere = sorted({number for a in existing for number in logs.ranks(folder, a)})
     if rank not in ("all", LAUNCHER) and rank not in everywhere:
@@ -112,13 +112,15 @@ def _check(
     if wait:
         return
     if not everywhere:
-        raise DdptopError(f"{folder.job} has no log yet", "-f waits for it")
+        raise DdptopError(f"{folder.job} has no log yet", "use -f to wait for it")
     shown = existing[-1] if attempt is None else attempt
     there = logs.ranks(folder, shown)
     if rank != "all" and rank not in there:
         if rank == LAUNCHER:
-            raise DdptopError(f"{folder.job} has no log in attempt {shown}", "-f waits for it")
-        remedy = f"those with one are {_listed(there)}" if there else "-f waits for it"
+            raise DdptopError(
+                f"{folder.job} has no log in attempt {shown}", "use -f to wait for it"
+            )
+        remedy = f"attempts with one: {_listed(there)}" if there else "use -f to wait for it"
         raise DdptopError(f"rank {rank} of {folder.job} has no log in attempt {shown}", remedy)
 
 
@@ -136,7 +138,7 @@ def _is_command(folder: RunFolder, spec: JobSpec | None) -> bool:
 
 
 def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
-    """Say whose lines are shown for a rank that has no log of its own.
+    """Say whose lines are shown for a rank that has no separate log.
 
     Raises:
         UsageError: the job is known to have no such rank.
@@ -150,10 +152,10 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
         raise UsageError(
             f"{folder.job} has no rank {rank}", f"its ranks are {_listed(list(range(size)))}"
         )
-    what = "this is what the whole command wrote"
+    what = "showing the output of the whole command"
     if are_tagged(folder.log_file(attempt, LAUNCHER)):
-        what = "these are its lines of the launcher's log"
-    say(f"ddptop: rank {rank} has no log of its own: {what}")
+        what = "showing its lines of the launcher log"
+    say(f"ddptop: rank {rank} has no separate log: {what}")
 
 
 def _listed(numbers: list[int]) -> str:

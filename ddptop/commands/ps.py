@@ -21,8 +21,8 @@ from ddptop_runner.model import GpuSample, NodeSnapshot
 from ddptop_runner.spans import span
 
 NONE_FOUND = (
-    "no training found that ddptop did not start (looked for torchrun, accelerate, DeepSpeed,"
-    " Horovod, mpirun, srun, Lightning, mp.spawn, and Python with a GPU, torch, TensorFlow or JAX)"
+    "no foreign training found (checked for torchrun, accelerate, DeepSpeed,"
+    " Horovod, mpirun, srun, Lightning, mp.spawn, and Python with a GPU, torch, TensorFlow, or JAX)"
 )
 _HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
 _RIGHT = (5, 6, 7)
@@ -154,7 +154,7 @@ def _told(row: ForeignRow) -> tuple[str, str, str]:
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
     """One line per process that may be training, with the reason why that is not known."""
-    lines = ["may be training, but cannot be looked into:"]
+    lines = ["possibly training, but cannot be inspected:"]
     for row in rows:
         held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)
         on = f" GPU {held}" if row.gpus else ""

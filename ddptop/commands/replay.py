@@ -11,7 +11,7 @@ from ddptop_runner.registry import JobView, resolve
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
 _SINCE = re.compile(r"([+-])(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?$")
-FORMS = "14:05, 14:05:30, 2026-03-14T14:05:30, +90m from its start, -10m from its end"
+FORMS = "14:05, 14:05:30, 2026-03-14T14:05:30, +90m (after the start), or -10m (before the end)"
 
 
 def moment(text: str, first: float, last: float) -> float:
@@ -29,10 +29,10 @@ def moment(text: str, first: float, last: float) -> float:
     """
     found = _parsed(text.strip(), first, last)
     if found is None:
-        raise UsageError(f"--at {text} is no time", f"write {FORMS}")
+        raise UsageError(f"--at {text} is not a valid time", f"use {FORMS}")
     if not first - 1 <= found <= last + 1:
         begin, end = (_local(at).strftime("%Y-%m-%d %H:%M:%S") for at in (first, last))
-        raise UsageError(f"--at {text} is not within the history", f"it is from {begin} to {end}")
+        raise UsageError(f"--at {text} is outside the history", f"it runs from {begin} to {end}")
     return min(max(found, first), last)
 
 
@@ -69,8 +69,8 @@ def span_of(view: JobView) -> tuple[float, float]:
     span = MomentReader(view.folder, view.spec).span()
     if span is None:
         raise DdptopError(
-            f"nothing is recorded of {view.job}: it has no history",
-            f"ddptop logs {view.job} shows what it printed",
+            f"{view.job} has no history",
+            f"ddptop logs {view.job} shows its output",
         )
     return span
 
@@ -96,8 +96,8 @@ def run(
         view = resolve(job)  # says so of ddptop's own jobs: no others can be replayed
     if not isinstance(view, JobView):
         raise DdptopError(
-            f"nothing is recorded of {view.name}: ddptop did not start it",
-            f"ddptop watch {view.name} shows it as it is now",
+            f"{view.name} has no history: ddptop did not start it",
+            f"ddptop watch {view.name} shows it live",
         )
     span = span_of(view)
     moment_s = None if at is None else moment(at, *span)

@@ -18,7 +18,7 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         if force or wait_gpus:
             raise UsageError(
                 f"{view.job} is {view.state}",
-                "--force and --wait-gpus are for a job that has ended",
+                "--force and --wait-gpus work only on an ended job",
             )
         commands.restart_group(view)
         say(f"ddptop: restarting all ranks of {view.job}")
@@ -27,7 +27,7 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if note:
         say(f"ddptop: {note}")
     if missing:
-        say(f"ddptop: not set in this shell, but in the one that launched: {', '.join(missing)}")
-    how = "is queued" if view.state == "queued" else "starts again"
-    say(f"ddptop: {view.job} {how}; ddptop attach {view.job} shows it")
+        say(f"ddptop: set when the job was launched, but not in this shell: {', '.join(missing)}")
+    how = "is queued" if view.state == "queued" else "restarted"
+    say(f"ddptop: {view.job} {how}; ddptop attach {view.job} opens it")
     return 0

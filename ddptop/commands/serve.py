@@ -32,9 +32,9 @@ def run(host: str, port: int, actions: bool) -> int:
     """
     if not is_loopback(host):
         raise UsageError(
-            f"--host {host}: serve listens on this machine alone, since whoever reaches it could"
-            " read every log",
-            f"leave it out, and on the other machine: {_tunnel(port or DEFAULT_PORT)}",
+            f"--host {host}: serve listens only on the loopback interface, because anyone who can"
+            " connect can read every log",
+            f"remove it and run on the other machine: {_tunnel(port or DEFAULT_PORT)}",
         )
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
         raise UsageError("serve needs textual-serve", "pip install 'ddptop[serve]'")
@@ -45,9 +45,13 @@ def run(host: str, port: int, actions: bool) -> int:
     def ready(taken: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         put(f"http://{shown}:{taken}/{token}/")
-        put(f"from another machine: {_tunnel(taken)}, then the same address there")
-        what = "jobs can be launched and stopped" if actions else "read-only; --actions lets it act"
-        put(f"{what}; ctrl+c ends it and its viewers, and no job")
+        put(f"from another machine, run {_tunnel(taken)}, then open the same URL there")
+        what = (
+            "jobs can be launched and stopped"
+            if actions
+            else "read-only; --actions enables actions"
+        )
+        put(f"{what}; ctrl+c stops the server, not the jobs")
         sys.stdout.flush()
 
     async def until_ended() -> None:
@@ -63,8 +67,8 @@ def run(host: str, port: int, actions: bool) -> int:
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        why = "is in use" if error.errno == errno.EADDRINUSE else "may not be used by you"
-        raise UsageError(f"port {port} {why}", "give another: --port N, or 0 for any") from None
+        why = "is in use" if error.errno == errno.EADDRINUSE else "is not permitted for this user"
+        raise UsageError(f"port {port} {why}", "use --port N, or 0 for any free port") from None
     return 0
 
 

@@ -41,10 +41,10 @@ def _print_stored(view: JobView, rank: int | None) -> int:
     files = stored_files(view, rank)
     if not files:
         raise DdptopError(
-            f"{view.job} has ended ({view.state}) and left no stacks",
-            "they are kept when a rank fails or hangs",
+            f"{view.job} has ended ({view.state}) and has no saved stacks",
+            "they are saved when a rank fails or hangs",
         )
-    say(f"ddptop: {view.job} has ended; stored stacks from {files[0].parent}")
+    say(f"ddptop: {view.job} has ended; saved stacks from {files[0].parent}")
     for path in files:
         put(f"--- {path.stem.removeprefix('stacks-')} ---")
         put(bounded.read_text(path).rstrip())

@@ -74,16 +74,16 @@ def describe(view: JobView, status: JobStatus) -> str:
             f" ddptop restart {view.job} starts it here, ddptop rm {view.job} deletes it"
         )
     if view.is_live and status.guarded is False:
-        lines.append("  unguarded: its guardian is gone; the ranks go on")
+        lines.append("  unguarded: its guardian is gone; the ranks keep running")
     age_s = status.snapshot_age_s
     if view.is_live and age_s is not None and age_s > STALE_S:
-        lines.append(f"  what follows is {duration(age_s)} old")
+        lines.append(f"  the following is {duration(age_s)} old")
     if status.cause is not None:
         lines.append(f"  {status.cause.summary}")
         if status.cause.evidence:
             lines.append(f"  evidence: {status.cause.evidence}")
     elif view.is_live and status.previous_cause is not None:
-        lines.append(f"  the attempt before: {status.previous_cause.summary}")
+        lines.append(f"  previous attempt: {status.previous_cause.summary}")
         if status.previous_cause.evidence:
             lines.append(f"  evidence: {status.previous_cause.evidence}")
     if (how_far := in_words(status.progress)) is not None:
@@ -119,21 +119,21 @@ def _state(view: JobView, status: JobStatus) -> str:
 
 
 def _launcher(launcher: LauncherSample) -> str:
-    """`pid 4711, running; it and all it started: CPU 187 %, 2.1 GiB`."""
+    """`pid 4711, running; process tree: CPU 187 %, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
     end = end if launcher.signal is None else f" ({launcher.signal})"
     words = f"pid {count(launcher.pid)}, {launcher.state}{end}"
     if launcher.cpu_percent is None:
         return words
     cpu, memory = f"CPU {launcher.cpu_percent:.0f} %", size(launcher.rss_bytes)
-    return f"{words}; it and all it started: {cpu}, {memory}"
+    return f"{words}; process tree: {cpu}, {memory}"
 
 
 def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
     """What is waited for, of a command whose ranks are found as they appear."""
     if status.launcher is None or status.ranks or not view.is_live:
         return []
-    return [f"  ranks: none yet; each appears once it trains (ddptop logs {status.job})"]
+    return [f"  ranks: none yet; each appears once it trains (see ddptop logs {status.job})"]
 
 
 def _details(status: JobStatus) -> list[str]:
@@ -190,7 +190,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     if saved is None:
         trains_s = (view.read_at - status.started_at).total_seconds() if status.step else 0.0
         seen = view.is_live and view.spec.probe and trains_s >= MISSED_AFTER_S
-        return "none seen yet" if seen else None
+        return "none yet" if seen else None
     step = step_beside(saved, status.attempt)
     at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
@@ -227,5 +227,5 @@ def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
     owner, lines = last_words(view.folder, status.attempt, cause.rank, FAILED_LINES)
     if not lines:
         return []
-    who = "what the command wrote" if owner == LAUNCHER else f"rank {owner}"
+    who = "the command" if owner == LAUNCHER else f"rank {owner}"
     return ["", f"last lines of {who}:", *(f"  {line}" for line in lines)]

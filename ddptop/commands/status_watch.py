@@ -34,7 +34,7 @@ def run(job: str | None, as_json: bool, interval_s: float) -> int:
         Of one job that has ended what `ddptop wait` returns; 0 after ctrl+c.
 
     Raises:
-        NoSuchJobError: there is no such job, or it was removed meanwhile.
+        NoSuchJobError: there is no such job, or it was removed.
     """
     signal.signal(signal.SIGTERM, _leave)  # the terminal's echo is to be put back
     screen = Inline(sys.stdout)
@@ -67,7 +67,7 @@ def _watch_one(view: JobView, screen: Inline, as_json: bool, interval_s: float) 
             view = read_job(view.folder)
         except DamagedFileError:
             if not view.folder.spec_file.exists():
-                raise NoSuchJobError(f"{view.job} was removed meanwhile") from None
+                raise NoSuchJobError(f"{view.job} was removed") from None
             raise
         keep(view)
 

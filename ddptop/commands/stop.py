@@ -44,8 +44,8 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
         saved = wanted.save(view, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
     except WaitTimeoutError as error:
         raise DdptopError(
-            f"{error.message}; {view.job} was not stopped and goes on",
-            f"{error.hint}; without --save it is stopped as it is",
+            f"{error.message}; {view.job} was not stopped and is still running",
+            f"{error.hint}; use stop without --save to stop it anyway",
         ) from error
     say(f"ddptop: saved {saved.path}")
     view = read_job(view.folder)

@@ -47,7 +47,7 @@ def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None 
     """
     found = find(target)
     if not terminal:
-        raise UsageError("watch needs a terminal", "ddptop ps prints what is training here")
+        raise UsageError("watch needs a terminal", "use ddptop ps in scripts")
     from ddptop.commands import attach
 
     if isinstance(found, JobView):

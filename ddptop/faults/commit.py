@@ -74,7 +74,7 @@ def _tell_script(view: JobView, rank: int, word: str) -> None:
     path = argument_of(view, "--fault-file")
     if path is None:
         raise UsageError(
-            f"{view.job} was not launched with --fault-file", "ddptop demo --fault launches it so"
+            f"{view.job} was not launched with --fault-file", "launch it with ddptop demo --fault"
         )
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_text(word, encoding="utf-8")
@@ -84,7 +84,7 @@ def _tell_script(view: JobView, rank: int, word: str) -> None:
 def _device_of(view: JobView, rank: int) -> int:
     devices = view.spec.devices or []
     if STUB_STATE not in os.environ or rank >= len(devices):
-        raise UsageError(f"{view.job} does not run on a stand-in driver")
+        raise UsageError(f"{view.job} is not running on a stand-in driver")
     return devices[rank].index
 
 
@@ -92,7 +92,7 @@ def _signal_rank(fault: Fault, view: JobView, rank: int) -> Undo:
     ranks = [] if view.snapshot is None else view.snapshot.ranks
     pid = next((one.pid for one in ranks if one.rank == rank), None)
     if pid is None or procs.environ_value(pid, "DDPTOP_JOB_ID") != view.spec.job_id:
-        raise UsageError(f"rank {rank} of {view.job} does not run")
+        raise UsageError(f"rank {rank} of {view.job} is not running")
     process = procs.identify(pid)
     if fault.name == "kill":
         procs.signal_process(process, signal.SIGKILL)
@@ -118,7 +118,7 @@ def _kill_guardian(view: JobView) -> Undo:
 
 def _kill_agent(view: JobView) -> Undo:
     if view.snapshot is None or view.snapshot.agent is None:
-        raise UsageError(f"{view.job} has no agent at the moment")
+        raise UsageError(f"{view.job} has no agent right now")
     _signal(view.snapshot.agent, signal.SIGKILL)
     return _nothing
 
@@ -126,7 +126,7 @@ def _kill_agent(view: JobView) -> Undo:
 def _kill_tmux(view: JobView) -> Undo:
     name = view.spec.tmux_socket
     if view.spec.backing != "tmux" or name is None:
-        raise UsageError(f"{view.job} is not held by tmux")
+        raise UsageError(f"{view.job} is not in tmux")
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
     return _nothing
 
@@ -175,7 +175,7 @@ def _fill_disk(view: JobView) -> Undo:
     filler = view.folder.path.parent / "filler"
     room = os.statvfs(filler.parent)
     if room.f_blocks * room.f_frsize > 1 << 30:
-        raise UsageError(f"{filler.parent} is on a large file system, which will not be filled")
+        raise UsageError(f"{filler.parent} is on a large file system, which would be filled")
     over = threading.Event()
     thread = threading.Thread(target=_keep_filling, args=(filler, over), daemon=True)
     thread.start()

@@ -78,14 +78,14 @@ FAULTS = (
     Fault(
         name="stop",
         what="SIGSTOP to one rank, SIGCONT after some seconds",
-        expected="the rank is shown as paused; it is no hang, and training goes on",
+        expected="the rank is shown as paused, not hung, and training continues",
         place="rank",
         hold_s=4.0,
         hang_timeout_s=3.0,
     ),
     Fault(
         name="hang-python",
-        what="one rank sleeps for ever in Python",
+        what="one rank sleeps forever in Python",
         expected="the group restarts once; the hang names that rank",
         place="script",
         script_word="hang-python",
@@ -96,7 +96,7 @@ FAULTS = (
     ),
     Fault(
         name="hang-collective",
-        what="one rank skips a collective, and waits for ever in another",
+        what="one rank skips a collective and waits forever in another",
         expected="the group restarts once; the hang names that rank, not those that wait for it",
         place="script",
         script_word="hang-collective",
@@ -108,7 +108,7 @@ FAULTS = (
     Fault(
         name="raise",
         what="one rank raises an exception",
-        expected="the group restarts once; the cause is that rank's exception, with its place",
+        expected="the group restarts once; the cause is that rank's exception and its location",
         place="script",
         script_word="raise",
         restarts=True,
@@ -119,8 +119,8 @@ FAULTS = (
     ),
     Fault(
         name="exit-0",
-        what="one rank ends with exit status 0 before the others",
-        expected="the group restarts once; the cause is that rank's early end, not its victims",
+        what="one rank exits with status 0 before the others",
+        expected="the group restarts once; the cause is that rank's early exit, not its victims",
         place="script",
         script_word="exit-0",
         restarts=True,
@@ -130,7 +130,7 @@ FAULTS = (
     ),
     Fault(
         name="exit-code",
-        what="one rank ends with exit status 7",
+        what="one rank exits with status 7",
         expected="the group restarts once; the cause is that rank's exit status",
         place="script",
         script_word="exit-7",
@@ -143,7 +143,7 @@ FAULTS = (
     Fault(
         name="oom",
         what="one rank runs out of device memory (CUDA's own exception)",
-        expected="the group restarts once; the cause says which rank was out of memory",
+        expected="the group restarts once; the cause names the rank that ran out of memory",
         place="script",
         script_word="oom",
         restarts=True,
@@ -154,7 +154,7 @@ FAULTS = (
     Fault(
         name="nan",
         what="the loss of one rank becomes NaN",
-        expected="with --on-nan restart the group goes back to the checkpoint; that rank is named",
+        expected="with --on-nan restart the group goes back to the checkpoint; the rank is named",
         place="script",
         script_word="nan",
         restarts=True,
@@ -166,7 +166,7 @@ FAULTS = (
     Fault(
         name="log-flood",
         what="one rank writes 100 000 lines at once, far beyond its log's limit",
-        expected="the log is cut to its limit, with every line in it or in the archive",
+        expected="the log is cut to its limit, and every line is in the log or its archive",
         place="script",
         script_word="log-flood",
         log_limit="2M",
@@ -174,7 +174,7 @@ FAULTS = (
     Fault(
         name="disk-full",
         what="the file system of the run folder is full for some seconds",
-        expected="training goes on, and the gap in what was recorded is named",
+        expected="training continues, and the gap in the history is marked",
         place="disk",
         event="alert",
         says="it was full from",
@@ -183,20 +183,20 @@ FAULTS = (
     Fault(
         name="supervisor-killed",
         what="SIGKILL to the supervisor",
-        expected="it is started again; no step is lost",
+        expected="it restarts; no step is lost",
         place="job",
         event="supervisor_restarted",
     ),
     Fault(
         name="guardian-killed",
         what="SIGKILL to the guardian",
-        expected="training goes on; the next ddptop command takes the job up again",
+        expected="training continues; the next ddptop command adopts the job",
         place="job",
     ),
     Fault(
         name="agent-killed",
         what="SIGKILL to torch's agent",
-        expected="training goes on; the next restart gets a new agent",
+        expected="training continues; the next restart gets a new agent",
         place="job",
         event="alert",
         says="agent",
@@ -209,14 +209,14 @@ FAULTS = (
     ),
     Fault(
         name="terminal-closed",
-        what="the terminal of a viewer is closed, and SIGHUP goes to all that holds the job",
+        what="the terminal of a viewer is closed, and SIGHUP is sent to all that holds the job",
         expected="nothing happens to the job",
         place="job",
     ),
     Fault(
         name="gpu-lost",
         what="a GPU of the stand-in driver falls off the bus, and its rank raises a CUDA error",
-        expected="the GPU is named and set aside; the job goes on with one rank less",
+        expected="the GPU is named and set aside; the job continues with one rank fewer",
         place="device",
         script_word="gpu",
         restarts=True,
@@ -228,7 +228,7 @@ FAULTS = (
     Fault(
         name="corrupt-files",
         what="history.db and the node's snapshot are overwritten with garbage",
-        expected="both are begun anew, the damaged history is set aside; training goes on",
+        expected="both are recreated, the damaged history is set aside, and training continues",
         place="job",
         event="alert",
         says="history.*set aside",
@@ -245,9 +245,7 @@ def fault_of(name: str) -> Fault:
         UsageError: listing what there is.
     """
     if name not in BY_NAME:
-        raise UsageError(
-            f"--fault {name}: there is no such fault", f"choose from {', '.join(BY_NAME)}"
-        )
+        raise UsageError(f"--fault {name}: no such fault", f"choose from {', '.join(BY_NAME)}")
     return BY_NAME[name]
 
 

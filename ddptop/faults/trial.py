@@ -83,7 +83,7 @@ class Trial:
         try:
             undo = commit(fault, read_job(self._folder), rank)
         except DdptopError as error:
-            outcome.complaints.append(f"it could not be committed: {error}")
+            outcome.complaints.append(f"could not inject it: {error}")
             return outcome
         self._tell(f"fault {fault.name}{on}: {fault.what}")
         self._tell(f"expected: {fault.expected}")
@@ -123,7 +123,7 @@ class Trial:
             if view is not None and view.snapshot is not None and _trains(view.snapshot):
                 return None
             time.sleep(LOOK_S)
-        return f"the job did not train within {READY_S:g} s"
+        return f"the job did not start training within {READY_S:g} s"
 
     def _view(self) -> JobView | None:
         with suppress(DdptopError):

@@ -63,7 +63,9 @@ def missing(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
     found = []
     wanted = (before.attempt or 0) + fault.restarts
     if now.attempt != wanted:
-        found.append(f"attempt {wanted} does not train: it is attempt {now.attempt}, {now.state}")
+        found.append(
+            f"attempt {wanted} is not training: the job is in attempt {now.attempt}, {now.state}"
+        )
     elif now.state != "finished":
         base = {} if fault.restarts else before.steps
         slow = [
@@ -87,7 +89,7 @@ def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
     found = []
     wanted = (before.attempt or 0) + fault.restarts
     if (now.attempt or 0) > wanted:
-        found.append(f"it came to attempt {now.attempt} instead of {wanted}")
+        found.append(f"it reached attempt {now.attempt} instead of {wanted}")
     if now.state in ("failed", "lost", "stopped"):
         found.append(f"the job is {now.state}")
     trouble = [event for event in now.events if event.type in TROUBLE]
@@ -174,18 +176,18 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
     """What a whole story lacks: numbers in order, and each rank's start and end in each attempt."""
     found = []
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
-        found.append("events are missing in the story: their numbers have gaps")
+        found.append("events are missing: their numbers have gaps")
     for attempt in range(last_attempt + 1):
         mine = [event for event in events if event.attempt == attempt]
         started = {event.rank for event in mine if event.type == "rank_started"}
         ended = {event.rank for event in mine if event.type == "rank_exited"}
         if not any(event.type == "attempt_started" for event in mine):
-            found.append(f"the start of attempt {attempt} is not told")
+            found.append(f"the start of attempt {attempt} is missing")
         if not started or started != ended:
             found.append(f"attempt {attempt}: ranks {started} started, {ended} ended")
     ends = [event for event in events if event.type in ("finished", "failed", "stopped")]
     if len(ends) != 1:
-        found.append(f"{len(ends)} events tell of the end instead of one")
+        found.append(f"{len(ends)} events report the end instead of one")
     return found
 
 

@@ -13,7 +13,7 @@ import secrets
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 TOKEN_BYTES = 24
 
-REFUSED = "403: this address lacks its token; `ddptop serve` printed the whole one\n"
+REFUSED = "403: missing token; use the full URL that `ddptop serve` printed\n"
 
 
 def new_token() -> str:

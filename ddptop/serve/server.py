@@ -173,7 +173,7 @@ class Server:
 
     async def _tab(self, request: web.Request) -> web.StreamResponse:
         if len(self._tabs) >= MOST_TABS:
-            raise web.HTTPServiceUnavailable(text=f"{MOST_TABS} tabs are open: close one\n")
+            raise web.HTTPServiceUnavailable(text=f"{MOST_TABS} tabs are already open; close one\n")
         websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=1 << 20)
         await websocket.prepare(request)
         viewer = Viewer(websocket, actions=self._actions)

@@ -124,7 +124,7 @@ def own_themes(given: Mapping[str, object], file: str) -> tuple[list[Theme], lis
             wrong.append(f"{where}: is not a section; write [themes.{name}] with its colors below")
             continue
         wrong += [
-            f'{where}: "{key}" is no colour of a theme{did_you_mean(key, KEYS)}'
+            f'{where}: "{key}" is not a theme color{did_you_mean(key, KEYS)}'
             for key in table
             if key not in KEYS
         ]

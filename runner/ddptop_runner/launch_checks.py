@@ -46,7 +46,7 @@ def folder_of(path: str | None) -> Path:
         folder = Path(path).expanduser().absolute() if path else Path.cwd()
     except FileNotFoundError:
         raise UsageError(
-            "the folder that you are in was deleted", "go to another, or give --cwd DIR"
+            "the working directory was deleted", "change to another directory or pass --cwd DIR"
         ) from None
     if not folder.is_dir():
         raise UsageError(f"--cwd {path}: there is no such folder", "create it or give another")

@@ -69,7 +69,7 @@ def test_from_the_target_on_everything_is_verbatim(case):
 
 
 def test_a_module_is_needed_after_m():
-    with pytest.raises(UsageError, match="-m needs a module"):
+    with pytest.raises(UsageError, match="-m requires a module"):
         split_arguments(["-d", "-m"], TAKES_VALUE)
 
 
@@ -112,13 +112,13 @@ def test_a_log_limit(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "M", "5 apples", "nan", "0.1"])
 def test_a_log_limit_that_is_no_size(text):
-    with pytest.raises(UsageError, match="not a size"):
+    with pytest.raises(UsageError, match="not a valid size"):
         size_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "1e999", "5m", "on", "AUTO"])
 def test_a_hang_timeout_that_is_no_time(text):
-    with pytest.raises(UsageError, match="not a time"):
+    with pytest.raises(UsageError, match="not a valid time"):
         hang_timeout(text)
 
 
@@ -223,8 +223,8 @@ BAD = {
         [*LAUNCH, "--log-limit", "63K", "train.py"],
         ["--log-limit 63K", "64K or more"],
     ),
-    "no log limit": (2, [*LAUNCH, "--log-limit", "0", "train.py"], ["--log-limit 0", "not a size"]),
-    "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a time"]),
+    "no log limit": (2, [*LAUNCH, "--log-limit", "0", "train.py"], ["--log-limit 0", "not a valid size"]),
+    "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a valid time"]),
     "a hang timeout without a probe": (
         2,
         [*LAUNCH, "--hang-timeout", "9", "--no-probe", "train.py"],
@@ -311,7 +311,7 @@ def test_a_folder_that_was_deleted(bad_input, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     line = bad_input(2, *LAUNCH, str(tmp_path / "train.py"))
-    assert "the folder that you are in was deleted" in line and "--cwd DIR" in line
+    assert "the working directory was deleted" in line and "--cwd DIR" in line
 
 
 def test_a_name_in_use(bad_input, ddptop_home):
@@ -349,7 +349,7 @@ def test_a_dry_run_makes_nothing(ddptop_cli, ddptop_home, tmp_path, monkeypatch)
     options = ["--env", "GIVEN=v4lue", "--dry-run", "--name", "dry", "--max-restarts", "7"]
     answer = ddptop_cli(*LAUNCH, *options, "train.py", "--lr", "a b")
     assert answer.returncode == 0, answer.stderr
-    for words in ("dry", "-u train.py --lr 'a b'", str(tmp_path), "at most 7", "GIVEN", "SECRET"):
+    for words in ("dry", "-u train.py --lr 'a b'", str(tmp_path), "up to 7", "GIVEN", "SECRET"):
         assert words in answer.stdout
     assert "s3cret" not in answer.stdout and "v4lue" not in answer.stdout
     assert os.listdir(ddptop_home) == []

@@ -28,7 +28,7 @@ def test_text_names_each_status_in_words() -> None:
     assert lines[1].startswith("!  warning  So so  word word")
     assert "            -> do this" in text
     assert "?? unknown  Dark   no answer" in lines
-    assert lines[-1] == "Jobs can run; 2 of 3 checks deserve a look."
+    assert lines[-1] == "Jobs can run; 2 of 3 checks have warnings."
     assert "never shown" not in text and "\x1b" not in text
     assert all(len(line) <= 100 for line in lines)
 
@@ -40,7 +40,7 @@ def test_colours_only_dress_the_mark() -> None:
 def test_an_error_counts_in_the_last_line() -> None:
     bad = Check(id="d", title="Bad", status="error", detail="broken", remedy="mend it")
     assert render([bad], colours=False).endswith(
-        "1 of 1 checks must be mended before a job can run well."
+        "1 of 1 checks must be fixed before jobs can run reliably."
     )
 
 
@@ -78,5 +78,5 @@ def test_in_a_folder_that_was_deleted_it_says_so(tmp_path, ddptop_home):
         text=True,
         check=False,
     )
-    said = "ddptop: the folder that you are in was deleted; go to another, and try again\n"
+    said = "ddptop: the working directory was deleted; change to another directory and try again\n"
     assert (answer.stdout, answer.stderr) == ("", said)

@@ -32,7 +32,7 @@ def test_every_action_of_every_screen_is_listed(
     }
     stop = next(line for line in report["keys"] if line["id"] == "job.stop")
     assert (stop["keys"], stop["default_keys"]) == (["X", "ctrl+x"], ["s"])
-    assert stop["help"].startswith("SIGTERM")
+    assert stop["help"].startswith("send SIGTERM")
     assert keys.run(False) == 0
     text = capsys.readouterr().out
     assert all(f"\n{place}\n" in f"\n{text}" for place in (*ALL, keys.ANYWHERE))
@@ -42,7 +42,7 @@ def test_every_action_of_every_screen_is_listed(
 def test_what_is_wrong_is_told_by_both(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.settings_check() is None
     settings.write_text('[keys]\n"job.stopp" = "s"\n[runs]\nkeep_days = -1\n')
-    problem = 'config.toml, [keys]: "job.stopp" is no action; did you mean "job.stop"?'
+    problem = 'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?'
     assert keys.run(False) == 1
     assert f"!  {problem}" in capsys.readouterr().out
     check = doctor.settings_check()

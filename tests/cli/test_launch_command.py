@@ -134,5 +134,5 @@ def test_a_dry_run_of_a_command(bad_input, tmp_path, monkeypatch, capfd, argumen
     shown = dict(line.split(":", 1) for line in capfd.readouterr().out.splitlines())
     said = {name: value.strip() for name, value in shown.items()}
     assert (said["argv"], said["program"], said["job"]) == (argv, sys.executable, "train")
-    assert said["ranks"] == "the command's own affair" and said["output"] == "its log"
+    assert said["ranks"] == "set by the command" and said["output"] == "its log"
     assert "RANK" not in said["its processes"] and said["sets"] == "DDPTOP_JOB_ID"

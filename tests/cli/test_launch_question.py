@@ -86,7 +86,7 @@ def test_a_person_who_cancels_starts_nothing(script, ddptop_home, answer):
     terminal = Terminal.of_ddptop("launch", "train.py")
     terminal.read_until(b"1 to 3: ")
     terminal.type(answer)
-    terminal.read_until(b"nothing was launched")
+    terminal.read_until(b"not launched")
     assert terminal.exit_status() == 1
     assert os.listdir(ddptop_home) == []
 

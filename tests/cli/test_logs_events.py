@@ -90,7 +90,7 @@ def test_the_latest_attempt_is_shown_and_the_others_named(folder, capfdbinary):
     show(folder)
     assert capfdbinary.readouterr() == (
         b"attempt 2\n",
-        b"ddptop: this is attempt 2; --attempt N shows 0-1\n",
+        b"ddptop: showing attempt 2; use --attempt N for 0-1\n",
     )
     show(folder, attempt=1)
     assert capfdbinary.readouterr() == (b"attempt 1\n", b"")
@@ -270,8 +270,8 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
     ("arguments", "error", "words"),
     [
         ({"rank": 9}, UsageError, "job has no rank 9; its ranks are 0-3"),
-        ({"attempt": 7}, UsageError, "job has no log of attempt 7; there are 0, 2"),
-        ({"rank": 3}, DdptopError, "rank 3 of job has no log in attempt 2; those with one are 0-1"),
+        ({"attempt": 7}, UsageError, "job has no log of attempt 7; attempts: 0, 2"),
+        ({"rank": 3}, DdptopError, "rank 3 of job has no log in attempt 2; attempts with one: 0-1"),
         ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "its ranks are 0-3"),
         ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log in attempt 2"),
     ],
@@ -295,7 +295,7 @@ def test_without_a_spec_the_ranks_are_those_with_a_log(folder):
 
 def test_no_log_yet_is_said(folder):
     for rank in (0, "all"):
-        with pytest.raises(DdptopError, match="job has no log yet; -f waits for it"):
+        with pytest.raises(DdptopError, match="job has no log yet; use -f to wait for it"):
             show(folder, rank)
 
 

@@ -34,10 +34,8 @@ MPIRUN = LauncherSample(
 
 def test_a_command_without_ranks_says_what_is_waited_for(ddptop_home):
     lines = said(put("slow", launcher=MPIRUN, world_size=None))
-    assert (
-        "  launcher: mpirun, pid 4700, running; it and all it started: CPU 187 %, 2.0 GiB" in lines
-    )
-    assert "  ranks: none yet; each appears once it trains (ddptop logs slow)" in lines
+    assert "  launcher: mpirun, pid 4700, running; process tree: CPU 187 %, 2.0 GiB" in lines
+    assert "  ranks: none yet; each appears once it trains (see ddptop logs slow)" in lines
     quiet = LauncherSample(name="mpirun", state="failed", exit_code=1)
     ended = said(put("over", launcher=quiet, world_size=None), is_live=False)
     assert "  launcher: mpirun, pid n/a, failed (exit 1)" in ended
@@ -55,7 +53,7 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     assert lines[-2:] == [
         "  rank 0: losses Adam 1 0.5, Adam 2 1.25; loss is the sum of 4 backward passes",
         "  rank 1: 1 process, 2 devices: no per-rank loss; imports lightning; "
-        "numbered by the order of starts",
+        "numbered by start order",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]
     lines = said(put("many", launcher=MPIRUN, ranks=many))
@@ -68,7 +66,7 @@ def test_the_last_lines_of_a_failed_command_are_its_ranks_or_all(ddptop_home):
         (1, ["last lines of rank 1:", "  [1]<stderr>:ValueError: no"]),
         (
             None,
-            ["last lines of what the command wrote:", *(f"  {line}" for line in text.splitlines())],
+            ["last lines of the command:", *(f"  {line}" for line in text.splitlines())],
         ),
     ):
         cause = Cause(kind="exception", rank=rank, summary="it failed")

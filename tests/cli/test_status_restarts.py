@@ -31,7 +31,7 @@ CASES = {
     "no restart": ({"policy": "same place twice", "state": "failed"}, ["not restarted: same"]),
     "why the attempt before failed": (
         {"previous_cause": Cause(kind="signal", summary="Rank 1 was killed.", evidence="/ev")},
-        ["  the attempt before: Rank 1 was killed.\n  evidence: /ev\n"],
+        ["  previous attempt: Rank 1 was killed.\n  evidence: /ev\n"],
     ),
     "a device set aside": ({"set_aside": [1]}, ["devices: GPU 0, as cuda:0\n"]),
 }

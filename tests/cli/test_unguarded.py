@@ -18,7 +18,7 @@ from ddptop_runner.history import HistoryWriter
 from ddptop_runner.paths import run_folder
 from ddptop_runner.registry import read_job
 
-TAKEN_UP = "ddptop: train was unguarded, its guardian had ended; taken up again\n"
+TAKEN_UP = "ddptop: train lost its guardian; adopted it\n"
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):
     monkeypatch.setenv("LOST", "1")
     ddptop.cli.cli.main(["ls"], standalone_mode=False)
     said = capsys.readouterr().err
-    assert said == TAKEN_UP + "ddptop: no process of it tells these variables any more: LOST\n"
+    assert said == TAKEN_UP + "ddptop: these variables could not be recovered: LOST\n"
 
 
 def test_who_waits_for_its_end_takes_it_up_meanwhile(taken):

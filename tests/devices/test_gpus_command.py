@@ -106,7 +106,7 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
     assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND"]
     assert lines[5].split()[:2] == ["1", "1"] and "7.0 GiB" in lines[5]
     assert lines[7:] == [
-        "GPU 0: clocks held down by thermal, by hardware",
+        "GPU 0: clocks lowered by thermal, by hardware",
         "n/a on GPU 0: POWER W (not supported)",
         "n/a on GPU 0-1: FAN (not supported)",
         "processes' SM: n/a (no sample of that process in the last second) on GPU 1",
@@ -132,7 +132,7 @@ def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
     assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
     done = gpus(no_library_env)
     assert done.returncode == 0
-    words = "no GPU to show: libnvidia-ml.so.1 is there and cannot be loaded ("
+    words = "no GPUs: libnvidia-ml.so.1 is there and cannot be loaded ("
     assert done.stdout.startswith(words) and done.stdout.count("\n") == 1
 
 
@@ -203,7 +203,7 @@ def test_what_is_wrong_is_said_in_words():
     text = as_text(report(gpus=TROUBLED, note="1 device(s) may not; GPU 1 lost: see `dmesg`"))
     assert "GPU 0: XID 94 (contained); XID 5\n" in text
     assert "GPU 1: LOST: it fell off the bus; reset it\n" in text
-    assert "GPU 2: clocks held down by power cap; 83 C, and from 87 C on" in text
+    assert "GPU 2: clocks lowered by power cap; 83 C; its clocks are lowered at 87 C" in text
     assert "GPU 3: 2 uncorrectable memory errors since the driver was loaded\n" in text
     assert "GPU 4: a bad row; 3 bad memory rows replaced\n" in text
     assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")

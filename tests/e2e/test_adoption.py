@@ -17,7 +17,7 @@ from ddptop_runner.start import own_words
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guards_killed.py"
-TAKEN_UP = "was unguarded, its guardian had ended; taken up again"
+TAKEN_UP = "lost its guardian; adopted it"
 
 
 def commands_at_once(count: int) -> list[str]:
@@ -178,7 +178,7 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     assert row.split()[1] == "lost"
     answer = job.cli("restart", job.name)
     assert answer.returncode == 0, answer.stderr
-    assert "not set in this shell, but in the one that launched: ONLY_THEN" in answer.stderr
+    assert "set when the job was launched, but not in this shell: ONLY_THEN" in answer.stderr
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     (lost,) = job.events("lost")
     assert lost["attempt"] == 0

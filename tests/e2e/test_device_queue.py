@@ -59,7 +59,7 @@ def queue(tmp_path: Path, ddptop_cli) -> Callable[..., Job]:
         script = str(tmp_path / f"{name}.py")
         answer = ddptop_cli("launch", "-d", "--wait-gpus", *options, script)
         assert answer.returncode == 0, answer.stderr
-        assert f"{name} is queued; to end the waiting: ddptop stop {name}" in answer.stderr
+        assert f"{name} is queued; cancel with ddptop stop {name}" in answer.stderr
         return Job(answer.stdout.strip(), ddptop_cli)
 
     return start

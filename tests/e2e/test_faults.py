@@ -125,9 +125,9 @@ def test_a_fault_that_there_is_not_gets_one_line(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]], ddptop_home: Path
 ) -> None:
     for arguments, words in (
-        (["--fault", "nosuch"], "there is no such fault; choose from kill, stop,"),
-        (["--fault", "kill", "--rank", "7"], "there is no such rank; ranks are 0 to 1"),
-        (["--fault", "disk-full", "--detach"], "leave out --detach"),
+        (["--fault", "nosuch"], "no such fault; choose from kill, stop,"),
+        (["--fault", "kill", "--rank", "7"], "no such rank; ranks are 0 to 1"),
+        (["--fault", "disk-full", "--detach"], "remove --detach"),
     ):
         answer = ddptop_cli("demo", *arguments)
         assert (answer.returncode, answer.stdout) == (2, "")

@@ -117,7 +117,7 @@ def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     assert "handles neither SIGUSR1 nor SIGUSR2, and it has not taken the flag" in answer.stderr
     answer = job.cli("stop", job.name, "--save", "--timeout", "0.5")
     assert answer.returncode == 1
-    assert f"{job.name} was not stopped and goes on" in answer.stderr
+    assert f"{job.name} was not stopped and is still running" in answer.stderr
     step = job.status()["step"]
     wait_until(lambda: job.status()["step"] > step + 3, what="the job to go on")
     assert [rank["pid"] for rank in job.status()["ranks"]] == pids

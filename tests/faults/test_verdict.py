@@ -51,7 +51,7 @@ def test_a_restart_that_names_the_right_rank_is_as_expected() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"attempt": 0}, "attempt 1 does not train: it is attempt 0"),
+        ({"attempt": 0}, "attempt 1 is not training: the job is in attempt 0"),
         ({"steps": {0: 3, 1: 2}}, "no further steps of ranks [1]"),
         ({"steps": {}}, "no further steps"),
         ({"events": []}, "no event failure that matches 'SIGKILL'"),

@@ -27,7 +27,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ddptop_home: Path) -> 
 
 
 def test_a_script_that_starts_two_trainings_at_once(start):
-    """Each is a rank, by the order of starts; each optimizer's loss is told apart."""
+    """Each is a rank, by start order; each optimizer's loss is told apart."""
     lines = f"{sys.executable} gan.py & sleep 0.2; {sys.executable} lbfgs.py & wait"
     job = start("--gpus", "none", "--", "bash", "-c", lines)
     steps: set[int] = set()

@@ -86,7 +86,7 @@ class TestWords:
                 "Adam 1 0.3100 · Adam 2 n/a",
             ),
             (rank_of(0, losses={"Adam": 0.31}), None, ""),
-            (rank_of(1, rank_source="start order"), None, "numbered by the order of starts"),
+            (rank_of(1, rank_source="start order"), None, "numbered by start order"),
             (rank_of(1, rank_source="a later word"), None, "numbered by a later word"),
             (rank_of(0, frameworks=["lightning", "torch"]), None, "imports lightning, torch"),
             (rank_of(0), LAUNCHER_OF_FOUR, "pid 4711"),

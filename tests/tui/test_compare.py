@@ -178,7 +178,7 @@ async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "no other job: launch it again with other arguments," in text
+        assert "no other job: relaunch it with different arguments first," in text
         assert "no loss of silent has been seen" in text
         assert "choose a job to compare it with" in text
     app = opened(make_app, "silent", "never-was")

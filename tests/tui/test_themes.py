@@ -76,7 +76,7 @@ class TestOwn:
         [
             ({"base": "nordd"}, 'base = "nordd" is not a theme; did you mean "nord"?'),
             ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
-            ({"eror": "red"}, '"eror" is not a color of a theme; did you mean "error"?'),
+            ({"eror": "red"}, '"eror" is not a theme color; did you mean "error"?'),
             ({"error": 3}, 'error = 3 is not a color; write it like "#6fa8dc"'),
         ],
     )

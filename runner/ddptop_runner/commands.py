@@ -104,7 +104,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             return [*ranks, *sweep.agent_processes(job_id, owner)]
 
         asyncio.run(sweep.end_all(find, grace_s))
-        return f"the supervisor of {view.job} cannot be reached: its processes ended without it"
+        return f"the supervisor of {view.job} cannot be reached; its processes exited without it"
     return None
 
 
@@ -214,7 +214,7 @@ def wait_until_ended(
         except DamagedFileError as error:
             if view.folder.spec_file.exists():
                 raise
-            raise NoSuchJobError(f"{view.job} has ended and was removed meanwhile") from error
+            raise NoSuchJobError(f"{view.job} has ended and was removed") from error
         if at_each_look is not None:
             at_each_look(view)
     _wait_for_guards(view)
@@ -259,7 +259,7 @@ def remove_damaged(folder: RunFolder) -> None:
         DdptopError: when the folder cannot be deleted.
     """
     if is_locked(folder):
-        raise UsageError(f"{folder.job} is still alive", f"see {folder.supervisor_log}")
+        raise UsageError(f"{folder.job} is still running", f"see {folder.supervisor_log}")
     try:
         found = folder.path.lstat()
     except FileNotFoundError:  # another one has just removed it
@@ -332,9 +332,9 @@ def _open_folders(path: Path) -> None:
 
 def _require_live(view: JobView) -> None:
     if not view.is_live:
-        raise UsageError(f"{view.job} has ended ({view.state})", "ddptop restart starts it again")
+        raise UsageError(f"{view.job} has ended ({view.state})", "ddptop restart relaunches it")
     if view.on_other_host:
-        hint = "do this there"
+        hint = "run this there"
         if not was_written_lately(view.folder):
             hint = _if_gone(view, hint)
         raise UsageError(f"{view.job} is on host {view.spec.host}", hint)

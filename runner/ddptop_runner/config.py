@@ -49,7 +49,7 @@ def read_config() -> Config:
     except FileNotFoundError:
         return Config()
     except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
-        raise UsageError(f"{file} cannot be used ({error})", "mend it or remove it") from error
+        raise UsageError(f"{file} is not valid ({error})", "fix or remove it") from error
     return config
 
 
@@ -64,5 +64,5 @@ def keep_bytes(runs: RunsConfig) -> int | None:
         return None
     found = _SIZE.fullmatch(str(given).strip())
     if found is None:
-        raise ValueError(f'keep_bytes = {given!r} is no size such as "50G"')
+        raise ValueError(f'keep_bytes = {given!r} is not a size like "50G"')
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

@@ -47,7 +47,7 @@ def request(
                 line = reader.readline(REPLY_LIMIT_BYTES)
     except TimeoutError as error:
         raise ControlError(
-            f"the supervisor of {folder.job} did not answer within {timeout_s:g} s",
+            f"the supervisor of {folder.job} did not respond within {timeout_s:g} s",
             f"see {folder.supervisor_log}",
         ) from error
     except OSError as error:
@@ -70,5 +70,5 @@ def request(
 
 def _broken_off(folder: RunFolder) -> ControlError:
     return ControlError(
-        f"the supervisor of {folder.job} broke off its answer", f"see {folder.supervisor_log}"
+        f"the supervisor of {folder.job} closed the connection", f"see {folder.supervisor_log}"
     )

@@ -57,7 +57,7 @@ def choose(asked: str | None, env: Mapping[str, str]) -> str:
     if asked is not None:
         found = shutil.which(os.path.expanduser(asked), path=env.get("PATH"))  # noqa: PTH111
         if found is None:
-            raise UsageError(f"--python {asked}: there is no such interpreter", "check the path")
+            raise UsageError(f"--python {asked}: no such interpreter", "check the path")
         return os.path.abspath(found)  # noqa: PTH100 - a venv's link must not be resolved
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = env.get(variable)
@@ -91,17 +91,17 @@ def inspect(path: str) -> Interpreter:
         )
         (major, minor), origin = json.loads(answer.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        problem = f"no answer in {ANSWER_S:g} s"
+        problem = f"no response in {ANSWER_S:g} s"
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines()
         problem = said[-1] if said else f"exit status {error.returncode}"
     except OSError as error:
         problem = error.strerror or str(error)
     except (ValueError, TypeError, IndexError):
-        problem = "it answers something else"
+        problem = "unexpected output"
     else:
         return Interpreter(path, (major, minor), _torch_version(origin))
-    raise UsageError(f"{path} does not run as a Python ({problem})", "pass --python PATH")
+    raise UsageError(f"{path} cannot run as Python ({problem})", "pass --python PATH")
 
 
 def _torch_version(origin: str | None) -> str | None:
@@ -125,12 +125,12 @@ def require_torch(interpreter: Interpreter) -> None:
     version = interpreter.torch_version
     if version is None:
         raise UsageError(
-            f"there is no torch in {interpreter.path}",
+            f"torch is not installed in {interpreter.path}",
             "activate the environment that has it, or pass --python PATH"
-            " (ddptop[torch] installs one beside ddptop)",
+            " (ddptop[torch] installs it next to ddptop)",
         )
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < MINIMUM_TORCH:
         raise UsageError(
-            f"torch {version} in {interpreter.path} is too old", "2.6 or newer is needed"
+            f"torch {version} in {interpreter.path} is too old", "2.6 or newer is required"
         )

@@ -70,11 +70,9 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
         UsageError: naming what cannot be done and what to do instead.
     """
     if request.nproc is not None and request.nproc < 1:
-        raise UsageError(
-            f"--nproc {request.nproc}: a job needs at least one rank", "give 1 or more"
-        )
+        raise UsageError(f"--nproc {request.nproc}: a job needs at least one rank", "use 1 or more")
     if request.max_restarts < 0:
-        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "give 0 or more")
+        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
     if request.hang_timeout_s is not None:
         require_probe("--hang-timeout", probe=request.probe)
     if request.on_nan != "alert":
@@ -102,7 +100,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     backing, why = ("tmux", tmux.why_unusable())
     if why is not None:
         backing = "daemon"
-        notes.append(f"{why}: the job runs as a daemon of its own session, without a tmux pane")
+        notes.append(f"{why}: the job runs as a daemon in its own session, without a tmux pane")
     if survival_plan.warning:
         notes.append(survival_plan.warning)
     job_env = dict(overrides)
@@ -301,7 +299,8 @@ def _name(request: LaunchRequest) -> str:
     folder = run_folder(name)
     if folder.path.exists():
         raise UsageError(
-            f"the name {name!r} is in use", f"choose another, or remove that job: ddptop rm {name}"
+            f"the name {name!r} is in use",
+            f"choose another name, or remove that job: ddptop rm {name}",
         )
     return name
 
@@ -319,7 +318,7 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         except FileExistsError as error:
             if error.filename == str(runs_dir()) and not runs_dir().is_dir():
                 raise UsageError(
-                    f"{runs_dir()} is not a folder", "remove it, or set DDPTOP_HOME"
+                    f"{runs_dir()} is not a directory", "remove it, or set DDPTOP_HOME"
                 ) from error
             if plan.name_is_derived:
                 continue
@@ -332,12 +331,12 @@ def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
         spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
         job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
         return folder, replace(plan, spec=spec, job_env=job_env)
-    raise UsageError(f"there are ten thousand jobs named {base}", "remove some: ddptop rm JOB")
+    raise UsageError(f"too many jobs are named {base}", "remove some: ddptop rm JOB")
 
 
 def _unwritable(folder: RunFolder, error: OSError) -> UsageError:
-    remedy = "free some space" if is_no_room(error) else "set DDPTOP_HOME to a folder that can"
-    return UsageError(f"the run folder {folder.path} cannot be written ({error.strerror})", remedy)
+    remedy = "free some space" if is_no_room(error) else "set DDPTOP_HOME to a writable directory"
+    return UsageError(f"the run folder {folder.path} is not writable ({error.strerror})", remedy)
 
 
 def _remove_unstarted(folder: RunFolder) -> None:

@@ -23,12 +23,12 @@ def require_text(words: Iterable[str]) -> None:
     for word in words:
         if not is_text(word):
             raise UsageError(
-                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or pass it by --env"
+                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or set it with --env"
             )
 
 
 def is_text(word: str) -> bool:
-    """Whether it holds no bytes that are no UTF-8, which arrive as surrogates."""
+    """Whether it is valid UTF-8; other bytes arrive as surrogates."""
     try:
         word.encode()
     except UnicodeEncodeError:
@@ -49,7 +49,7 @@ def folder_of(path: str | None) -> Path:
             "the working directory was deleted", "change to another directory or pass --cwd DIR"
         ) from None
     if not folder.is_dir():
-        raise UsageError(f"--cwd {path}: there is no such folder", "create it or give another")
+        raise UsageError(f"--cwd {path}: no such directory", "create it, or use another")
     return folder
 
 
@@ -57,7 +57,7 @@ def require_probe(option: str, *, probe: bool) -> None:
     """Raises UsageError unless the ranks get a probe, without which `option` could do nothing."""
     if not probe:
         raise UsageError(
-            f"{option} needs the probe, which --no-probe leaves out", "drop one of them"
+            f"{option} requires the probe, which --no-probe disables", "remove one of them"
         )
 
 
@@ -65,18 +65,18 @@ def require_script(cwd: Path, script: str) -> None:
     """Raises UsageError unless there is such a script, seen from `cwd`, that can be read."""
     path = cwd / script
     if not script:
-        raise UsageError("the script's name is empty", "ddptop launch train.py")
+        raise UsageError("the script name is empty", "ddptop launch train.py")
     if path.is_dir():
-        raise UsageError(f"{script} is a folder", "give the script itself, or -m MODULE")
+        raise UsageError(f"{script} is a directory", "pass the script itself, or -m MODULE")
     if not path.exists():
-        remedy = "check the path, or give --cwd"
+        remedy = "check the path, or pass --cwd"
         if not script.endswith(".py") and "/" not in script and shutil.which(script):
-            remedy = f"a program is started by ddptop launch -- {script} ..."
-        raise UsageError(f"there is no script {script} in {cwd}", remedy)
+            remedy = f"to run a program, use ddptop launch -- {script} ..."
+        raise UsageError(f"no script {script} in {cwd}", remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
     if script.endswith((".sh", ".bash")):
-        raise UsageError(f"{script} is no Python script", f"ddptop launch -- bash {script}")
+        raise UsageError(f"{script} is not a Python script", f"ddptop launch -- bash {script}")
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageError(f"--env {pair}: not of the form NAME=VALUE", "write --env NAME=VALUE")
+            raise UsageError(f"--env {pair} is not in the form NAME=VALUE", "use --env NAME=VALUE")
         overrides[name] = value
     return overrides
 
@@ -123,18 +123,18 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
     if request.nproc is not None:
         option = COUNTING.get(launcher or "")
         raise UsageError(
-            f"--nproc {request.nproc}: a command starts its ranks itself",
-            f"give {launcher} its own {option}" if option else "leave it out",
+            f"--nproc {request.nproc}: a command starts its own ranks",
+            f"set it with {option} of {launcher}" if option else "remove it",
         )
     if request.python is not None:
         raise UsageError(
-            f"--python {request.python}: a command is run as it is",
-            f"leave it out, or write -- {request.python} SCRIPT",
+            f"--python {request.python}: a command runs unchanged",
+            f"remove it, or use -- {request.python} SCRIPT",
         )
     if request.launcher is not None:
         raise UsageError(
-            f"--launcher {request.launcher}: a command after -- names its launcher itself",
-            "leave one of them out",
+            f"--launcher {request.launcher}: a command after -- already names its launcher",
+            "remove one of them",
         )
     require_own_ranks(request, "a command")
 
@@ -152,8 +152,8 @@ def require_own_ranks(request: LaunchRequest, who: str) -> None:
     options = {"--warm-spares": request.warm_spares, "--allow-shrink": request.allow_shrink}
     for option in (option for option, given in options.items() if given):
         raise UsageError(
-            f"{option} needs ranks that ddptop starts itself, and {who} starts its own",
-            "leave it out, or launch the script alone: SCRIPT ARGS",
+            f"{option} requires ranks that ddptop starts, but {who} starts its own",
+            "remove it, or launch the script directly: SCRIPT ARGS",
         )
 
 
@@ -173,13 +173,15 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
         UsageError: when it is missing or cannot be executed.
     """
     if not program:
-        raise UsageError("-- needs a command", "ddptop launch -- torchrun --nproc-per-node 2 x.py")
+        raise UsageError(
+            "-- requires a command", "ddptop launch -- torchrun --nproc-per-node 2 x.py"
+        )
     if "/" in program:
         path = cwd / program
         if path.is_dir():
-            raise UsageError(f"{program} is a folder", "give a program: -- COMMAND ARGS")
+            raise UsageError(f"{program} is a directory", "pass a program: -- COMMAND ARGS")
         if not path.exists():
-            raise UsageError(f"there is no program {program} in {cwd}", "check the path")
+            raise UsageError(f"no program {program} in {cwd}", "check the path")
         if not os.access(path, os.X_OK):
             remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
             raise UsageError(f"{program} cannot be executed", remedy)
@@ -190,24 +192,24 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
         return os.path.normpath(cwd / found)
     there = Path(beside).with_name(program)
     if os.access(there, os.X_OK):
-        raise UsageError(f"{program} is not on PATH", f"activate its environment, or write {there}")
+        raise UsageError(f"{program} is not on PATH", f"activate its environment, or use {there}")
     if (cwd / program).is_file():
         script = program.endswith(".py")
-        remedy = f"write -- python {program}" if script else f"write -- ./{program}"
-        raise UsageError(f"there is no program {program} on PATH", remedy)
-    raise UsageError(f"there is no program {program} on PATH", _remedy_for(program))
+        remedy = f"use -- python {program}" if script else f"use -- ./{program}"
+        raise UsageError(f"no program {program} on PATH", remedy)
+    raise UsageError(f"no program {program} on PATH", _remedy_for(program))
 
 
 def _remedy_for(program: str) -> str:
     """What was meant by a first word that is no program."""
     if program.startswith("-"):
-        return "options of ddptop stand before --"
+        return "options of ddptop go before --"
     if re.match(r"[A-Za-z_]\w*=", program):
-        return f"write -- env {shlex.quote(program)} COMMAND"
+        return f"use -- env {shlex.quote(program)} COMMAND"
     if " " in program:
-        return f"without the quotes: -- {program}"
+        return f"remove the quotes: -- {program}"
     if program in _OF_A_SHELL:
-        return f"it is a shell's own: -- bash -c '{program} …'"
+        return f"it is a shell builtin: -- bash -c '{program} …'"
     return "install it, or activate its environment"
 
 
@@ -226,11 +228,11 @@ def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
         named = os.fsdecode(head[2:].split(b"\n")[0].strip().split(b" ")[0])
         if named and not (cwd / named).exists():
             raise UsageError(
-                f"{program} begins with #!{named}, which is not there", "mend its first line"
+                f"{program} starts with #!{named}, which does not exist", "fix its first line"
             )
     elif head and b"\0" not in head:
-        remedy = f"write -- {'python' if python else 'sh'} {program}"
-        raise UsageError(f"{program} does not begin with #! and an interpreter", remedy)
+        remedy = f"use -- {'python' if python else 'sh'} {program}"
+        raise UsageError(f"{program} does not start with #! and an interpreter", remedy)
 
 
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
@@ -243,8 +245,8 @@ def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside
     target = python_target((request.target, *request.args))
     if target is not None and target.kind == "interactive" and not _TELLING & {*request.args}:
         raise UsageError(
-            f"{request.target} would read its script from stdin, which a job does not have",
-            f"write -- {request.target} SCRIPT",
+            f"{request.target} reads its script from stdin, which a job does not have",
+            f"use -- {request.target} SCRIPT",
         )
     if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
         require_script(cwd, target.name)

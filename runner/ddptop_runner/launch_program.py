@@ -20,7 +20,7 @@ from ddptop_runner.launchers import consult
 from ddptop_runner.launchers.words import command_name, launcher_name
 from ddptop_runner.spec import derive_name
 
-LIVE = "it gets a terminal of its own: Lightning's bar by rich is drawn on terminals only"
+LIVE = "using a pseudo-terminal, which Lightning's rich progress bar requires"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def program_for(
     if request.launcher is not None:
         return _launched(request, request.launcher, cwd, env, choice)
     if request.pty:
-        raise UsageError("--pty is for commands", "leave it out, or write -- COMMAND ARGS")
+        raise UsageError("--pty works only with commands", "remove it, or use -- COMMAND ARGS")
     ranks = request.nproc or choice.count or None
     facts = consult.read(request, cwd, env, ranks, choice.count)
     python = interpreters.choose(request.python, env)
@@ -164,6 +164,6 @@ def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
     if not device_count:
         why = "" if choice.why_none is None else f" ({choice.why_none})"
         raise UsageError(
-            f"this job has no GPU{why}, so the number of ranks is unknown", "give --nproc N"
+            f"this job has no GPU{why}, so the number of ranks is unknown", "pass --nproc N"
         )
     return device_count

@@ -147,7 +147,7 @@ def check_name(name: str) -> str:
         UsageError: naming the first character that cannot be used.
     """
     if not name:
-        raise UsageError("the job's name is empty", "give --name NAME")
+        raise UsageError("the job name is empty", "pass --name NAME")
     if len(name) > MAX_NAME_LENGTH:
         raise UsageError(
             f"the name {name[:20]!r}... has {len(name)} characters",
@@ -155,7 +155,7 @@ def check_name(name: str) -> str:
         )
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"the name {name!r} cannot be used as a tmux session's name",
+            f"the name {name!r} is not a valid tmux session name",
             "use letters, digits, '_' and '-', not starting with '-'",
         )
     return name

@@ -109,7 +109,7 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan()
     if killed is None and facts.linger is not True:
         return SurvivalPlan(
-            risk="logind may kill this job at logout: it does not tell KillUserProcesses",
+            risk="logind may kill this job at logout: KillUserProcesses is unknown",
             remedy=linger,
         )
     wrap = scope_command(facts)
@@ -123,7 +123,7 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan(wrap=wrap)
     return SurvivalPlan(
         wrap=wrap,
-        risk="logind kills processes at logout (KillUserProcesses=yes): this job outlives this"
+        risk="logind kills processes at logout (KillUserProcesses=yes): this job survives this"
         f" session, but not the last one of {facts.user}",
         remedy=linger,
     )
@@ -158,7 +158,7 @@ def scope_command(facts: SurvivalFacts) -> list[str]:
 def _why_no_scope(facts: SurvivalFacts) -> str:
     if not facts.systemd_run:
         return "systemd-run is not on PATH"
-    return f"no systemd manager of {facts.user} can be reached"
+    return f"cannot reach the systemd manager of {facts.user}"
 
 
 def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:

@@ -44,7 +44,7 @@ set -g update-environment ""
 set -g status-style "bg=default,fg=brightblack"
 set -g status-left "ddptop | #S  "
 set -g status-left-length 60
-set -g status-right "the job goes on without you: Ctrl-B d leaves"
+set -g status-right "the job keeps running: Ctrl-B d detaches"
 set -g status-right-length 60
 setw -g window-status-current-format ""
 setw -g window-status-format ""
@@ -107,12 +107,13 @@ def program_problem() -> str | None:
             ["tmux", "-V"], capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"tmux does not run ({error})"
+        return f"tmux cannot run ({error})"
     version = parse_version(answer.stdout)
     if version is None:
-        return f"tmux does not tell its version ({answer.stdout.strip() or answer.stderr.strip()})"
+        said = answer.stdout.strip() or answer.stderr.strip()
+        return f"cannot determine the version of tmux ({said})"
     if version < (*MINIMUM_VERSION, "a"):
-        return f"{answer.stdout.strip()} is too old (3.2a or newer is needed)"
+        return f"{answer.stdout.strip()} is too old (3.2a or newer is required)"
     return None
 
 
@@ -166,8 +167,8 @@ def start_session(
                 raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
         time.sleep(TRY_AGAIN_S)
     raise DdptopError(
-        f"tmux cannot start the session {job!r}: its server ends again and again",
-        "see what kills it, or try again",
+        f"tmux cannot start the session {job!r}: its server keeps exiting",
+        "find out what kills it, or try again",
     )
 
 
@@ -199,7 +200,7 @@ def holds(job: str) -> bool:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DdptopError(f"tmux does not answer ({error})", "ddptop doctor may say why") from error
+        raise DdptopError(f"tmux does not respond ({error})", "run ddptop doctor") from error
     return job in answer.stdout.splitlines()
 
 

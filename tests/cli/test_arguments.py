@@ -169,7 +169,7 @@ BAD = {
     "a launcher without --": (
         2,
         [*LAUNCH, "env", "train.py"],
-        ["there is no script env in /", "a program is started by ddptop launch -- env ..."],
+        ["there is no script env in /", "to run a program, use ddptop launch -- env ..."],
     ),
     "a shell script": (
         2,
@@ -177,11 +177,11 @@ BAD = {
         ["three.sh is no Python script", "ddptop launch -- bash three.sh"],
     ),
     "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a folder", "-m MODULE"]),
-    "an empty script": (2, [*LAUNCH, ""], ["the script's name is empty"]),
+    "an empty script": (2, [*LAUNCH, ""], ["the script name is empty"]),
     "no such folder": (
         2,
         [*LAUNCH, "--cwd", "/none/such", "train.py"],
-        ["--cwd /none/such: there is no such folder"],
+        ["--cwd /none/such: no such directory"],
     ),
     "no ranks": (2, ["launch", "--nproc", "0", "train.py"], ["--nproc 0", "1 or more"]),
     "fewer than no ranks": (2, ["launch", "--nproc", "-3", "train.py"], ["--nproc -3"]),
@@ -223,7 +223,11 @@ BAD = {
         [*LAUNCH, "--log-limit", "63K", "train.py"],
         ["--log-limit 63K", "64K or more"],
     ),
-    "no log limit": (2, [*LAUNCH, "--log-limit", "0", "train.py"], ["--log-limit 0", "not a valid size"]),
+    "no log limit": (
+        2,
+        [*LAUNCH, "--log-limit", "0", "train.py"],
+        ["--log-limit 0", "not a valid size"],
+    ),
     "no hang timeout": (2, [*LAUNCH, "--hang-timeout", "0", "train.py"], ["not a valid time"]),
     "a hang timeout without a probe": (
         2,
@@ -231,7 +235,7 @@ BAD = {
         ["needs the probe", "drop one"],
     ),
     "a name for no session": (2, [*LAUNCH, "--name", "a.b", "train.py"], ["'a.b'", "letters"]),
-    "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job's name is empty"]),
+    "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job name is empty"]),
     "a variable without =": (2, [*LAUNCH, "--env", "KEY", "train.py"], ["KEY", "NAME=VALUE"]),
     "a variable without a name": (2, [*LAUNCH, "--env", "=1", "train.py"], ["NAME=VALUE"]),
     "no such interpreter": (
@@ -242,7 +246,7 @@ BAD = {
     "no interpreter": (
         2,
         [*LAUNCH, "--python", "/bin/false", "train.py"],
-        ["/bin/false does not run as a Python (exit status 1)", "--python PATH"],
+        ["/bin/false cannot run as Python (exit status 1)", "--python PATH"],
     ),
     "an unknown option": (2, ["launch", "--frobnicate", "train.py"], ["--frobnicate", "--help"]),
     "an unknown verb": (2, ["frobnicate"], ["frobnicate", "--help"]),
@@ -302,7 +306,7 @@ def test_a_python_with_an_old_torch(bad_input, tmp_path):
     (tmp_path / "site" / "torch" / "version.py").write_text("__version__ = '2.5.1+cu124'\n")
     old = python(tmp_path / "python", f"PYTHONPATH={tmp_path}/site")
     line = bad_input(2, *LAUNCH, "--python", old, "train.py")
-    assert f"torch 2.5.1+cu124 in {old} is too old; 2.6 or newer is needed" in line
+    assert f"torch 2.5.1+cu124 in {old} is too old; 2.6 or newer is required" in line
 
 
 @pytest.mark.torch

@@ -60,7 +60,7 @@ CASES = {
         view(checkpoint=SAVED, attempt=2),
         "checkpoint: epoch-3.pt at step 120 of attempt 1, 4s ago (12.3 MiB)\n",
     ),
-    "none for a while": (view(), "checkpoint: none seen yet\n"),
+    "none for a while": (view(), "checkpoint: none yet\n"),
     "none in the first minute": (view(age_s=30), None),
     "none before the first step": (view(step=None), None),
     "none that could be seen": (view(probe=False), None),

@@ -13,13 +13,13 @@ BAD = {
     "ranks of a command": (
         2,
         [*LAUNCH, "--", "torchrun", "x"],
-        ["--nproc 1: a command starts its ranks itself", "torchrun its own --nproc-per-node N"],
+        ["--nproc 1: a command starts its own ranksf", "torchrun its own --nproc-per-node N"],
     ),
-    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its ranks itself; leave it out"]),
+    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its own ranksf; leave it out"]),
     "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
     "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
     "a variable": (2, ["launch", "--", "A=b c", "x"], ["no program A=b c on", "-- env 'A=b c' "]),
-    "one word of all": (2, ["launch", "--", "python x.py"], ["without the quotes: -- python x.py"]),
+    "one word of all": (2, ["launch", "--", "python x.py"], ["remove the quotes: -- python x.py"]),
     "a shell's own": (
         2,
         ["launch", "--", "source", "x"],
@@ -61,7 +61,7 @@ BAD = {
     "an interpreter for a command": (
         2,
         ["launch", "--python", "/p", "--", "true"],
-        ["--python /p: a command is run as it is", "-- /p SCRIPT"],
+        ["--python /p: a command runs unchanged", "-- /p SCRIPT"],
     ),
     "spares for a command": (
         2,
@@ -104,7 +104,7 @@ BAD = {
         [*LAUNCH, "--launcher", "torchrun", "none.py"],
         ["there is no script none.py"],
     ),
-    "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty is for commands"]),
+    "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty works only with commands"]),
 }
 
 

@@ -89,8 +89,8 @@ USES = {
     "processes of which nothing is told": (
         gpu(process(None), process(None, pid=8), mem_used_bytes=9 * GIB),
         (),
-        "alice's process (pid 7) holds memory, how much is not known and "
-        "alice's process (pid 8) holds memory, how much is not known",
+        "alice's process (pid 7) uses an unknown amount of memory and "
+        "alice's process (pid 8) uses an unknown amount of memory",
     ),
     "a job that has not started yet": (gpu(), ("resnet",), "taken by job resnet"),
     "a job's rank": (
@@ -180,7 +180,7 @@ def test_a_choice_says_why():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
         "GPU 3: free; GPU 5: free; not GPU 0: alice's a (pid 7) holds 71.2 GiB; "
-        "GPUs 6, 7 would be free as well"
+        "GPUs 6, 7 are also free"
     )
     assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) holds 71.2 GiB"
     assert busy_in_words([used(i, i + 1) for i in range(8)]).endswith("; and 4 more")

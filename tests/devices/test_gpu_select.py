@@ -93,12 +93,12 @@ def test_a_request_in_words_is_what_is_typed(text):
         ("0-" + "9" * 5000, "no GPU of any machine"),
         ("GPU-", "'GPU-'"),
         ("gpu-aa00", "'gpu-aa00'"),
-        ("GPU-aa00,1", "'1' is no UUID, and CUDA takes indices or UUIDs, not both"),
+        ("GPU-aa00,1", "'1' is not a UUID; CUDA takes indices or UUIDs, not both"),
         ("0,GPU-aa00", "'0' is no UUID"),
         ("GPU-aa00,", "'' is no UUID"),
         ("GPU-aa00,GPU-aa00", "GPU-aa00 twice"),
         ("MIG-dd44,GPU-aa00", "mixes whole GPUs and MIG instances"),
-        ("MIG-dd44,MIG-ee55", "2 MIG instances, and CUDA shows a process only one; name one"),
+        ("MIG-dd44,MIG-ee55", "2 MIG instances, but CUDA shows a process only one; name one"),
     ],
 )
 def test_what_cannot_be_used_is_named(text, named):

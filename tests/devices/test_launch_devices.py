@@ -56,7 +56,7 @@ def test_the_idlest_of_the_allowed(stub, trainer):
     user = "root" if os.geteuid() == 0 else ""
     assert note.startswith(f"GPU 0: free; GPU 3: free; not GPU 2: {user}")
     assert f"train.py (pid {trainer}) holds 70.0 GiB" in note
-    assert "GPU 1 would be free as well" in note
+    assert "GPU 1 are also free" in note
     assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
     assert free_now({}) == 3
     assert free_now({"CUDA_VISIBLE_DEVICES": "2"}) == 0
@@ -76,7 +76,7 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)
     assert indices(forced) == [0, 1]
-    assert forced.notes[0].startswith("goes on as --force says: GPU 1: ")
+    assert forced.notes[0].startswith("using busy GPUs (--force): GPU 1: ")
     assert indices(choose("auto:4", {}, None, force=True)) == [0, 1, 2, 3]
     waiting = choose("1,0", {}, None, wait=True)
     assert (waiting.devices, waiting.waits, waiting.count) == (None, True, 2)
@@ -127,7 +127,7 @@ def test_processes_that_the_driver_does_not_list(stub):
     with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     (note,) = choose("1-2", {}, None).notes
-    assert note == ("GPUs 1, 2: the driver lists no processes: judged by the memory in use")
+    assert note == ("GPUs 1, 2: the driver lists no processes; judged by used memory")
 
 
 def test_memory_of_processes_that_cannot_be_seen(stub):
@@ -157,7 +157,7 @@ def test_a_job_without_a_device_learns_why(stub):
         assert choice.why_none == f"CUDA_VISIBLE_DEVICES is {visible!r}, which allows no GPU"
     for index in range(4):
         stub.lose(index)
-    assert choose(None, {}, 2).why_none == "every GPU that is allowed is lost"
+    assert choose(None, {}, 2).why_none == "every allowed GPU is lost"
     stub.set_driver(init_status=DRIVER_NOT_LOADED)
     choice = choose(None, {}, 2)
     assert choice.devices is None and "the NVIDIA driver is not loaded" in choice.why_none

@@ -98,11 +98,11 @@ def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp
     dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
     assert "GPU 3 as cuda:0" in dry.stdout
     assert "GPU 3: free; not GPU 0: " in dry.stdout
-    assert "GPU 2 would be free as well" in dry.stdout
+    assert "GPU 2 are also free" in dry.stdout
     free(stub, 1)
     answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", str(tmp_path / "s.py"))
     assert answer.returncode == 0
-    assert "goes on as --force says: GPU 0: " in answer.stderr
+    assert "using busy GPUs (--force): GPU 0: " in answer.stderr
     assert "cuda:0 is GPU 3, cuda:1 is GPU 0 (CUDA_VISIBLE_DEVICES renumbers" in answer.stderr
     assert Job(answer.stdout.strip(), ddptop_cli).wait() == 0
 

@@ -104,7 +104,7 @@ def test_a_supervisor_that_stays_silent(folder, supervisor):
     done = threading.Event()
     supervisor(lambda connection: done.wait(10) and None)
     try:
-        with pytest.raises(ControlError, match=r"train did not answer within 0\.1 s") as caught:
+        with pytest.raises(ControlError, match=r"train did not respond within 0\.1 s") as caught:
             request(folder, "ping", timeout_s=0.1)
     finally:
         done.set()

@@ -167,7 +167,7 @@ FREE = [DeviceUse(device) for device in DEVICES]
     [
         ([], [], None, "waits for GPUs 0-2"),
         ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody holds it"),
-        (FREE, [], None, "waits for GPUs 0-2; free, and taken if they still are at the next look"),
+        (FREE, [], None, "waits for GPUs 0-2; free; the job starts if they stay free"),
         (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued before"),
         ([], [], "the driver is gone", "waits for GPUs 0-2; the driver is gone"),
     ],

@@ -91,7 +91,7 @@ def test_the_link_of_a_virtual_environment_is_not_followed(tmp_path):
 @pytest.mark.parametrize("asked", ["none", "/none/python", "venv", "plain.txt", ""])
 def test_what_is_no_program_is_refused(machine, tmp_path, asked):
     (tmp_path / "plain.txt").write_text("")
-    with pytest.raises(UsageError, match="there is no such interpreter") as caught:
+    with pytest.raises(UsageError, match="no such interpreter") as caught:
         choose(asked, machine)
     assert f"--python {asked}" in str(caught.value)
 
@@ -144,14 +144,14 @@ def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path, monkeyp
 
 
 NO_PYTHONS = {
-    "says nothing": ("exit 0", "it answers something else"),
+    "says nothing": ("exit 0", "unexpected output"),
     "fails silently": ("exit 7", "exit status 7"),
     "fails with words": ("echo one >&2; echo 'bad option: -c' >&2; exit 2", "bad option: -c"),
-    "echoes": ('echo "$@"', "it answers something else"),
-    "answers other JSON": ("echo 3", "it answers something else"),
-    "answers a list": ("echo '[[3], null]'", "it answers something else"),
-    "no text": (r"printf '\377\376\n'", "it answers something else"),
-    "waits for input": ("cat", "it answers something else"),
+    "echoes": ('echo "$@"', "unexpected output"),
+    "answers other JSON": ("echo 3", "unexpected output"),
+    "answers a list": ("echo '[[3], null]'", "unexpected output"),
+    "no text": (r"printf '\377\376\n'", "unexpected output"),
+    "waits for input": ("cat", "unexpected output"),
 }
 
 
@@ -161,7 +161,7 @@ def test_what_is_no_python_is_refused_in_one_line(tmp_path, case):
     path = program(tmp_path / "tool", text)
     with pytest.raises(UsageError) as caught:
         inspect(path)
-    expected = f"{path} does not run as a Python ({problem}); pass --python PATH"
+    expected = f"{path} cannot run as Python ({problem}); pass --python PATH"
     assert str(caught.value) == expected
 
 
@@ -191,7 +191,7 @@ def test_a_file_of_another_machine_is_refused(tmp_path):
         ("3.0", None),
         ("10.0.1", None),
         ("unknown", None),  # what cannot be told is tried
-        ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; 2.6 or newer is needed"),
+        ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; 2.6 or newer is required"),
         ("1.13.1", "too old"),
         (None, "there is no torch in /p; activate the environment that has it"),
     ],

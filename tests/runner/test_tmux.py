@@ -262,7 +262,7 @@ esac
     ("way", "times", "error"),
     [
         ("has", 2, None),
-        ("has", 99, "its server ends again and again"),
+        ("has", 99, "its server keeps exiting"),
         ("silent", 2, None),
         ("said", 2, None),
         ("said", 99, "server exited unexpectedly"),

@@ -22,7 +22,7 @@ from ddptop_runner.gpus.request import GpuRequest, parse_gpus
 from ddptop_runner.model import GpuSample
 from ddptop_runner.spec import Device, DeviceQueue, JobSpec
 
-OPTIONS_AGAINST = "--force does not wait, and --wait-gpus does"
+OPTIONS_AGAINST = "--force and --wait-gpus contradict each other"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def choose(
     """
     request = None if asked is None else parse_gpus(asked)
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "give one of them")
+        raise UsageError(OPTIONS_AGAINST, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = gpu_select.mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
@@ -90,7 +90,7 @@ def choose(
     pool = gpu_select.resolve(request, present, visible, nproc=nproc)
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
+            raise UsageError("--wait-gpus: this job uses no GPU", "remove it")
         if request is not None:
             why_none = None
         elif present:
@@ -122,7 +122,7 @@ def again(
         UsageError: when one is gone, lost, not allowed or busy.
     """
     if force and wait:
-        raise UsageError(OPTIONS_AGAINST, "give one of them")
+        raise UsageError(OPTIONS_AGAINST, "use one of them")
     devices = spec.devices
     if devices is None and spec.queue is not None:  # it ended before it got any
         wait = wait or not force
@@ -131,13 +131,13 @@ def again(
         pool, count = devices or [], len(devices or ())
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus: this job has no GPU to wait for", "leave it out")
+            raise UsageError("--wait-gpus: this job uses no GPU", "remove it")
         return DeviceChoice(devices)
     present, _ = machine([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(
-            f"{spec.job} ran on {names_of(pool)}, and this machine has no GPU that ddptop can see",
-            "`ddptop gpus` says why",
+            f"{spec.job} ran on {names_of(pool)}, but ddptop finds no GPU on this machine",
+            "see `ddptop gpus`",
         )
     gpu_select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
     return _Decision(pool, count, present, [], None, force, wait, others=False).make()
@@ -210,7 +210,7 @@ class _Decision:
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
         elif busy and not is_refused:
-            notes.append(f"goes on as --force says: {busy_in_words(busy)}")
+            notes.append(f"using busy GPUs (--force): {busy_in_words(busy)}")
         if devices is not None:
             notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
@@ -238,7 +238,7 @@ def refusal(
         verb = "is" if len(free) == 1 else "are"
         what = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} {verb} free"
         what += f" ({busy_in_words(uses)})"
-        remedy = f"give auto:{len(free)}, " if free else ""
+        remedy = f"use auto:{len(free)}, " if free else ""
     else:
         held = [use.device for use in chosen if use.busy]
         verb = "is" if len(held) == 1 else "are"
@@ -247,10 +247,10 @@ def refusal(
         words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
         what, remedy = f"{names_of(held)} {verb} busy{words}", ""
         if others and free and not any(device.is_mig for device in free):
-            remedy = f"give --gpus {','.join(str(device.index) for device in free)}, "
+            remedy = f"pass --gpus {','.join(str(device.index) for device in free)}, "
         elif free_of_all and _names_some(request) and not any(device.is_mig for device in held):
-            remedy = f"give --gpus auto:{min(free_of_all, len(chosen))} for the idlest, "
-    return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to go on anyway")
+            remedy = f"pass --gpus auto:{min(free_of_all, len(chosen))} for the idlest, "
+    return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to use them anyway")
 
 
 def _names_some(request: GpuRequest | None) -> bool:

@@ -60,7 +60,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
         claimed_by: names of the live jobs that have the device, whether they use it yet or not.
     """
     if gpu is None or gpu.lost:
-        lost = "it is lost" if gpu is not None else "it is not there"
+        lost = "it is lost" if gpu is not None else "it does not exist"
         return DeviceUse(device, (lost,), gone=True)
     if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
         return DeviceUse(device, ("it is in MIG mode and cannot be used as a whole",), gone=True)
@@ -76,9 +76,9 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
     if gpu.processes is None:
-        doubt = "the driver lists no processes: judged by the memory in use"
+        doubt = "the driver lists no processes; judged by used memory"
         if gpu.mem_used_bytes is None:
-            doubt = "the driver tells neither processes nor memory in use: free or not is not known"
+            doubt = "the driver reports neither processes nor used memory, so its state is unknown"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0
@@ -149,8 +149,8 @@ def program_of(command: str | None) -> str:
 
 def _holds(mem_bytes: int | None) -> str:
     if mem_bytes is None:
-        return "holds memory, how much is not known"
-    return f"holds {_size(mem_bytes)}"
+        return "uses an unknown amount of memory"
+    return f"uses {_size(mem_bytes)}"
 
 
 def _size(mem_bytes: int) -> str:
@@ -230,5 +230,5 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
     others = [use for use in uses if use not in chosen]
     parts += [f"not {part}" for part in _by_holder([use for use in others if use.busy])]
     if idle := [use.device for use in others if not use.busy]:
-        parts.append(f"{names_of(idle)} would be free as well")
+        parts.append(f"{names_of(idle)} are also free")
     return "; ".join(parts)

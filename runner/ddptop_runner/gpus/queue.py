@@ -51,7 +51,7 @@ def waiting_in_words(
     if busy := busy_in_words(uses):
         parts.append(busy)
     elif uses and not ahead:
-        parts.append("free, and taken if they still are at the next look")
+        parts.append("free; the job starts if they stay free")
     return "; ".join(parts)
 
 

@@ -51,7 +51,7 @@ def parse_gpus(text: str) -> GpuRequest:
     if found := _AUTO.fullmatch(value):
         return GpuRequest("auto", count=int(found[1]))
     if value.startswith("auto"):
-        raise UsageError(f"--gpus {text!r} is not auto:N", "give a number, such as auto:2")
+        raise UsageError(f"--gpus {text!r} is not auto:N", "use a number, as in auto:2")
     if not value:
         raise UsageError("--gpus is empty", FORMS)
     parts = [part.strip() for part in value.split(",")]
@@ -70,22 +70,22 @@ def _uuids(parts: list[str], text: str) -> GpuRequest:
     for number, part in enumerate(parts):
         if not _UUID.fullmatch(part):
             raise UsageError(
-                f"--gpus {text!r}: {part!r} is no UUID, and CUDA takes indices or UUIDs, not both",
-                "name every device in the same way",
+                f"--gpus {text!r}: {part!r} is not a UUID; CUDA takes indices or UUIDs, not both",
+                "name all devices the same way",
             )
         if part in parts[:number]:
             raise UsageError(f"--gpus {text!r} names {part} twice", "name each one once")
     kinds = {part[:3] for part in parts}
     if len(kinds) > 1:
         raise UsageError(
-            f"--gpus {text!r} mixes whole GPUs and MIG instances, of which CUDA shows a process "
-            "one instance alone",
+            f"--gpus {text!r} mixes whole GPUs and MIG instances, but CUDA shows a process "
+            "only one instance",
             "name whole GPUs, or one instance",
         )
     if kinds == {"MIG"} and len(parts) > 1:
         raise UsageError(
-            f"--gpus names {len(parts)} MIG instances, and CUDA shows a process only one",
-            "name one, with --nproc 1; launch a job of its own on each instance",
+            f"--gpus names {len(parts)} MIG instances, but CUDA shows a process only one",
+            "name one, with --nproc 1; launch one job per instance",
         )
     return GpuRequest("uuids", uuids=tuple(parts))
 
@@ -93,14 +93,12 @@ def _uuids(parts: list[str], text: str) -> GpuRequest:
 def _indices(part: str, text: str) -> range:
     found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
     if found is None:
-        raise UsageError(f"--gpus {text!r}: {part!r} is no index, range or UUID", FORMS)
+        raise UsageError(f"--gpus {text!r}: {part!r} is not an index, range, or UUID", FORMS)
     if max(len(found[1]), len(found[2] or "")) > 4:  # int() of thousands of digits fails
-        raise UsageError(f"--gpus {text!r}: {part[:20]!r} is no GPU of any machine", FORMS)
+        raise UsageError(f"--gpus {text!r}: {part[:20]!r} is not a valid GPU index", FORMS)
     first, last = int(found[1]), int(found[2] or found[1])
     if max(first, last) > _HIGHEST_INDEX:
-        raise UsageError(f"--gpus {text!r}: {part!r} is no GPU of any machine", FORMS)
+        raise UsageError(f"--gpus {text!r}: {part!r} is not a valid GPU index", FORMS)
     if last < first:
-        raise UsageError(
-            f"--gpus {text!r}: the range {part!r} runs backwards", f"write {last}-{first}"
-        )
+        raise UsageError(f"--gpus {text!r}: the range {part!r} is reversed", f"use {last}-{first}")
     return range(first, last + 1)

@@ -78,8 +78,8 @@ def resolve(
         if request is None:
             return None
         raise UsageError(
-            "this machine has no GPU that ddptop can see",
-            "leave --gpus out (a script needs --nproc N then); `ddptop gpus` says why",
+            "ddptop finds no GPU on this machine",
+            "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
         )
     known = {gpu.uuid for gpu in present}
     if unknown := [uuid for uuid in mig_instances(inherited_cvd) if uuid not in known]:
@@ -102,7 +102,7 @@ def resolve(
 def why_none(present: Present, inherited_cvd: str | None) -> str:
     """Why none of the machine's devices is allowed, or none of those that are is there."""
     if visible_devices(present, inherited_cvd):
-        return "every GPU that is allowed is lost"
+        return "every allowed GPU is lost"
     return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPU"
 
 
@@ -158,7 +158,7 @@ def _all_allowed(
     ]
     if not chosen and allowed and all(device.index in mig for device in allowed):
         raise UsageError(
-            f"{asked}: every GPU here is in MIG mode, and a job gets one instance",
+            f"{asked}: every GPU here is in MIG mode, and a job can use one instance",
             f"name it: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
         )
     if request is not None and not chosen:
@@ -231,7 +231,7 @@ def _the_one(uuid: str, present: Present) -> GpuSample | Device:
         raise UsageError(f"no device here has the UUID {uuid}", "see `nvidia-smi -L`")
     if len(found) > 1 and not exact:
         names = ", ".join(str(gpu.uuid) for gpu in found[:3])
-        raise UsageError(f"{uuid} is the beginning of {len(found)} UUIDs: {names}", "give more")
+        raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
     return exact[0] if exact else found[0]
 
 
@@ -246,8 +246,7 @@ def _check_instances(chosen: Sequence[Device], nproc: int | None) -> None:
     instances = [device for device in chosen if is_instance(device)]
     if instances and nproc not in (None, 1):
         raise UsageError(
-            f"{instances[0].uuid} is one MIG instance, and {nproc} ranks cannot train on one "
-            "instance",
+            f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
             "use --nproc 1, or whole GPUs",
         )
 

@@ -101,7 +101,7 @@ def _starts_its_own(facts: ScriptFacts, asked: Asked) -> Advice | None:
     seen = facts.first("spawn", "process", "subprocess")
     if seen is None or (facts.takes_ranks and not seen.sure):
         return None
-    problem = f"{asked.script} starts its ranks itself: {_call(seen)}"
+    problem = f"{asked.script} starts its own ranks: {_call(seen)}"
     if not asked.many:
         return Advice(problem, _ONE)
     each = "each rank" if asked.ranks is None else f"each of {asked.words}"
@@ -116,7 +116,7 @@ def _lightning(facts: ScriptFacts, asked: Asked) -> Advice | None:
     strategy = str(told.get("strategy") or "")
     inner = strategy.partition("(")[2].rstrip(")")
     if strategy in _SPAWNING or strategy.startswith(_SPAWNING[:3]) or inner in _SPAWNING:
-        problem = f"{asked.script} starts its ranks itself: strategy {strategy} of"
+        problem = f"{asked.script} starts its own ranks: strategy {strategy} of"
         problem += f" {_call(seen)}; under {asked.words} of a launcher it fails or hangs"
         return Advice(problem, _ONE, asks=asked.many)
     if asked.ranks is None or "**" in told or told.get("num_nodes", 1) != 1:
@@ -171,7 +171,7 @@ def _in_one_process(facts: ScriptFacts, asked: Asked) -> Advice | None:
         return Advice(problem, _ONE, asks=True)
     other = next((name for name in _TRAINERS if name in facts.imports), None)
     if other is not None and not facts.imports & {"torch", "horovod", "lightning", "mpi4py"}:
-        problem = f"{asked.script} trains with {other}, which knows nothing of torch's launcher;"
+        problem = f"{asked.script} trains with {other}, which ignores torch's launcher;"
         return Advice(f"{problem} {alone}", _ONE, asks=True)
     return None
 
@@ -210,16 +210,16 @@ def _on_cpus(facts: ScriptFacts, asked: Asked) -> Advice | None:
         told = arguments.told
     if any(name in told for name in ("cpu", "use_cpu", "no_cuda", "**")):
         return None
-    problem = f"on CPUs {seen.name} ({seen.where}) takes each rank for a training of"
-    problem += " its own, unless told"
-    return Advice(problem, Remedy("accelerate", asked.ranks, "tells it"))
+    problem = f"on CPUs, {seen.name} ({seen.where}) treats each rank as a separate training"
+    problem += " unless configured otherwise"
+    return Advice(problem, Remedy("accelerate", asked.ranks, "configures it"))
 
 
 def _local_rank(facts: ScriptFacts, asked: Asked) -> Advice | None:
     if not facts.options or "LOCAL_RANK" in facts.reads or not asked.many:
         return None
     option = min(facts.options)
-    problem = f"{asked.script} takes {option}, which torch's launcher no longer passes: it tells"
+    problem = f"{asked.script} takes {option}, which torch's launcher no longer passes; it sets"
     problem += " LOCAL_RANK in the environment"
     if facts.first("deepspeed") is not None:
         return Advice(problem, Remedy("deepspeed", asked.ranks, "passes it"))
@@ -232,7 +232,7 @@ def _alone(facts: ScriptFacts, asked: Asked) -> Advice | None:
         return None
     if facts.first("torch_step") is None or facts.first("init", "torch_ddp", "spawn", "process"):
         return None
-    problem = f"nothing in {asked.script} is seen to join a process group: {asked.words} would"
+    problem = f"{asked.script} does not appear to join a process group: {asked.words} would"
     return Advice(f"{problem} each train alone", _ONE)
 
 

@@ -28,7 +28,7 @@ class QuestionError(UsageError):
         """What is right instead."""
         self.says = ""
         """What it does."""
-        hint = "--nproc N starts N ranks all the same"
+        hint = "--nproc N starts N ranks anyway"
         if advice.remedy is not None:
             self.says = advice.remedy.says
             self.remedy = replace(

@@ -101,7 +101,7 @@ def _none(wanted: Wanted, tools: Tools) -> Recipe:
     if wanted.nproc != 1:
         raise UsageError(
             f"--launcher none starts one process, and --nproc says {wanted.nproc}",
-            "leave --nproc out",
+            "remove --nproc",
         )
     return Recipe(_python(wanted, tools))
 
@@ -131,7 +131,9 @@ def _accelerate(wanted: Wanted, tools: Tools) -> Recipe:
         words += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     else:
         words += ["--gpu_ids", "all"]
-        notes = (f"accelerate reads {tools.accelerate_config} for all but the number of ranks",)
+        notes = (
+            f"accelerate reads {tools.accelerate_config} for everything but the number of ranks",
+        )
     if cpu and wanted.nproc == 1:
         words.append("--cpu")
     elif cpu:
@@ -156,19 +158,19 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
         words += ["--num_gpus", str(wanted.nproc)]
     elif wanted.by_uuid or any(device.is_mig for device in wanted.devices):
         raise UsageError(
-            "deepspeed knows GPUs by number only, and this job's go by UUID",
-            "choose whole GPUs, or leave --launcher out",
+            "deepspeed accepts only GPU indices, but this job uses UUIDs",
+            "choose whole GPUs, or remove --launcher",
         )
     elif wanted.nproc > wanted.device_count:
         raise UsageError(
-            f"deepspeed starts one rank per GPU: {wanted.nproc} are asked for, and the job has"
+            f"deepspeed starts one rank per GPU: {wanted.nproc} were requested, but the job has"
             f" {wanted.device_count} ({names_of(wanted.devices)})",
             f"--nproc {wanted.device_count}",
         )
     elif wanted.nproc < wanted.device_count:
         if not wanted.devices:
             raise UsageError(
-                f"deepspeed cannot be told to use {wanted.nproc} of GPUs that are still to come",
+                f"deepspeed cannot use {wanted.nproc} of GPUs that are not free yet",
                 f"--gpus auto:{wanted.nproc}",
             )
         some = ",".join(str(device.index) for device in wanted.devices[: wanted.nproc])

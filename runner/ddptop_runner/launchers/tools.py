@@ -60,10 +60,10 @@ def _program(launcher: str, python: str, path: str | None) -> str:
             return os.path.abspath(found)  # noqa: PTH100 - links stay as they are
     what = PROGRAMS[launcher][0]
     if launcher == "mpi":
-        raise UsageError("there is no mpirun on PATH", PACKAGES[launcher])
+        raise UsageError("mpirun is not on PATH", PACKAGES[launcher])
     raise UsageError(
         f"there is no {what} beside {python}" + (" and none on PATH" if path is not None else ""),
-        f"{PACKAGES[launcher]} there, or give --python of the environment that has it",
+        f"{PACKAGES[launcher]} there, or pass --python of the environment that has it",
     )
 
 
@@ -75,7 +75,7 @@ def executable(program: str, env: Mapping[str, str]) -> str:
     """
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is None:
-        raise UsageError(f"there is no program {program} on PATH", "check PATH")
+        raise UsageError(f"no program {program} on PATH", "check PATH")
     return os.path.abspath(found)  # noqa: PTH100 - links stay as they are
 
 
@@ -129,4 +129,4 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise UsageError("no TCP port from 20000 to 30000 is free", "end what holds them")
+    raise UsageError("no TCP port from 20000 to 30000 is free", "stop the processes that use them")

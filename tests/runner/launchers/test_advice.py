@@ -54,7 +54,7 @@ CASES = {
         1,
         "note",
         ("none", None),
-        ["starts its ranks itself"],
+        ["starts its own ranksf"],
     ),
     "perhaps spawn": (f"{MP}if go:\n    mp.spawn(f)", 2, 2, "asks", ("none", None), ["mp.spawn"]),
     "perhaps spawn, written for ranks": (

@@ -165,18 +165,18 @@ LAUNCH = ["launch", "-d", "--nproc", "1"]
 BAD = {
     # (exit status, arguments, words of the line: the thing and the remedy)
     "no script": (2, ["launch"], ["nothing to launch", "SCRIPT"]),
-    "no such script": (2, [*LAUNCH, "none.py"], ["there is no script none.py in /", "--cwd"]),
+    "no such script": (2, [*LAUNCH, "none.py"], ["no script none.py in /", "--cwd"]),
     "a launcher without --": (
         2,
         [*LAUNCH, "env", "train.py"],
-        ["there is no script env in /", "to run a program, use ddptop launch -- env ..."],
+        ["no script env in /", "to run a program, use ddptop launch -- env ..."],
     ),
     "a shell script": (
         2,
         [*LAUNCH, "three.sh"],
-        ["three.sh is no Python script", "ddptop launch -- bash three.sh"],
+        ["three.sh is not a Python script", "ddptop launch -- bash three.sh"],
     ),
-    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a folder", "-m MODULE"]),
+    "a folder": (2, [*LAUNCH, "folder.py"], ["folder.py is a directory", "-m MODULE"]),
     "an empty script": (2, [*LAUNCH, ""], ["the script name is empty"]),
     "no such folder": (
         2,
@@ -195,28 +195,28 @@ BAD = {
     "negative restarts": (2, [*LAUNCH, "--max-restarts", "-1", "train.py"], ["--max-restarts -1"]),
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
-    "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["backwards", "write 1-3"]),
+    "GPUs backwards": (2, [*LAUNCH, "--gpus", "3-1", "train.py"], ["reversed", "use 1-3"]),
     "a GPU twice": (2, [*LAUNCH, "--gpus", "0,0", "train.py"], ["GPU 0 twice"]),
     "a GPU where there is none": (
         2,
         [*LAUNCH, "--gpus", "0", "train.py"],
-        ["no GPU that ddptop can see", "--nproc N"],
+        ["ddptop finds no GPU", "--nproc N"],
     ),
-    "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["no GPU", "--gpus out"]),
+    "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["no GPU", "remove --gpus"]),
     "both ways with busy GPUs": (
         2,
         [*LAUNCH, "--force", "--wait-gpus", "train.py"],
-        ["--force does not wait", "give one of them"],
+        ["--force and --wait-gpus", "use one of them"],
     ),
     "nothing to wait for": (
         2,
         [*LAUNCH, "--wait-gpus", "--nproc", "1", "train.py"],
-        ["no GPU to wait for", "leave it out"],
+        ["this job uses no GPU", "remove it"],
     ),
     "acting on NaN without a probe": (
         2,
         [*LAUNCH, "--on-nan", "stop", "--no-probe", "train.py"],
-        ["--on-nan stop needs the probe", "drop one"],
+        ["--on-nan stop requires the probe", "remove one"],
     ),
     "too small a log limit": (
         2,
@@ -232,7 +232,7 @@ BAD = {
     "a hang timeout without a probe": (
         2,
         [*LAUNCH, "--hang-timeout", "9", "--no-probe", "train.py"],
-        ["needs the probe", "drop one"],
+        ["requires the probe", "remove one"],
     ),
     "a name for no session": (2, [*LAUNCH, "--name", "a.b", "train.py"], ["'a.b'", "letters"]),
     "an empty name": (2, [*LAUNCH, "--name", "", "train.py"], ["the job name is empty"]),
@@ -275,7 +275,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(bad_input, case):
     ("arguments", "status", "words"),
     [
         (["launch", "--nproc", "0", "none.py"], 2, "--nproc 0: a job needs at least one rank"),
-        (["launch", "--nproc", "1", "none.py"], 2, "there is no script none.py"),
+        (["launch", "--nproc", "1", "none.py"], 2, "no script none.py"),
         (["status", "none"], 3, "there is no job 'none'"),
         (["launch", "--nope"], 2, "--nope"),
     ],
@@ -296,7 +296,7 @@ def python(path: Path, text: str) -> str:
 
 def test_a_python_without_torch(bad_input, tmp_path):
     line = bad_input(2, *LAUNCH, "--python", python(tmp_path / "python", ""), "train.py")
-    assert f"there is no torch in {tmp_path}/python" in line
+    assert f"torch is not installed in {tmp_path}/python" in line
     assert "--python PATH" in line and "ddptop[torch]" in line
 
 

@@ -13,10 +13,10 @@ BAD = {
     "ranks of a command": (
         2,
         [*LAUNCH, "--", "torchrun", "x"],
-        ["--nproc 1: a command starts its own ranksf", "torchrun its own --nproc-per-node N"],
+        ["--nproc 1: a command starts its own ranks", "--nproc-per-node N of torchrun"],
     ),
-    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its own ranksf; leave it out"]),
-    "no command": (2, ["launch", "--"], ["-- needs a command", "launch -- torchrun"]),
+    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its own ranks; remove it"]),
+    "no command": (2, ["launch", "--"], ["-- requires a command", "launch -- torchrun"]),
     "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
     "a variable": (2, ["launch", "--", "A=b c", "x"], ["no program A=b c on", "-- env 'A=b c' "]),
     "one word of all": (2, ["launch", "--", "python x.py"], ["remove the quotes: -- python x.py"]),
@@ -27,7 +27,7 @@ BAD = {
     ),
     "a late option": (2, ["launch", "--", "--gpus", "0", "x"], ["--gpus on PATH", "before --"]),
     "no program there": (2, ["launch", "--", "./nosuch"], ["no program ./nosuch in /", "path"]),
-    "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a folder"]),
+    "a folder as a program": (2, ["launch", "--", "./folder.py"], ["./folder.py is a directory"]),
     "a script as a program": (
         2,
         ["launch", "--", "./train.py"],
@@ -36,17 +36,17 @@ BAD = {
     "a text without an interpreter": (
         2,
         ["launch", "--", "./plain"],
-        ["./plain does not begin with #!", "-- sh ./plain"],
+        ["./plain does not start with #!", "-- sh ./plain"],
     ),
     "a text whose interpreter is gone": (
         2,
         ["launch", "--", "./gone"],
-        ["./gone begins with #!/no/such, which is not there", "first line"],
+        ["./gone starts with #!/no/such, which does not exist", "first line"],
     ),
     "a script from stdin": (
         2,
         ["launch", "--", sys.executable, "-"],
-        ["would read its script from stdin", " SCRIPT"],
+        ["reads its script from stdin", " SCRIPT"],
     ),
     "a script as a program's name": (
         2,
@@ -56,7 +56,7 @@ BAD = {
     "a Python that misses its script": (
         2,
         ["launch", "--", sys.executable, "none.py"],
-        ["there is no script none.py in /"],
+        ["no script none.py in /"],
     ),
     "an interpreter for a command": (
         2,
@@ -66,17 +66,17 @@ BAD = {
     "spares for a command": (
         2,
         ["launch", "--warm-spares", "--", "true"],
-        ["--warm-spares needs ranks that ddptop starts itself", "SCRIPT"],
+        ["--warm-spares requires ranks that ddptop starts", "SCRIPT"],
     ),
     "a smaller command": (
         2,
         ["launch", "--allow-shrink", "--", "true"],
-        ["--allow-shrink needs ranks that ddptop starts itself", "SCRIPT"],
+        ["--allow-shrink requires ranks that ddptop starts", "SCRIPT"],
     ),
     "a launcher for a command": (
         2,
         ["launch", "--launcher", "mpi", "--", "true"],
-        ["--launcher mpi: a command after -- names its launcher", "leave one"],
+        ["--launcher mpi: a command after -- already names its launcher", "remove one"],
     ),
     "an unknown launcher": (2, ["launch", "--launcher", "x", "train.py"], ["'x'", "accelerate"]),
     "a launcher that is not installed": (
@@ -92,7 +92,7 @@ BAD = {
     "several of one process": (
         2,
         ["launch", "--nproc", "2", "--launcher", "none", "train.py"],
-        ["--launcher none starts one process", "--nproc out"],
+        ["--launcher none starts one process", "remove --nproc"],
     ),
     "spares for a launcher": (
         2,
@@ -102,7 +102,7 @@ BAD = {
     "no script for a launcher": (
         2,
         [*LAUNCH, "--launcher", "torchrun", "none.py"],
-        ["there is no script none.py"],
+        ["no script none.py"],
     ),
     "a terminal for ranks": (2, [*LAUNCH, "--pty", "train.py"], ["--pty works only with commands"]),
 }

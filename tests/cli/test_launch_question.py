@@ -43,7 +43,7 @@ def script(ddptop_home, tmp_path: Path, monkeypatch) -> Path:
 def test_without_a_terminal_it_is_refused_with_the_right_command(bad_input, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     line = bad_input(2, "launch", "-d", "train.py", "--lr", "a b")
-    assert "train.py starts its own ranksf: mp.spawn (line 5); each rank would start more" in line
+    assert "train.py starts its own ranks: mp.spawn (line 5); each rank would start more" in line
     assert "`ddptop launch --launcher none train.py --lr 'a b'` runs it as one process" in line
     assert "--nproc N starts N ranks anyway" in line
 
@@ -62,7 +62,7 @@ def test_who_says_how_many_is_told_only(ddptop_cli, script):
 def test_a_person_chooses_one_process(script, wait_until, ddptop_cli):
     terminal = Terminal.of_ddptop("launch", "-d", "train.py")
     terminal.read_until(b"1 to 3: ")
-    assert b"train.py starts its own ranksf: mp.spawn (line 5)" in terminal.output
+    assert b"train.py starts its own ranks: mp.spawn (line 5)" in terminal.output
     assert b"1  ddptop launch --launcher none train.py: runs it as one process" in terminal.output
     terminal.type(b"4\n")
     terminal.read_until(b"4\r\n1 to 3: ")

@@ -1,4 +1,4 @@
-"""Who holds a device, what counts as busy, and which devices are the idlest."""
+"""Who uses a device, what counts as busy, and which devices are the idlest."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ USES = {
     "a training": (
         gpu(process(76_450_000_000, command=TRAIN), util_percent=99.0),
         (),
-        "alice's train.py (pid 7) holds 71.2 GiB",
+        "alice's train.py (pid 7) uses 71.2 GiB",
     ),
     "a module": (
         gpu(process(GIB, command="python -m pkg.train")),
         (),
-        "alice's pkg.train (pid 7) holds 1.0 GiB",
+        "alice's pkg.train (pid 7) uses 1.0 GiB",
     ),
     "a program that has just started": (
         gpu(process(400 * MIB, command="/opt/bin/jupyter x")),
         (),
-        "alice's jupyter (pid 7) holds 400 MiB",
+        "alice's jupyter (pid 7) uses 400 MiB",
     ),
     "a display server": (gpu(process(120 * MIB, command="Xorg :0")), (), "free"),
     "a small context on a device that works": (
         gpu(process(120 * MIB, command="./infer"), util_percent=60.0),
         (),
-        "alice's infer (pid 7) holds 120 MiB",
+        "alice's infer (pid 7) uses 120 MiB",
     ),
     "a small context where utilization is not known": (
         gpu(process(120 * MIB, command="./infer"), util_percent=None),
@@ -68,7 +68,7 @@ USES = {
     "a pid of another namespace": (
         gpu(process(GIB, user=None)),
         (),
-        "a process that cannot be seen here (pid 7) holds 1.0 GiB",
+        "a process that cannot be seen here (pid 7) uses 1.0 GiB",
     ),
     "memory that no listed process explains": (
         gpu(mem_used_bytes=12 * GIB),
@@ -84,7 +84,7 @@ USES = {
     "a process whose memory is the device's": (
         gpu(process(None, command=TRAIN), mem_used_bytes=9 * GIB),
         (),
-        "alice's train.py (pid 7) holds 9.0 GiB",
+        "alice's train.py (pid 7) uses 9.0 GiB",
     ),
     "processes of which nothing is told": (
         gpu(process(None), process(None, pid=8), mem_used_bytes=9 * GIB),
@@ -96,12 +96,12 @@ USES = {
     "a job's rank": (
         gpu(process(GIB, job="resnet", rank=2)),
         ("resnet",),
-        "rank 2 of job resnet (pid 7) holds 1.0 GiB",
+        "rank 2 of job resnet (pid 7) uses 1.0 GiB",
     ),
     "many": (
         gpu(*(process(GIB * n, pid=n, command="a") for n in (1, 4, 2, 3))),
         (),
-        "alice's a (pid 4) holds 4.0 GiB and alice's a (pid 3) holds 3.0 GiB and 2 more",
+        "alice's a (pid 4) uses 4.0 GiB and alice's a (pid 3) uses 3.0 GiB and 2 more",
     ),
     "lost": (gpu(lost=True), (), "it is lost"),
     "in MIG mode": (
@@ -114,7 +114,7 @@ USES = {
         (),
         "it is in MIG mode and cannot be used as a whole",
     ),
-    "not there": (None, (), "it is not there"),
+    "not there": (None, (), "it does not exist"),
     "no list of processes, memory in use": (
         gpu(processes=None, mem_used_bytes=12 * GIB),
         (),
@@ -134,9 +134,9 @@ def test_who_makes_a_device_busy(case):
 
 def test_what_leaves_in_doubt_whether_a_device_is_free():
     assert use_of(DEVICE, gpu()).doubt is None
-    assert "judged by the memory" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
+    assert "judged by used memory" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
     silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
-    assert "neither processes nor memory" in (silent.doubt or "")
+    assert "neither processes nor used memory" in (silent.doubt or "")
     assert not silent.busy
 
 
@@ -179,13 +179,13 @@ def test_the_idlest(case):
 def test_a_choice_says_why():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
-        "GPU 3: free; GPU 5: free; not GPU 0: alice's a (pid 7) holds 71.2 GiB; "
+        "GPU 3: free; GPU 5: free; not GPU 0: alice's a (pid 7) uses 71.2 GiB; "
         "GPUs 6, 7 are also free"
     )
-    assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) holds 71.2 GiB"
+    assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) uses 71.2 GiB"
     assert busy_in_words([used(i, i + 1) for i in range(8)]).endswith("; and 4 more")
     assert busy_in_words([used(i, 2) for i in (0, 1, 2, 5)]) == (
-        "GPUs 0-2, 5: alice's a (pid 7) holds 2.0 GiB"
+        "GPUs 0-2, 5: alice's a (pid 7) uses 2.0 GiB"
     )
 
 

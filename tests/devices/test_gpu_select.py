@@ -82,7 +82,7 @@ def test_a_request_in_words_is_what_is_typed(text):
         ("0-1-2", "'0-1-2'"),
         ("1.5", "'1.5'"),
         ("²", "'²'"),
-        ("3-0", "'3-0' runs backwards; write 0-3"),
+        ("3-0", "'3-0' is reversed; use 0-3"),
         ("0,1,0", "GPU 0 twice"),
         ("0-3,2", "GPU 2 twice"),
         ("0-99999999999", "'0-99999999999'"),
@@ -90,12 +90,12 @@ def test_a_request_in_words_is_what_is_typed(text):
         ("auto:0", "auto:N"),
         ("auto:-1", "auto:2"),
         ("auto:99999", "auto:N"),
-        ("0-" + "9" * 5000, "no GPU of any machine"),
+        ("0-" + "9" * 5000, "not a valid GPU index"),
         ("GPU-", "'GPU-'"),
         ("gpu-aa00", "'gpu-aa00'"),
         ("GPU-aa00,1", "'1' is not a UUID; CUDA takes indices or UUIDs, not both"),
-        ("0,GPU-aa00", "'0' is no UUID"),
-        ("GPU-aa00,", "'' is no UUID"),
+        ("0,GPU-aa00", "'0' is not a UUID"),
+        ("GPU-aa00,", "'' is not a UUID"),
         ("GPU-aa00,GPU-aa00", "GPU-aa00 twice"),
         ("MIG-dd44,GPU-aa00", "mixes whole GPUs and MIG instances"),
         ("MIG-dd44,MIG-ee55", "2 MIG instances, but CUDA shows a process only one; name one"),
@@ -124,7 +124,7 @@ def test_a_machine_without_devices_trains_on_cpus():
 
 @pytest.mark.parametrize("request_", [GpuRequest("all"), GpuRequest("indices", (0,))])
 def test_devices_asked_for_where_there_are_none(request_):
-    with pytest.raises(UsageError, match="this machine has no GPU"):
+    with pytest.raises(UsageError, match="ddptop finds no GPU"):
         resolve(request_, [], None)
 
 
@@ -211,7 +211,7 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
     ("text", "cvd", "words"),
     [
         ("GPU-zz", None, "no device here has the UUID GPU-zz; see `nvidia-smi -L`"),
-        ("GPU-aa", None, "GPU-aa is the beginning of 2 UUIDs: GPU-aa00, GPU-aa11; give more"),
+        ("GPU-aa", None, "GPU-aa matches 2 UUIDs: GPU-aa00, GPU-aa11; use a longer prefix"),
         ("GPU-aa0,GPU-aa00", None, "--gpus names GPU-aa00 twice"),
         ("GPU-aa00", "1,2", "GPU 0 (GPU-aa00) is outside: CUDA_VISIBLE_DEVICES is '1,2'"),
         ("GPU-aa00", "", "which allows no GPU"),
@@ -241,7 +241,7 @@ def test_a_mig_instance_is_for_one_rank():
     for nproc in (None, 1):
         devices = resolve(None, [MIG], "MIG-dd44", nproc)
         assert devices == [Device(index=1, uuid="MIG-dd44", name="H100 MIG 3g.40gb")]
-    with pytest.raises(UsageError, match="2 ranks cannot train on one instance; use --nproc 1"):
+    with pytest.raises(UsageError, match="2 ranks cannot share; use --nproc 1"):
         resolve(None, [MIG], "MIG-dd44", 2)
 
 
@@ -313,7 +313,7 @@ def test_a_device_in_mig_mode_without_instances_is_no_use():
 
 
 def test_an_instance_is_for_one_rank_also_by_name():
-    with pytest.raises(UsageError, match="2 ranks cannot train on one instance"):
+    with pytest.raises(UsageError, match="2 ranks cannot share"):
         resolve(parse_gpus("MIG-ee55"), DIVIDED, None, nproc=2)
 
 

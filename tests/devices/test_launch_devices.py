@@ -55,7 +55,7 @@ def test_the_idlest_of_the_allowed(stub, trainer):
     (note,) = choice.notes
     user = "root" if os.geteuid() == 0 else ""
     assert note.startswith(f"GPU 0: free; GPU 3: free; not GPU 2: {user}")
-    assert f"train.py (pid {trainer}) holds 70.0 GiB" in note
+    assert f"train.py (pid {trainer}) uses 70.0 GiB" in note
     assert "GPU 1 are also free" in note
     assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
     assert free_now({}) == 3
@@ -67,12 +67,12 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     with pytest.raises(UsageError) as refused:
         choose(None, {}, None)
     assert "GPU 1 is busy: " in str(refused.value)
-    assert "give --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
-    with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest, --wait-gpus"):
+    assert "pass --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
+    with pytest.raises(UsageError, match="pass --gpus auto:1 for the idlest, --wait-gpus"):
         choose("1", {}, None)
-    with pytest.raises(UsageError, match=r"holds 1.0 GiB; --wait-gpus to wait for them"):
+    with pytest.raises(UsageError, match=r"uses 1.0 GiB; --wait-gpus to wait for them"):
         choose("all", {"CUDA_VISIBLE_DEVICES": "1"}, None)
-    with pytest.raises(UsageError, match=r"auto:4: 3 of 4 are free.*give auto:3, --wait-gpus"):
+    with pytest.raises(UsageError, match=r"auto:4: 3 of 4 are free.*use auto:3, --wait-gpus"):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)
     assert indices(forced) == [0, 1]
@@ -114,7 +114,7 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     assert indices(choice.remake()) == [0, 1]
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
-    with pytest.raises(UsageError, match="GPU 1 is busy: taken by job quicker; give --gpus 0, "):
+    with pytest.raises(UsageError, match="GPU 1 is busy: taken by job quicker; pass --gpus 0, "):
         fixed.remake()
 
 
@@ -135,7 +135,7 @@ def test_memory_of_processes_that_cannot_be_seen(stub):
     with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
-    with pytest.raises(UsageError, match=r"cannot be seen here \(pid 4194311\) holds 30.0 GiB"):
+    with pytest.raises(UsageError, match=r"cannot be seen here \(pid 4194311\) uses 30.0 GiB"):
         choose("0", {}, None)
 
 
@@ -188,11 +188,11 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
     with pytest.raises(UsageError, match="GPU 2: it is in MIG mode and cannot be used as a whole"):
         again(spec, {}, force=True)
     gone = make_spec(devices=[Device(index=0, uuid="GPU-other")])
-    with pytest.raises(UsageError, match="GPU 0: it is not there"):
+    with pytest.raises(UsageError, match="GPU 0: it does not exist"):
         again(gone, {})
     on_cpus = make_spec(devices=None)
     assert again(on_cpus, {}).devices is None
-    with pytest.raises(UsageError, match="no GPU to wait for"):
+    with pytest.raises(UsageError, match="this job uses no GPU"):
         again(on_cpus, {}, wait=True)
 
 
@@ -203,7 +203,7 @@ def test_mig_instances_on_the_stand_in(stub):
         choice = choose(asked, env, 1)
         assert [device.uuid for device in choice.devices] == ["MIG-1111-aaaa"]
         assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
-    with pytest.raises(UsageError, match="one MIG instance, and 2 ranks"):
+    with pytest.raises(UsageError, match="one MIG instance, which 2 ranks"):
         choose("MIG-1111-aaaa", {}, 2)
     with pytest.raises(UsageError, match="no device here has the UUID MIG-2222"):
         choose("MIG-2222", {}, 1)

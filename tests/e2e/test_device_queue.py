@@ -81,7 +81,7 @@ def test_a_busy_device_is_refused_by_its_holders_name(stub, tmp_path, ddptop_cli
     answer = ddptop_cli("launch", "-d", *dry_run, "--gpus", "0-2", str(tmp_path / "s.py"))
     assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
     assert "GPUs 0, 1 are busy (GPU 0: " in answer.stderr
-    assert f"(pid {os.getpid()}) holds 30.0 GiB" in answer.stderr
+    assert f"(pid {os.getpid()}) uses 30.0 GiB" in answer.stderr
     assert "--gpus 2" in answer.stderr
     assert "--wait-gpus" in answer.stderr
     assert "--force" in answer.stderr
@@ -163,7 +163,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue
     status = job.status()
     assert (status["state"], status["ranks"], status["attempt"]) == ("queued", [], 0)
     assert "waits for GPUs 0, 1; GPU 1: " in waits_for(job)
-    assert f"pid {os.getpid()}) holds 30.0 GiB" in waits_for(job)
+    assert f"pid {os.getpid()}) uses 30.0 GiB" in waits_for(job)
     assert [gpu["index"] for gpu in status["gpus"]] == [0, 1]
     assert status["imbalance"]["memory"] is None
     assert job.cli("restart", job.name).returncode == 1  # nothing to restart yet

@@ -82,12 +82,12 @@ def test_a_refusal_is_an_error_with_its_hint(folder, supervisor):
 
 
 BROKEN = {
-    "hangs up": (b"", "broke off its answer"),
-    "half an answer": (b'{"ok": tr', "broke off its answer"),
-    "no JSON": (b"hello\n", "broke off its answer"),
-    "no UTF-8": (b"\xff\xfe\n", "broke off its answer"),
-    "a list": (b"[1]\n", "broke off its answer"),
-    "null": (b"null\n", "broke off its answer"),
+    "hangs up": (b"", "closed the connection"),
+    "half an answer": (b'{"ok": tr', "closed the connection"),
+    "no JSON": (b"hello\n", "closed the connection"),
+    "no UTF-8": (b"\xff\xfe\n", "closed the connection"),
+    "a list": (b"[1]\n", "closed the connection"),
+    "null": (b"null\n", "closed the connection"),
     "refuses without a word": (b"{}\n", "the supervisor refused"),
 }
 

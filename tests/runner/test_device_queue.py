@@ -78,7 +78,7 @@ def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     assert watch.look() is None  # the sampler has said nothing yet
     feed.report(0, 1)
     assert watch.look() is None
-    words = "waits for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) holds 8.0 GiB"
+    words = "waits for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
     assert watch.alert().message == words
     assert (watch.alert().gpus, watch.alert().severity) == ([0, 1], "info")
     assert story.told == [f"queued: queued: {words}"]
@@ -158,7 +158,7 @@ def test_a_job_with_devices_or_without_any_waits_for_none(ddptop_home):
 
 
 QUEUE = DeviceQueue(candidates=DEVICES, count=3, since=NOW)
-BUSY = DeviceUse(DEVICES[0], ("somebody holds it",))
+BUSY = DeviceUse(DEVICES[0], ("somebody uses it",))
 FREE = [DeviceUse(device) for device in DEVICES]
 
 
@@ -166,7 +166,7 @@ FREE = [DeviceUse(device) for device in DEVICES]
     ("uses", "ahead", "note", "words"),
     [
         ([], [], None, "waits for GPUs 0-2"),
-        ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody holds it"),
+        ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody uses it"),
         (FREE, [], None, "waits for GPUs 0-2; free; the job starts if they stay free"),
         (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued before"),
         ([], [], "the driver is gone", "waits for GPUs 0-2; the driver is gone"),

@@ -32,14 +32,14 @@ def test_usable_names(name):
     ("name", "words"),
     [
         ("", "is empty"),
-        ("-x", "'-x' cannot be used"),
-        ("a.b", "'a.b' cannot be used"),  # tmux replaces dots
-        ("a:b", "cannot be used"),
-        ("a b", "cannot be used"),
-        ("a/b", "cannot be used"),
-        ("..", "cannot be used"),
-        ("träin", "cannot be used"),
-        ("a\n", "cannot be used"),
+        ("-x", "'-x' is not a valid tmux session name"),
+        ("a.b", "'a.b' is not a valid"),  # tmux replaces dots
+        ("a:b", "is not a valid"),
+        ("a b", "is not a valid"),
+        ("a/b", "is not a valid"),
+        ("..", "is not a valid"),
+        ("träin", "is not a valid"),
+        ("a\n", "is not a valid"),
         ("x" * (MAX_NAME_LENGTH + 1), f"has {MAX_NAME_LENGTH + 1} characters"),
     ],
 )

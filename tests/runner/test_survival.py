@@ -39,7 +39,7 @@ CASES = {
     "killed, a shell from su": (
         ann(linger=True, runtime_dir=None),
         [],
-        "no systemd manager of ann",
+        "cannot reach the systemd manager of ann",
     ),
     "killed, but the user is excluded": (ann(kill_exclude_users=("root", "ann")), [], None),
     "killed, but only others": (ann(kill_only_users=("bob",)), [], None),

@@ -49,9 +49,9 @@ VERSIONS = {
     "3.2 lacks what 3.2a mended": ("echo 'tmux 3.2'", "tmux 3.2 is too old (3.2a or newer"),
     "old": ("echo 'tmux 2.9a'", "tmux 2.9a is too old"),
     "very old": ("echo 'tmux 1.8'", "tmux 1.8 is too old"),
-    "no version": ("echo 'tmux master'", "does not tell its version (tmux master)"),
-    "knows no -V": ("echo 'usage: tmux' >&2; exit 1", "its version (usage: tmux)"),
-    "broken": ("exec /none/such", "does not tell its version"),
+    "no version": ("echo 'tmux master'", "cannot determine the version of tmux (tmux master)"),
+    "knows no -V": ("echo 'usage: tmux' >&2; exit 1", "version of tmux (usage: tmux)"),
+    "broken": ("exec /none/such", "cannot determine the version of tmux"),
     "no program at all": (None, "tmux is not installed"),
 }
 
@@ -72,7 +72,7 @@ def test_a_tmux_for_another_machine_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "tmux").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = tmux.why_unusable()
-    assert found is not None and found.startswith("tmux does not run (")
+    assert found is not None and found.startswith("tmux cannot run (")
 
 
 def test_words_reach_the_program_as_they_are():

@@ -34,7 +34,9 @@ def test_who_said_nothing_is_asked(tmp_path):
     assert f"`{right}` runs it as one process" in said and "--nproc N starts N ranks" in said
     assert "\n" not in said and question.value.exit_code == 2
     assert (question.value.remedy.launcher, question.value.remedy.nproc) == ("none", None)
-    assert consulted(tmp_path, question.value.as_asked)[0].startswith("train.py starts its ranks")
+    assert consulted(tmp_path, question.value.as_asked)[0].startswith(
+        "train.py starts its own ranks"
+    )
 
 
 @pytest.mark.parametrize("more", [{"nproc": 2}, {"launcher": "torchrun"}, {"as_asked": True}])

@@ -177,15 +177,15 @@ def test_a_module(launcher):
 
 
 REFUSED = {
-    "several of none": ("none", 2, CPU, ["starts one process", "--nproc out"]),
-    "more than deepspeed's GPUs": ("deepspeed", 3, TWO, ["3 are asked for", "GPUs 2, 5"]),
-    "some of GPUs to come": ("deepspeed", 1, QUEUED, ["still to come", "--gpus auto:1"]),
-    "GPUs by UUID": ("deepspeed", 2, {**TWO, "by_uuid": True}, ["by number only"]),
+    "several of none": ("none", 2, CPU, ["starts one process", "remove --nproc"]),
+    "more than deepspeed's GPUs": ("deepspeed", 3, TWO, ["3 were requested", "GPUs 2, 5"]),
+    "some of GPUs to come": ("deepspeed", 1, QUEUED, ["not free yet", "--gpus auto:1"]),
+    "GPUs by UUID": ("deepspeed", 2, {**TWO, "by_uuid": True}, ["only GPU indices"]),
     "a MIG instance": (
         "deepspeed",
         1,
         {"devices": [Device(index=0, uuid="MIG-7")], "device_count": 1},
-        ["by number only"],
+        ["only GPU indices"],
     ),
 }
 

@@ -41,7 +41,7 @@ def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path
 def test_mpirun_belongs_to_the_machine(tmp_path):
     python = program(tmp_path / "v" / "python")
     env = {"PATH": str(tmp_path / "bin")}
-    with pytest.raises(UsageError, match="no mpirun on PATH; apt-get install openmpi-bin"):
+    with pytest.raises(UsageError, match="mpirun is not on PATH; apt-get install openmpi-bin"):
         tools.look("mpi", python, env, python_given=True)
     program(tmp_path / "bin" / "mpirun", "HYDRA build details:")
     seen = tools.look("mpi", python, env, python_given=True)

@@ -124,7 +124,7 @@ class DeviceFeed:
             try:
                 status, last_words = await self._run_once()
             except OSError as error:  # no process, memory or file is left for this user
-                self._trouble = f"the device sampler cannot be started ({error.strerror})"
+                self._trouble = f"the device sampler cannot start ({error.strerror})"
             else:
                 if status == NOTHING_TO_SAMPLE:
                     self._final, delay_s = True, None

@@ -119,12 +119,12 @@ async def collect_stacks(
             if procs.signal_process(record.process, record.stack_signal):
                 dumps.append(dump)
                 continue
-            note = "the process is gone"
-        stacks.append(await _by_py_spy(record, note or "the process is gone"))
+            note = "the process has exited"
+        stacks.append(await _by_py_spy(record, note or "the process has exited"))
     await _settled(dumps)
     for dump in dumps:
         text = _read_from(dump.path, dump.offset)
-        note = None if text else "the rank did not answer in time"
+        note = None if text else "the rank did not respond in time"
         stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
     with_loaders = [
         msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
@@ -154,18 +154,18 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
             await _settled([dump])
             text = _read_from(path, dump.offset)
         parts.append(
-            f"--- data loader process {pid} ---\n{text or 'no stacks: it does not answer'}"
+            f"--- data loader process {pid} ---\n{text or 'no stacks: it does not respond'}"
         )
     return "\n".join(parts)
 
 
 def _why_not(record: RankRecord) -> str | None:
     if not record.alive or record.pid is None:
-        return "the rank has ended" if record.exit else "the rank is not started"
+        return "the rank has exited" if record.exit else "the rank has not started"
     if record.usage is not None and record.usage.state_letter in "Tt":
-        return "the rank is paused (SIGSTOP) and cannot answer"
+        return "the rank is paused (SIGSTOP) and cannot respond"
     if record.stack_signal is None:
-        return "no probe answered in this rank"
+        return "no probe responded in this rank"
     if not procs.catches_signal(record.pid, record.stack_signal):
         return "the rank no longer handles the probe's signal"
     return None

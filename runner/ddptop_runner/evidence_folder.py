@@ -34,17 +34,17 @@ SUMMARY = "summary.txt"
 CAUSE = "cause.json"
 
 _GUIDE = {
-    "stacks-rank-*.txt": "where each rank stood in Python, for ranks that still lived",
-    "stacks-rank-*-loader.txt": "where the data loader's processes of a rank stood",
-    "tail-rank-*.txt": "the end of each rank's log at that moment",
-    "tail-launcher.txt": "the end of what the command wrote, its ranks included, at that moment",
-    "error-rank-*.json": "what torch's @record wrote of an exception",
-    "proc-rank-*.txt": "what the kernel knows of each living rank: state, memory, where it waits",
-    "flight-rank-*.json": "torch's flight record: the collectives that each rank entered",
-    "devices.json": "the job's devices as last sampled",
-    "memory.txt": "limits and use of the memory cgroups",
-    "kernel.txt": "the kernel's log since the attempt began",
-    "snapshot.json": "all that ddptop knew of the job at that moment",
+    "stacks-rank-*.txt": "Python stack of each live rank",
+    "stacks-rank-*-loader.txt": "stacks of the data loader workers of a rank",
+    "tail-rank-*.txt": "last log lines of each rank",
+    "tail-launcher.txt": "last lines of the command and its ranks",
+    "error-rank-*.json": "exception saved by torch's @record",
+    "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
+    "flight-rank-*.json": "torch's flight record: the collectives each rank entered",
+    "devices.json": "last sample of the job's devices",
+    "memory.txt": "limits and usage of the memory cgroups",
+    "kernel.txt": "kernel log since the attempt started",
+    "snapshot.json": "snapshot of the job at that time",
 }
 
 

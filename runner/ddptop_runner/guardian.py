@@ -165,7 +165,7 @@ class Guardian:
 
     def _how_to_stop(self) -> str:
         job = self._spec.job
-        return f"{job} goes on. To stop it: ddptop stop {job}. To leave this pane: Ctrl-B d."
+        return f"{job} keeps running. To stop it: ddptop stop {job}. To detach: Ctrl-B d."
 
     def _say(self, text: str) -> None:
         # one write, unbuffered: a signal handler may come in between, and a pane that a person
@@ -215,7 +215,7 @@ class Guardian:
         except OSError as error:  # no process, memory or file is left for this user
             if not self._folder.path.is_dir():
                 raise
-            self._note(f"the supervisor cannot start: {error}; it is tried again")
+            self._note(f"the supervisor cannot start: {error}; retrying")
             self._restart_at_s = time.monotonic() + RESTART_PAUSES_S[-1]
             return
         self._supervisor_starts.append(time.monotonic())
@@ -316,7 +316,7 @@ class Guardian:
             self._terminated_at_s["supervisor"] = time.monotonic()
         recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
         pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
-        self._note(f"the supervisor ended ({returncode}); started again")
+        self._note(f"the supervisor exited ({returncode}); restarted")
         self._restart_at_s = time.monotonic() + pause_s
 
 
@@ -327,7 +327,7 @@ def main(run_dir: str) -> int:
     folder = RunFolder(Path(run_dir))
     held = lock(folder.guardian_lock)
     if held is None:
-        print(f"{folder.job} has a guardian already", file=sys.stderr)  # noqa: T201
+        print(f"{folder.job} already has a guardian", file=sys.stderr)  # noqa: T201
         return 1
     spec = read_spec(folder)
     try:

@@ -123,9 +123,11 @@ def bring_up(
         said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
             f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
-            "ddptop doctor may say why",
+            "run ddptop doctor",
         )
-    return f"{wrap[0]} did not start the job, which may end with this login" if wrap else None
+    return (
+        f"{wrap[0]} could not start the job; it may end with this login session" if wrap else None
+    )
 
 
 def _taken_over(folder: RunFolder, timeout_s: float) -> bool:

@@ -33,8 +33,8 @@ class LastResort:
         traceback.print_exception(error, file=sys.stderr)
         self._story.tell(
             "alert",
-            f"a defect of ddptop itself: {type(error).__name__} at {place}; the job goes on, and "
-            "supervisor.log has the traceback",
+            f"internal error in ddptop: {type(error).__name__} at {place}; the job keeps running; "
+            "see supervisor.log for the traceback",
         )
 
     def call(self, look: Callable[[], T], otherwise: T) -> T:

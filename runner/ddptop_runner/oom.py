@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process because memory had run out."""
+"""Whether the kernel ended a process because the machine ran out of memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KILLED = re.compile(
 TRAINING_NAMES = ("python", "pt_")
 """How the kernel names the processes of a training: torch renames its own."""
 
-NOT_COUNTED = "The kernel tells of no out-of-memory kill of it"
-SOMETHING_ELSE = "something else killed it (kill -9, a batch system, an out-of-memory daemon)"
+NOT_COUNTED = "No OOM kill of it in the kernel log"
+SOMETHING_ELSE = "something else killed it (kill -9, a batch system, an OOM daemon)"
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the namespace that the kernel's log counts pids in."""
@@ -51,7 +51,11 @@ class Kill:
     @property
     def why(self) -> str:
         """In words."""
-        return "its cgroup's memory limit was reached" if self.by_limit else "memory had run out"
+        return (
+            "its cgroup's memory limit was reached"
+            if self.by_limit
+            else "the machine ran out of memory"
+        )
 
 
 def kills_in(lines: Iterable[KernelLine]) -> list[Kill]:
@@ -81,7 +85,7 @@ def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> O
         kill = sure[-1]
         return OomFinding(True, f"Out of memory: the kernel killed {_held(kill)}: {kill.why}.")
     if own_pids and kills:
-        return OomFinding(False, f"{NOT_COUNTED}; it killed others for memory.")
+        return OomFinding(False, "No OOM kill of it in the kernel log, only of other processes.")
     likely = [kill for kill in kills if kill.name.startswith(TRAINING_NAMES)]
     if not likely:
         return None
@@ -89,13 +93,13 @@ def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> O
     return OomFinding(
         True,
         f"Probably out of memory: in this attempt the kernel killed {_held(kill)}: {kill.why} "
-        "(by its log, which has other pids).",
+        "(according to its log, which uses other PIDs).",
     )
 
 
 def _held(kill: Kill) -> str:
     which = f"{kill.pid} ({kill.name})"
-    return which if kill.held_bytes is None else f"{which}, which held {gib(kill.held_bytes)}"
+    return which if kill.held_bytes is None else f"{which}, which used {gib(kill.held_bytes)}"
 
 
 def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomFinding | None:
@@ -115,14 +119,12 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
     if grown and grown[0][0] == 0:
         count = grown[0][2]
         many = f"{count} processes" if count > 1 else "a process"
-        return OomFinding(
-            True, f"Out of memory: the kernel killed {many} of its cgroup for memory{limit}."
-        )
+        return OomFinding(True, f"Out of memory: the kernel killed {many} in its cgroup{limit}.")
     if grown:
         return OomFinding(
             True,
-            "Probably out of memory: the kernel killed a process for memory in a cgroup above the "
-            f"job's{limit}.",
+            "Probably out of memory: the kernel killed a process in a parent cgroup of the "
+            f"job{limit}.",
         )
     own = now[0] if now else None
     if own is None or own.kills is None or old.get(own.path) is None:

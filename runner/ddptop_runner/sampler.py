@@ -71,7 +71,7 @@ def parse_arguments(argv: list[str]) -> Options:
         elif option == "--interval" and rest:
             interval_s = _interval(rest.pop(0))
         else:
-            raise ValueError(f"{option!r} is not an option, or lacks its value")
+            raise ValueError(f"{option!r} is not an option or lacks its value")
     return Options(uuids, interval_s, once, links)
 
 

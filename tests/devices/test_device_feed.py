@@ -88,7 +88,7 @@ async def test_a_silent_sampler_makes_its_figures_unknown(stub, monkeypatch):
     await until(lambda: feed.latest and feed.latest.gpus)
     os.kill(feed.pid, signal.SIGSTOP)
     await until(lambda: feed.note)
-    assert "has not answered for" in feed.note
+    assert "has not responded for" in feed.note
     gpu = feed.latest.gpus[0]
     assert gpu.util_percent is gpu.power_w is gpu.processes is gpu.mem_used_bytes is None
     assert gpu.name and gpu.uuid and gpu.mem_total_bytes
@@ -104,7 +104,7 @@ async def test_a_driver_that_never_answers_is_reported(stub, monkeypatch):
     await feed.start()
     await until(lambda: feed.latest)
     assert feed.latest.gpus == []
-    assert "has not answered for" in feed.note
+    assert "has not responded for" in feed.note
     await feed.stop()
 
 
@@ -117,9 +117,9 @@ async def test_a_call_that_never_returns_makes_figures_unknown_and_ends_with_the
     await until(lambda: feed.latest and feed.latest.gpus)
     stub.hang("nvmlDeviceGetPowerUsage", 1)
     await until(lambda: feed.note)
-    assert "has not answered for" in feed.note
+    assert "has not responded for" in feed.note
     assert feed.latest.gpus[0].util_percent is None  # the first is as unknown as the second
-    assert feed.latest.gpus[0].unknown["util_percent"] == "the driver does not answer"
+    assert feed.latest.gpus[0].unknown["util_percent"] == "the driver does not respond"
     assert feed.latest.queries_per_s is None
     pid = feed.pid
     await feed.stop()
@@ -155,7 +155,7 @@ async def test_a_sampler_that_cannot_run_says_its_last_words(stub, monkeypatch):
     monkeypatch.setattr(device_feed, "FIRST_DELAY_S", 30.0)
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
-    words = "ended with status 1: RuntimeError: not this one"
+    words = "exited with status 1: RuntimeError: not this one"
     await until(lambda: words in (feed.note or ""))  # before it ends it does not answer
     await feed.stop()
 
@@ -170,7 +170,7 @@ async def test_where_no_process_can_be_started_it_says_so_and_tries_again(stub, 
     with monkeypatch.context() as full:
         full.setattr(asyncio, "create_subprocess_exec", refused)
         await feed.start()
-        await until(lambda: "cannot be started" in (feed.note or ""))
+        await until(lambda: "cannot start" in (feed.note or ""))
         assert "temporarily unavailable" in feed.note
     await until(lambda: feed.latest.gpus and feed.note is None)
     await feed.stop()
@@ -182,7 +182,7 @@ async def test_where_there_is_nothing_to_sample_it_looks_again_seldom(stub, monk
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
     await until(lambda: feed.latest and feed.pid is None)
-    assert "sees no device" in feed.note
+    assert "finds no device" in feed.note
     assert stub.counts()["nvmlInitWithFlags"] == 1
     await feed.stop()
     monkeypatch.setattr(device_feed, "LONGEST_DELAY_S", 0.2)
@@ -227,7 +227,7 @@ def test_one_reading_does_not_wait_for_a_driver_that_blocks(stub):
     started = time.monotonic()
     report = sample_once(timeout_s=0.5)
     assert time.monotonic() - started < 30
-    assert report.gpus == [] and "has not answered" in report.note
+    assert report.gpus == [] and "has not responded" in report.note
 
 
 def test_one_reading_survives_a_crash_of_the_driver(stub, monkeypatch):
@@ -254,4 +254,4 @@ print(sample_once().note)
     said = subprocess.run(
         [sys.executable, "-c", script], env=no_library_env, capture_output=True, text=True
     )
-    assert "libnvidia-ml.so.1 is there and cannot be loaded" in said.stdout, said.stderr
+    assert "libnvidia-ml.so.1 cannot be loaded" in said.stdout, said.stderr

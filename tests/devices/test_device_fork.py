@@ -68,7 +68,7 @@ def test_a_driver_that_crashes_ends_the_child_only(make_stub):
     stub = make_stub(1)
     stub.crash("nvmlDeviceGetPowerUsage")
     report, _ = read(stub.env(), "60")
-    assert report["gpus"] == [] and "ended with signal 11" in report["note"]
+    assert report["gpus"] == [] and "exited with signal 11" in report["note"]
 
 
 @pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
@@ -80,7 +80,7 @@ def test_a_driver_that_blocks_is_not_waited_for(make_stub, wait_until, function)
         stub.hang(function)
     try:
         report, took_s = read(stub.env(), "0.5")
-        assert report["gpus"] == [] and "has not answered" in report["note"]
+        assert report["gpus"] == [] and "has not responded" in report["note"]
         assert took_s < 20
         wait_until(lambda: no_child_of(stub), what="the child's end")
     finally:
@@ -99,7 +99,7 @@ print(ForkedReading().report().note)
     done = subprocess.run(
         [sys.executable, "-c", script], env=no_library_env, capture_output=True, text=True
     )
-    assert "libnvidia-ml.so.1 is there and cannot be loaded" in done.stdout, done.stderr
+    assert "libnvidia-ml.so.1 cannot be loaded" in done.stdout, done.stderr
 
 
 def test_a_child_that_cannot_sample_says_its_last_words(make_stub):
@@ -112,7 +112,7 @@ print(ForkedReading().report().note)
     done = subprocess.run(
         [sys.executable, "-c", script], env=make_stub(1).env(), capture_output=True, text=True
     )
-    assert "ended with status 1: " in done.stdout and "sampler" in done.stdout, done.stderr
+    assert "exited with status 1: " in done.stdout and "sampler" in done.stdout, done.stderr
 
 
 def test_an_interrupted_command_leaves_no_child(make_stub, wait_until):

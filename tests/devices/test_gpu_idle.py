@@ -115,12 +115,12 @@ USES = {
         "it is in MIG mode and cannot be used as a whole",
     ),
     "not there": (None, (), "it does not exist"),
-    "no list of processes, memory in use": (
+    "no list of processes, used memory": (
         gpu(processes=None, mem_used_bytes=12 * GIB),
         (),
         "unknown process, 12.0 GiB",
     ),
-    "no list of processes, no memory in use": (gpu(processes=None), (), "free"),
+    "no list of processes, no used memory": (gpu(processes=None), (), "free"),
 }
 
 

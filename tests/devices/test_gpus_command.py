@@ -128,17 +128,17 @@ def test_no_gpu_is_no_failure(no_library_env, ddptop_home):
     done = gpus(no_library_env, "--json")
     assert done.returncode == 0
     answer = json.loads(done.stdout)
-    assert "file too short): install the NVIDIA driver again" in answer.pop("note")
+    assert "file too short): reinstall the NVIDIA driver" in answer.pop("note")
     assert answer == {"schema": 1, "source": None, "driver": None, "gpus": []}
     done = gpus(no_library_env)
     assert done.returncode == 0
-    words = "no GPUs: libnvidia-ml.so.1 is there and cannot be loaded ("
+    words = "no GPUs: libnvidia-ml.so.1 cannot be loaded ("
     assert done.stdout.startswith(words) and done.stdout.count("\n") == 1
 
 
 def test_a_library_that_is_not_there_is_called_missing(monkeypatch):
     monkeypatch.setattr(device_report, "LIBRARY", "libnvidia-ml-of-nobody.so.1")
-    assert "libnvidia-ml.so.1 was not found: install" in no_library_report().note
+    assert "libnvidia-ml.so.1 not found: install" in no_library_report().note
 
 
 def report(**fields: object) -> DeviceReport:

@@ -306,7 +306,7 @@ def test_a_device_that_may_not_be_used_is_left_out(make_stub, make_reader):
     stub.unsupported(0, "nvmlDeviceGetHandleByIndex_v2", status=NO_PERMISSION)
     report = make_reader(stub).report(0)
     assert [gpu["index"] for gpu in report["gpus"]] == [1]
-    assert "may not use" in report["note"]
+    assert "not accessible" in report["note"]
 
 
 # --- no driver ---------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_a_driver_that_does_not_start_is_explained(make_stub, make_reader, statu
 def test_a_driver_without_devices_is_named(make_stub, make_reader):
     report = make_reader(make_stub(0)).report(0)
     assert (report["source"], report["driver"], report["gpus"]) == (None, "570.124.06", [])
-    assert "sees no device" in report["note"]
+    assert "finds no device" in report["note"]
 
 
 def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, make_reader):
@@ -340,7 +340,7 @@ def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, 
     stub.set_driver(errors={"nvmlDeviceGetCount_v2": UNKNOWN})
     report = make_reader(stub).report(0)
     assert (report["source"], report["gpus"]) == (None, [])
-    assert "does not list its devices (unreadable: NVML error 999)" in report["note"]
+    assert "cannot list its devices (unreadable: NVML error 999)" in report["note"]
 
 
 def test_another_package_of_pynvmls_name_is_explained(tmp_path):

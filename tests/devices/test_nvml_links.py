@@ -45,7 +45,7 @@ def test_they_are_rates_in_bytes_per_second(make_stub, make_reader):
     stub.set(0, nvlink_rx_kib=1)
     third = reader.sample(8)[0]
     assert rates(third)[2:] == [None, None]
-    assert "started anew" in third["unknown"]["nvlink_tx_bytes_per_s"]
+    assert "was reset" in third["unknown"]["nvlink_tx_bytes_per_s"]
 
 
 def test_each_device_is_asked_every_fourth_tick_and_not_all_in_one(make_stub, make_reader):
@@ -85,7 +85,7 @@ def test_a_device_that_does_not_tell_is_not_asked_again(make_stub, make_reader):
         ((5, 5, 1.0), (5, 5, 2.0), (0, 0)),  # the driver said that nothing was sent
         (None, (5, 5, 2.0), "two readings"),
         ((5, 5, 2.0), (5, 5, 2.0), "two readings"),
-        ((9, 5, 1.0), (5, 5, 2.0), "started anew"),
+        ((9, 5, 1.0), (5, 5, 2.0), "was reset"),
     ],
 )
 def test_rates_between_two_readings(before, now, expected):

@@ -60,7 +60,7 @@ def test_of_a_device_that_is_back_everything_is_read_again(make_stub, make_reade
     assert not gpu["lost"] and gpu["note"] is None
     assert (gpu["power_w"], gpu["fan_percent"], gpu["energy_j"]) == (412, 40, 1)
     assert gpu["sm_clock_max_mhz"] == 1000
-    assert set(gpu["unknown"].values()) == {"not asked for: give --links"}
+    assert set(gpu["unknown"].values()) == {"not requested: pass --links"}
 
 
 @pytest.mark.parametrize("status", [UNINITIALIZED, UNKNOWN])
@@ -118,7 +118,7 @@ def test_one_device_that_fails_leaves_the_others_alone(make_stub, make_reader):
     for second in range(1, 31):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False, True, False]
-    assert "answers no more" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
+    assert "no longer responds" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
     assert stub.counts()["nvmlInitWithFlags"] == 1
     assert stub.counts()["nvmlShutdown"] == 0
 
@@ -135,7 +135,7 @@ def test_rows_that_could_not_be_replaced_are_said(make_stub, make_reader):
     stub = make_stub([StubGpu(0, remapped_uncorrectable=8, remap_failed=1)])
     gpu = make_reader(stub).sample(0)[0]
     assert gpu["remap_failed"] and gpu["remapped_rows"] == 8
-    assert "have the device replaced" in gpu["note"]
+    assert "replace the device" in gpu["note"]
 
 
 def test_xids_have_their_meaning_beside_them(make_stub, make_reader):
@@ -161,6 +161,6 @@ def test_a_device_whose_sampler_is_silent_keeps_its_identity_and_gives_the_reaso
     )
     silent = without_figures(gpu)
     assert (silent.uuid, silent.pci_bus_id, silent.util_percent) == ("G", "0:1", None)
-    assert silent.unknown["util_percent"] == "the driver does not answer"
+    assert silent.unknown["util_percent"] == "the driver does not respond"
     assert silent.unknown["name"] == "not told"
     assert set(silent.unknown) == {name for name in FIGURES if getattr(silent, name) is None}

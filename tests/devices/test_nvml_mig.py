@@ -114,7 +114,7 @@ def test_an_instance_that_was_asked_for_and_is_gone_says_so(stub, make_reader):
     stub.write()
     for second in range(1, 12):
         report = reader.report(second)
-    assert report["gpus"][0]["lost"] and "no longer there" in report["gpus"][0]["note"]
+    assert report["gpus"][0]["lost"] and "no longer exists" in report["gpus"][0]["note"]
     assert report["note"] == f"{SECOND} lost: see `nvidia-smi -L`"
 
 

@@ -52,11 +52,11 @@ def test_in_a_container_shares_are_not_joined_by_pid(make_stub, make_reader):
     stub.set_processes(0, [StubProcess(70001, sm_util=91, util_pid=70001)])
     gpu = make_reader(stub, IN_CONTAINER="1").sample(0)[0]
     assert shares(gpu) == {70001: None}
-    assert "pids of the host" in gpu["unknown"][SHARE]
+    assert "host PIDs" in gpu["unknown"][SHARE]
     assert stub.counts()["nvmlDeviceGetProcessUtilization"] == 0
     process = gpu["processes"][0]
     assert process["user"] is process["command"] is None
-    assert "another pid namespace" in process["note"] and "--pid=host" in process["note"]
+    assert "another PID namespace" in process["note"] and "--pid=host" in process["note"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_uuids_limit_it(make_stub):
 
 @pytest.mark.parametrize(
     ("gpus", "arguments", "words"),
-    [(0, (), "sees no device"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
+    [(0, (), "finds no device"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
 )
 def test_nothing_to_sample_ends_with_3_and_a_last_line_that_says_why(
     make_stub, gpus, arguments, words
@@ -56,7 +56,7 @@ def test_nothing_to_sample_ends_with_3_and_a_last_line_that_says_why(
 def test_without_the_library_it_ends_with_3(no_library_env):
     done = run(no_library_env)
     assert done.returncode == 3
-    assert "libnvidia-ml.so.1 was not found" in decode_report(done.stdout).note
+    assert "libnvidia-ml.so.1 not found" in decode_report(done.stdout).note
 
 
 @pytest.mark.parametrize(

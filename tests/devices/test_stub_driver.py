@@ -128,7 +128,7 @@ def test_the_back_end_runs_on_an_old_driver(make_stub, make_reader):
     stub.set(0, reasons=0x4)
     gpu = make_reader(stub).sample(0)[0]
     assert (gpu["mem_used_bytes"], gpu["mem_reserved_bytes"]) == (41 * GIB, None)
-    assert "memory in use" in gpu["unknown"]["mem_reserved_bytes"]
+    assert "used memory" in gpu["unknown"]["mem_reserved_bytes"]
     assert gpu["processes"][0]["pid"] == os.getpid()
     assert gpu["throttle_reasons"] == ["power cap"]
     assert gpu["unknown"]["remapped_rows"] == "not in this driver"

@@ -80,7 +80,7 @@ def test_an_ended_job_is_not_asked(asked, name):
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_job_of_another_host_is_left_to_that_host(asked, name):
     view = read_job(put_job("train", ALIVE, host="elsewhere"))
-    with pytest.raises(UsageError, match="train is on host elsewhere; do this there"):
+    with pytest.raises(UsageError, match="train is on host elsewhere; run this there"):
         ACTIONS[name][0](view)
     assert asked == []
 
@@ -182,7 +182,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
             end(view)
         assert guard.poll() is None and processes["rank"].poll() is None
         return
-    assert "its processes ended without it" in (end(view) or "")
+    assert "its processes exited without it" in (end(view) or "")
     assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
     processes["agent"].wait(5)
     assert processes["shell"].poll() is None
@@ -411,7 +411,7 @@ def test_a_damaged_job_is_removed_unless_it_lives():
     folder.spec_file.write_text("{")
     held = lock(folder.guardian_lock)
     assert held is not None
-    with pytest.raises(UsageError, match="train is still alive"):
+    with pytest.raises(UsageError, match="train is still running"):
         commands.remove_damaged(folder)
     assert folder.spec_file.exists()
     os.close(held)

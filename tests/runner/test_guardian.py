@@ -21,7 +21,7 @@ from ddptop_runner.model import NodeSnapshot, decode_snapshot
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.spec import read_spec
 
-HOW_TO_STOP = "train goes on. To stop it: ddptop stop train."
+HOW_TO_STOP = "train keeps running. To stop it: ddptop stop train."
 
 
 class Pane:
@@ -188,5 +188,5 @@ def test_a_second_guardian_is_refused(make_pane, wait_until, ddptop_home):
         guardian_argv(pane.folder), capture_output=True, text=True, check=False, timeout=60
     )
     assert second.returncode == 1
-    assert "train has a guardian already" in second.stderr
+    assert "train already has a guardian" in second.stderr
     assert Path(pane.folder.guardian_lock).exists()

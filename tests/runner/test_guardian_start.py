@@ -95,7 +95,7 @@ def test_without_the_wrapper_where_that_does_not_work(
     scope = wrapper(tmp_path, text)
     spec = make_spec(backing=backing)
     note = start_guardian(folder, spec, {}, (scope,), attempt=0)
-    assert note == f"{scope} did not start the job, which may end with this login"
+    assert note == f"{scope} could not start the job; it may end with this login session"
     assert len(started(folder)) == 1
     wait_until(lambda: procs.pids_of_job(spec.job_id) == [], what="nothing to be left")
 

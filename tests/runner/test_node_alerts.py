@@ -110,4 +110,4 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
     alerts = NodeAlerts(group, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     assert [alert.message for alert in alerts.now] == ["set aside"]
-    assert len(story.told) == 2 and "defect of ddptop" in story.told[0]
+    assert len(story.told) == 2 and "internal error in ddptop" in story.told[0]

@@ -55,7 +55,7 @@ class TestDevices:
 
     def test_a_lost_device_says_so(self) -> None:
         text = texts(devices.device_lines([gpu(3, lost=True)], 80, lambda _: ()))[1]
-        assert text == " 3 ✗ lost: the driver does not answer for it"
+        assert text == " 3 ✗ lost: the driver does not respond for it"
 
     def test_trouble_in_words(self) -> None:
         ill = gpu(

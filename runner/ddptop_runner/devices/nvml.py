@@ -110,14 +110,14 @@ class NvmlBackend:
         driver = f"the NVIDIA driver {self.driver or ''}".rstrip()
         if self._uncounted is not None and not self._gpus:
             why = f"({self._uncounted}): see what `nvidia-smi` says"
-            return f"{driver} does not list its devices {why}"
+            return f"{driver} cannot list its devices {why}"
         if not self._listed and not self._forbidden and not self._gpus:
-            return f"{driver} sees no device: see `nvidia-smi -L`"
+            return f"{driver} finds no device: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:
             parts.append(f"not on this machine: {', '.join(self._missing)}")
         if self._forbidden:
-            parts.append(f"{self._forbidden} device(s) that this user or container may not use")
+            parts.append(f"{self._forbidden} device(s) not accessible to this user or container")
         gone = [gpu for gpu in self._gpus if gpu.handle is None]
         if lost := [gpu for gpu in gone if gpu.parent_uuid is None]:
             indices = ", ".join(str(gpu.index) for gpu in lost)
@@ -129,7 +129,7 @@ class NvmlBackend:
             if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
         ]
         if not parts and not self._gpus:
-            return "no device was asked for"
+            return "no device requested"
         return "; ".join(parts) or None
 
     def sample(self, boottime_s: float) -> list[GpuSample]:

@@ -22,10 +22,10 @@ _CUDA_LIBRARY = b"/libcuda.so"
 
 _MAPS_BYTES = 32 << 20
 
-OTHER_NAMESPACE = "pid of another pid namespace (start the container with --pid=host)"
-HIDDEN = "no permission to look (/proc is mounted with hidepid): ask as root"
-ENDED = "no such process: it has ended, and the driver still lists it"
-NAMELESS = "it has no command line"
+OTHER_NAMESPACE = "PID in another PID namespace (start the container with --pid=host)"
+HIDDEN = "cannot be inspected (/proc is mounted with hidepid; needs root)"
+ENDED = "the process has exited, but the driver still lists it"
+NAMELESS = "no command line"
 
 
 class Owner(NamedTuple):

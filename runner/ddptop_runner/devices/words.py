@@ -22,26 +22,26 @@ _HARDWARE_SLOWDOWN = 0x008
 _HARDWARE_CAUSES = 0x040 | 0x080
 
 LIBRARY_MISSING = (
-    f"{LIBRARY} was not found: install the NVIDIA driver, or start the container with its GPUs "
+    f"{LIBRARY} not found: install the NVIDIA driver, or start the container with its GPUs "
     "(docker run --gpus all)"
 )
 
 LIBRARY_BROKEN = (
-    f"{LIBRARY} is there and cannot be loaded ({{reason}}): install the NVIDIA driver again, or "
+    f"{LIBRARY} cannot be loaded ({{reason}}): reinstall the NVIDIA driver, or "
     "start the container with its GPUs (docker run --gpus all)"
 )
 
 PYNVML_MISSING = (
-    "the Python package nvidia-ml-py is missing or replaced by another of its import name: "
+    "the Python package nvidia-ml-py is missing or shadowed by another package: "
     "pip install --force-reinstall nvidia-ml-py"
 )
 
 _INIT_REMEDIES = {
-    4: "this user may not use the NVIDIA driver: check the permissions of /dev/nvidia*",
+    4: "no permission to use the NVIDIA driver: check the permissions of /dev/nvidia*",
     9: "the NVIDIA driver is not loaded: run `nvidia-smi` as root, or load it with "
     "`modprobe nvidia`",
     12: LIBRARY_MISSING,
-    18: "the NVIDIA driver was updated and its kernel module is older than its library: reboot, or "
+    18: "the NVIDIA driver was updated but its kernel module is older than its library: reboot, or "
     "reload the nvidia modules",
 }
 
@@ -56,22 +56,22 @@ NOT_SUPPORTED = Why("not supported")
 NO_PERMISSION = Why("no permission")
 OLDER_DRIVER = Why("not in this driver")
 OLDER_PYNVML = Why("not in this version of nvidia-ml-py")
-NOT_ASKED = Why("not asked for: give --links")
+NOT_ASKED = Why("not requested: pass --links")
 NOT_READ = Why("not read yet")
-NOT_LISTENING = Why("not listening: the driver was started again")
+NOT_LISTENING = Why("not listening: the driver was restarted")
 FIRST_READING = Why("a rate needs two readings")
-COUNTER_RESET = Why("the counter started anew")
-OUT_OF_RANGE = Why("the driver said something out of range")
-NOT_TEXT = Why("the driver said something that is no text")
-IN_TOTAL = Why("not in this driver: it counts as memory in use")
-HOST_MEMORY = Why("no memory of its own: it shares the host's")
-MIG_INSTANCE = Why("not told of a MIG instance: see its GPU")
+COUNTER_RESET = Why("the counter was reset")
+OUT_OF_RANGE = Why("the driver returned a value out of range")
+NOT_TEXT = Why("the driver returned invalid text")
+IN_TOTAL = Why("not in this driver: counted as used memory")
+HOST_MEMORY = Why("shares the host's memory")
+MIG_INSTANCE = Why("not available for a MIG instance: see its GPU")
 NO_NVLINK = Why("no NVLink")
 NO_SAMPLE = Why("no sample of that process in the last second")
-HOST_PIDS = Why("the driver tells it by pids of the host, and this is a container")
-PROCESS_MEMORY = Why("the driver tells none, or 0, for a process that is there")
+HOST_PIDS = Why("the driver uses host PIDs, but this is a container")
+PROCESS_MEMORY = Why("the driver reports none for a live process")
 LOST = "the device is lost"
-NO_ANSWER = "the driver does not answer"
+NO_ANSWER = "the driver does not respond"
 
 _REASONS = {
     2: NOT_SUPPORTED,
@@ -89,8 +89,8 @@ _REASONS = {
 
 _LOOK_UP_TROUBLE = {
     8: "its power cables are not attached",
-    11: "the kernel sees a problem with its interrupts",
-    6: "lost: the driver lists it no more",
+    11: "the kernel reports a problem with its interrupts",
+    6: "lost: no longer listed by the driver",
     15: "lost: it fell off the bus",
     16: "it needs a reset",
 }
@@ -98,9 +98,9 @@ _LOOK_UP_TROUBLE = {
 _RESET = "see `dmesg | grep -i xid`; reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
 
 NO_INSTANCES = "in MIG mode without instances: nothing can run on it (`nvidia-smi mig -cgi`)"
-REMAP_FAILED = "a bad row of memory could not be replaced: have the device replaced"
-REMAP_PENDING = "a bad row of memory is replaced at the next reset: reset it when it is idle"
-INSTANCE_GONE = "this MIG instance is no longer there: see `nvidia-smi -L`"
+REMAP_FAILED = "a bad memory row could not be remapped: replace the device"
+REMAP_PENDING = "a bad memory row will be remapped at the next reset: reset it when idle"
+INSTANCE_GONE = "this MIG instance no longer exists: see `nvidia-smi -L`"
 
 
 def throttle_words(mask: int) -> list[str]:
@@ -126,12 +126,12 @@ def trouble(index: int, status: int | None) -> str:
 
     `status` is what NVML said; None where the device only ceased to answer.
     """
-    what = "lost: it answers no more" if status is None else _LOOK_UP_TROUBLE.get(status)
+    what = "lost: it no longer responds" if status is None else _LOOK_UP_TROUBLE.get(status)
     return f"{what or f'lost: NVML error {status}'}; {_RESET.format(index=index)}"
 
 
 def init_failure(status: int, text: str) -> str:
     """Why nvmlInit failed and what to do, from its status and NVML's own text."""
     return _INIT_REMEDIES.get(
-        status, f"the NVIDIA driver does not start ({text}): see what `nvidia-smi` says"
+        status, f"the NVIDIA driver cannot start ({text}): see what `nvidia-smi` says"
     )

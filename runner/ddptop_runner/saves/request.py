@@ -83,7 +83,9 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
         elif why_not:
             refused[record.rank] = why_not
     if stamp is None and not signalled:
-        raise ControlError(f"{folder.save_flag} cannot be made ({error})", "mend it, and ask again")
+        raise ControlError(
+            f"{folder.save_flag} cannot be created ({error})", "fix it, and try again"
+        )
     return SaveAsked(signalled, str(folder.save_flag), stamp, at, refused)
 
 
@@ -108,7 +110,7 @@ def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
         if procs.blocks_signal(pid, number):
             return None, f"{procs.signal_name(number)} is blocked"
         return number, ""
-    return None, "no handler any more"
+    return None, "no handler anymore"
 
 
 def is_taken(flag_file: str, stamp: int | None) -> bool:

@@ -47,7 +47,7 @@ def require_running(view: JobView) -> None:
     """
     if view.is_live and view.state not in ASKABLE:
         raise UsageError(
-            f"{view.job} is {view.state}: there is no rank that could save", "ask while it runs"
+            f"{view.job} is {view.state}: no rank can save", "try again while it is running"
         )
 
 
@@ -113,30 +113,30 @@ def ended_in_words(view: JobView) -> str:
 
 def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, str]:
     """(that no checkpoint came and what is known of why, what a person can do)."""
-    none = f"no checkpoint of {view.job} was seen within {timeout_s:g} s"
+    none = f"no checkpoint of {view.job} was detected within {timeout_s:g} s"
     taken = is_taken(asked.flag_file, asked.flag_stamp)
     if not view.spec.probe:
-        taken_words = "the script has taken the flag file" if taken else "the flag file is there"
+        taken_words = "the script has consumed the flag file" if taken else "the flag file exists"
         return (
-            f"{none}: it runs without the probe, which would see one; {taken_words}",
-            "look where the script saves",
+            f"{none}: it runs without the probe, so none can be detected; {taken_words}",
+            "check where the script saves",
         )
     if taken:
         return (
-            f"{none}: the script has taken the flag file",
-            "it needs longer (--timeout), or saves in a way that ddptop cannot see",
+            f"{none}: the script has consumed the flag file",
+            "it needs longer (--timeout) or saves in a way that ddptop cannot detect",
         )
     if asked.signalled:
         return (
-            f"{none}: asked by {asked.in_words()}",
-            "the script needs longer (--timeout), or saves in a way that ddptop cannot see",
+            f"{none}: asked with {asked.in_words()}",
+            "the script needs longer (--timeout) or saves in a way that ddptop cannot detect",
         )
     handles = "the script handles neither SIGUSR1 nor SIGUSR2"
     if asked.refused:
         handles = f"no signal could be sent ({refused_in_words(asked)})"
     return (
-        f"{none}: {handles}, and it has not taken the flag file",
-        "let it save on SIGUSR1, or when ddptop.checkpoint_requested() is true",
+        f"{none}: {handles}, and it has not consumed the flag file",
+        "make it save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
     )
 
 

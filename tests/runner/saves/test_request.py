@@ -91,9 +91,9 @@ def test_a_rank_gets_the_signal_that_it_handles(tmp_path, child, setup, told, se
     ("setup", "told", "why"),
     [
         ("pass", [], None),
-        ("pass", [USR1, USR2], "no handler any more"),
+        ("pass", [USR1, USR2], "no handler anymore"),
         (BOTH, [], None),
-        ("signal.signal(signal.SIGUSR1, signal.SIG_IGN)", [USR1], "no handler any more"),
+        ("signal.signal(signal.SIGUSR1, signal.SIG_IGN)", [USR1], "no handler anymore"),
         (f"{BOTH}; signal.pthread_sigmask(signal.SIG_BLOCK, [10])", [USR1], "SIGUSR1 is blocked"),
     ],
     ids=["none", "none any more", "not the script's own", "ignored", "blocked"],
@@ -126,7 +126,7 @@ def test_another_process_of_the_same_pid_is_not_signalled(tmp_path, child):
 
 
 def test_where_nothing_can_be_asked_that_is_said(tmp_path):
-    with pytest.raises(ControlError, match="save-now cannot be made"):
+    with pytest.raises(ControlError, match="save-now cannot be created"):
         request.ask(RunFolder(tmp_path / "gone"), [])
 
 
@@ -216,7 +216,7 @@ WHY = {
     "nobody": (SaveAsked({}, "FLAG", 0), "neither SIGUSR1 nor SIGUSR2, and it has not taken the"),
     "signalled": (SaveAsked({0: "SIGUSR1", 1: "SIGUSR1"}, "FLAG", 0), "SIGUSR1 to ranks 0, 1"),
     "paused": (SaveAsked({}, "FLAG", 0, refused={1: "paused"}), "be sent (rank 1: paused)"),
-    "taken": (SaveAsked({}, "/nowhere/flag", 0), "the script has taken the flag file"),
+    "taken": (SaveAsked({}, "/nowhere/flag", 0), "the script has consumed the flag file"),
 }
 
 
@@ -229,7 +229,7 @@ def test_that_none_came_is_told_with_what_was_asked(tmp_path, name):
     if asked.flag_file == "FLAG":
         asked = dataclasses.replace(asked, flag_file=str(flag))
     message, hint = wanted.why_none(view(), asked, 60.0)
-    assert message.startswith("no checkpoint of train was seen within 60 s: ")
+    assert message.startswith("no checkpoint of train was detected within 60 s: ")
     assert words in message
     assert hint
     message, _ = wanted.why_none(view(probe=False), asked, 60.0)

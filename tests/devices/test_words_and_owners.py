@@ -76,7 +76,8 @@ def test_why_a_figure_is_unknown(status, words):
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(15, "bus"), (8, "power cables"), (None, "no longer responds"), (77, "77")]
+    ("status", "words"),
+    [(15, "bus"), (8, "power cables"), (None, "no longer responds"), (77, "77")],
 )
 def test_what_is_wrong_with_a_device(status, words):
     assert words in trouble(3, status)

@@ -38,7 +38,11 @@ def test_kills_in_the_log():
     ("texts", "own_pids", "expected"),
     [
         ((), True, None),
-        ((LIMIT, WHOLE), True, (True, "killed 7 (pt_main_thread), which used 2.0 GiB: the machine")),
+        (
+            (LIMIT, WHOLE),
+            True,
+            (True, "killed 7 (pt_main_thread), which used 2.0 GiB: the machine"),
+        ),
         ((OTHER,), True, (False, "No OOM kill of it in the kernel log, only of other")),
         ((WHOLE,), False, (True, "Probably out of memory: in this attempt the kernel killed 7")),
         ((OTHER,), False, None),

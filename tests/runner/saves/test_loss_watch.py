@@ -94,6 +94,7 @@ def test_a_bad_loss_says_where_it_came_from():
     ):
         watch = LossWatch("restart")
         told = [rank(0, loss, step) for loss, step in ((2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10))]
+        more |= {"loss_bad_since": 8}
         bad = [watch.look([msgspec.structs.replace(one, **more)]) for one in told][-1]
         assert bad is not None and f"became NaN at {words}; " in bad.in_words()
     found = looks(LossWatch("stop"), [(INF, None)] * 3)[-1]

@@ -81,7 +81,8 @@ class ForeignSource:
         self._last.follow(follow)
         views = self._book.look(self._census, gpus, now, follow=follow)
         return ForeignLook(
-            tuple(map(self._last.fill, map(self._explained, views))), self._census.unreadable
+            tuple(map(self._last.fill, map(self._explained, views))),
+            (*self._census.unreadable, *self._book.left_out),
         )
 
     def _explained(self, view: ForeignView) -> ForeignView:

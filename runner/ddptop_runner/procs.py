@@ -26,6 +26,8 @@ busy machine it may have to wait for its turn in the middle of it, and so may wh
 EXEC_POLL_S = 0.0005
 _MEMORY_BYTES = 1 << 22
 """More than execve takes of words or variables by its usual limit of a quarter of the stack."""
+_MAX_WORDS = 1 << 16
+"""Of a command line: any of its memory a process can show as one."""
 
 
 @functools.cache
@@ -50,6 +52,26 @@ def pid_namespace() -> int | None:
         return (_PROC / "self/ns/pid").stat().st_ino
     except OSError:
         return None
+
+
+def read_up_to(path: str, limit: int, *, at_once: bool = True) -> bytes:
+    """Up to `limit` bytes of a file of /proc, whose content another user can make endless.
+
+    Args:
+        path: the file.
+        limit: in bytes.
+        at_once: by one read, which takes all of words and variables: between two the process may
+            have become another program. Lists, such as maps, come page by page.
+    """
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot
+        data = file.read(limit) or b""
+        if at_once or not data:
+            return data
+        parts, left = [data], limit - len(data)
+        while left > 0 and (part := file.read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
 
 
 def stat_fields(pid: int) -> list[str] | None:
@@ -214,17 +236,15 @@ def real_uid_in_status(status: bytes) -> int | None:
 
 
 def _uids(status: bytes) -> list[bytes]:
-    """Real, effective and saved; the name, which a process chooses, cannot hold a line break."""
-    return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:3]
+    """Real, effective, saved, for files; the name, which it chooses, cannot hold a line break."""
+    return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:4]
 
 
 def environ_value(pid: int, name: str) -> str | None:
     """The value of a variable in the environment that the process was started with."""
-    prefix = name.encode() + b"="
-    for entry in _of_memory(pid, "environ", start_field=47).split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode("utf-8", "surrogateescape")
-    return None
+    entries = b"\0" + _of_memory(pid, "environ", start_field=47)
+    _, found, rest = entries.partition(b"\0" + name.encode() + b"=")
+    return rest.partition(b"\0")[0].decode("utf-8", "surrogateescape") if found else None
 
 
 def environ_of(pid: int) -> dict[str, str]:
@@ -236,7 +256,7 @@ def environ_of(pid: int) -> dict[str, str]:
 
 def argv(pid: int) -> list[str]:
     """The command line that the process shows; empty for one that is gone or a zombie."""
-    words = _of_memory(pid, "cmdline", start_field=45).split(b"\0")[:-1]
+    words = _of_memory(pid, "cmdline", start_field=45).split(b"\0", _MAX_WORDS)[:-1]
     return [word.decode("utf-8", "surrogateescape") for word in words]
 
 
@@ -254,7 +274,7 @@ def _of_memory(pid: int, name: str, start_field: int) -> bytes:
     deadline_s = time.monotonic() + EXEC_WAIT_S
     found_at = None
     try:
-        while not (data := _read_at_once(f"/proc/{pid}/{name}")):
+        while not (data := read_up_to(f"/proc/{pid}/{name}", _MEMORY_BYTES)):
             fields = stat_fields(pid)
             if fields is None or int(fields[6]) & _WITHOUT_MEMORY:
                 break
@@ -271,12 +291,6 @@ def _of_memory(pid: int, name: str, start_field: int) -> bytes:
     return data
 
 
-def _read_at_once(path: str) -> bytes:
-    """All of the file by one read: between two the process may have become another program."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot
-        return file.read(_MEMORY_BYTES) or b""
-
-
 def all_pids() -> Iterator[int]:
     """Every pid in this namespace."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
@@ -290,20 +304,36 @@ def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
         owner: whose the job is, where root looks at another user's. What carries the id and is
             neither theirs nor this user's belongs to no job.
     """
+    owners = {os.geteuid(), owner} - {None}
     return [
         pid
         for pid in all_pids()
-        if environ_value(pid, "DDPTOP_JOB_ID") == job_id
-        and uid_of(pid) in {os.geteuid(), owner} - {None}
+        if _shown_owner(pid) in owners  # before what anybody can make megabytes of
+        and environ_value(pid, "DDPTOP_JOB_ID") == job_id
+        and uid_of(pid) in owners
         and state_letter(pid) not in ("Z", "X", None)
     ]
 
 
-def signal_process(process: ProcessId, number: int) -> bool:
-    """Send a signal to that very process; False when it is gone or not ours to signal."""
+def _shown_owner(pid: int) -> int | None:
+    """Of /proc/<pid>: at most a hint, see `uid_of`."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot
+    except OSError:
+        return None
+
+
+def signal_process(process: ProcessId, number: int, uid: int | None = None) -> bool:
+    """Send a signal to that very process; False when it is gone or not ours to signal.
+
+    Args:
+        process: which.
+        number: of the signal.
+        uid: whose it has to be by now; None where its user does not matter.
+    """
     pidfd = _pidfd(process.pid)
     try:
-        if not is_alive(process):
+        if not is_alive(process) or (uid is not None and uid_of(process.pid) != uid):
             return False
         if pidfd is None:
             os.kill(process.pid, number)
@@ -341,9 +371,9 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def signal_all(processes: Iterable[ProcessId], number: int) -> int:
-    """Send a signal to each that is still the same process; how many got it."""
-    return sum(signal_process(process, number) for process in processes)
+def signal_all(processes: Iterable[ProcessId], number: int, uid: int | None = None) -> int:
+    """Send a signal to each that is still the same process, of that user; how many got it."""
+    return sum(signal_process(process, number, uid) for process in processes)
 
 
 def signal_name(number: int) -> str:

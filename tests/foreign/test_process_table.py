@@ -101,7 +101,9 @@ def test_a_new_name_does_not_read_the_environment_again(monkeypatch, wait_until)
         read = []
         real = process_table._read
         monkeypatch.setattr(
-            process_table, "_read", lambda path, limit=-1: (read.append(path), real(path, limit))[1]
+            process_table,
+            "_read",
+            lambda *what, **how: (read.append(what[0]), real(*what, **how))[1],
         )
         child.stdin.write(b"pt_data_worker\n")
         child.stdin.flush()
@@ -113,10 +115,10 @@ def test_a_new_name_does_not_read_the_environment_again(monkeypatch, wait_until)
 def test_a_title_written_over_the_arguments_is_seen_later(monkeypatch):
     table = ProcessTable()
     with running(sys.executable, "-c", SLEEP) as child:
-        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid: ("train: epoch 3",))
+        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid, uid: ("train: epoch 3",))
         first = one(table, child.pid)
         assert first.argv == ("train: epoch 3",)
-        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid: ("train: epoch 4",))
+        monkeypatch.setattr(ProcessTable, "_argv", lambda self, pid, uid: ("train: epoch 4",))
         assert one(table, child.pid).argv == ("train: epoch 3",)
         now_s = process_table.time.monotonic()
         monkeypatch.setattr(process_table.time, "monotonic", lambda: now_s + 60)
@@ -279,9 +281,9 @@ def test_a_second_look_reads_one_file_of_each_process(monkeypatch):
         read: Counter[str] = Counter()
         real = process_table._read
 
-        def counting(path: str, limit: int = -1) -> bytes | None:
+        def counting(path: str, limit: int, **how: bool) -> bytes | None:
             read[path.partition(f"/{os.getpid()}/")[2]] += path.startswith(f"/proc/{os.getpid()}/")
-            return real(path, limit)
+            return real(path, limit, **how)
 
         monkeypatch.setattr(process_table, "_read", counting)
         table.scan()

@@ -20,7 +20,7 @@ _READ_BYTES = 8 * COMMAND_LIMIT
 
 _CUDA_LIBRARY = b"/libcuda.so"
 
-_MAPS_BYTES = 32 << 20
+_MAPS_BYTES = 16 << 20
 
 OTHER_NAMESPACE = "PID in another PID namespace (start the container with --pid=host)"
 HIDDEN = "cannot be inspected (/proc is mounted with hidepid; needs root)"
@@ -88,8 +88,7 @@ class ProcessOwners:
 
 def _read(pid: int, name: str) -> bytes:
     """A file of /proc/<pid>; a zombie's and a kernel thread's `cmdline` is empty."""
-    with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
-        return file.read(_READ_BYTES)
+    return procs.read_up_to(f"/proc/{pid}/{name}", _READ_BYTES)
 
 
 def _why_invisible(pid: int) -> str:
@@ -106,8 +105,7 @@ def _why_invisible(pid: int) -> str:
 def _has_mapped(pid: int, name: bytes) -> bool:
     """Whether a file of that name is mapped; False where that may not be read."""
     try:
-        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123
-            return name in file.read(_MAPS_BYTES)
+        return name in procs.read_up_to(f"/proc/{pid}/maps", _MAPS_BYTES, at_once=False)
     except OSError:
         return False
 

@@ -11,6 +11,7 @@ from ddptop_runner.foreign.arguments import is_shell, is_tool, is_wrapper, launc
 from ddptop_runner.foreign.claims import Claim, Scheme, claim_of, node_rank
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
+from ddptop_runner.foreign.variables import whole_number
 from ddptop_runner.log_clean import sanitize
 
 NO_LAUNCHER = "its launcher is gone: the ranks go on, but nobody restarts or ends them"
@@ -260,7 +261,7 @@ def _lightning_ranks(tree: Tree, tops: Sequence[_Claimed]) -> list[RankDraft]:
         if local and parent is not None and parent.pid in leaders:
             port = (one.claim.rendezvous or "").rpartition(":")[2]
             listens = parent.listens or frozenset()
-            by_port = port.isdecimal() and int(port) in listens
+            by_port = whole_number(port) in listens
             found.setdefault(
                 (node, 0),
                 _lightning_rank(parent, node, 0, per_host, "sockets" if by_port else "start order"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ddptop_runner.foreign.arguments import is_spawned, option_number, python_target
@@ -157,13 +158,26 @@ def jobs_by_sockets(tree: Tree) -> list[JobDraft]:
         for process in sorted(tree.by_pid.values(), key=start_order)
         if is_distributed(process) and tree.can_be_rank(process) and not tree.is_taken(process)
     ]
-    drafts = []
-    while rest:
-        group = [rest.pop(0)]
+    by_port: dict[tuple[str, int, int], list[ProcessFacts]] = defaultdict(list)
+    for process in rest:
+        for side, ports in (("listens", process.listens), ("connected", process.connected)):
+            for port in ports or ():
+                by_port[side, process.uid, port].append(process)
+    drafts, seen = [], set()
+    for first in rest:
+        group = [] if first.pid in seen else [first]
+        seen.add(first.pid)
         for member in group:  # grows while it is walked through
-            near = [other for other in rest if _are_connected(member, other)]
-            group += near
-            rest = [other for other in rest if other not in near]
+            near = [
+                other
+                for side, ports in (("listens", member.connected), ("connected", member.listens))
+                for port in ports or ()
+                for other in by_port.pop((side, member.uid, port), ())
+            ]
+            for other in sorted(near, key=start_order):
+                if other.pid not in seen:
+                    seen.add(other.pid)
+                    group.append(other)
         if len(group) > 1:
             drafts.append(_draft_of_connected(tree, group))
     return drafts

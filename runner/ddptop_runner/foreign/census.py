@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ddptop_runner import procs
 from ddptop_runner.clock import boottime_s
-from ddptop_runner.devices.owners import ENDED
+from ddptop_runner.devices.owners import ENDED, user_name
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs
+from ddptop_runner.foreign.tree import start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
 from ddptop_runner.model import GpuSample
 from ddptop_runner.paths import run_folder
@@ -43,6 +45,8 @@ def is_own_job(job_id: str, uid: int) -> bool:
         return True  # better left out than shown as somebody else's
 
 
+MAX_OF_USER = 4096
+"""Processes of one other user that are looked at as training: a person's are fewer."""
 NOT_HERE = (
     "the driver names this pid, and nothing here says whose it is: it is in another container, or"
     " /proc hides it (hidepid); look from the host, or as root"
@@ -72,7 +76,7 @@ class CensusTaker:
                 it jobs are found by their environment and process tree only.
         """
         held, strangers = devices_by_pid(gpus)
-        facts = self._table.scan(held)
+        facts, left_out = _within_bounds(self._table.scan(held), held)
         by_pid = {process.pid: process for process in facts}
         self._kept = {
             pid: ticks
@@ -93,7 +97,7 @@ class CensusTaker:
         members = {pid for job in jobs for pid in job.pids}
         return Census(
             jobs=tuple(jobs),
-            unreadable=(*unreadable, *strangers),
+            unreadable=(*unreadable, *strangers, *left_out),
             facts={pid: by_pid[pid] for pid in sorted(members) if pid in by_pid},
         )
 
@@ -122,6 +126,29 @@ class CensusTaker:
                 own.append(process.pid)
         self._answers = answers  # others can carry ids without end
         return own
+
+
+def _within_bounds(
+    facts: list[ProcessFacts], held: Collection[int]
+) -> tuple[list[ProcessFacts], list[Unreadable]]:
+    """At most MAX_OF_USER of each other user's processes, the oldest; and whose are more."""
+    of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
+    for process in facts:
+        of_user[process.uid].append(process)
+    told = []
+    for uid, theirs in of_user.items():
+        if len(theirs) <= MAX_OF_USER or uid == os.geteuid():
+            continue
+        theirs.sort(key=lambda process: (process.pid not in held, *start_order(process)))
+        more = theirs[MAX_OF_USER:]
+        del theirs[MAX_OF_USER:]
+        reason = (
+            f"{len(more)} of this user's processes are not looked at: the oldest {MAX_OF_USER} are"
+        )
+        told.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
+    if told:
+        facts = [process for theirs in of_user.values() for process in theirs]
+    return facts, told
 
 
 def devices_by_pid(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.foreign.types import ProcessFacts
-from ddptop_runner.foreign.variables import number
+from ddptop_runner.foreign.variables import number, whole_number
 
 Scheme = Literal[
     "elastic", "horovod", "deepspeed", "mpi", "pmi", "slurm", "manual", "lightning", "tf_config"
@@ -200,7 +200,10 @@ def _tf_config(environ: Mapping[str, str]) -> Claim | None:
         cluster, task = config["cluster"], config["task"]
         order = [("chief", i) for i in range(len(cluster.get("chief", ())))]
         order += [("worker", i) for i in range(len(cluster.get("worker", ())))]
-        rank = order.index((task["type"], int(task["index"])))
+        index = whole_number(str(task["index"]))
+        if index is None:
+            return None
+        rank = order.index((task["type"], index))
         name = json.dumps(cluster, sort_keys=True)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

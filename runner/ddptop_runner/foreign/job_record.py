@@ -175,12 +175,17 @@ class JobRecord:
         now_s: float,
     ) -> ForeignView:
         """The job as it is shown; call it once for each look."""
-        if self.ended_at is not None:
-            snapshot = self._ended(now)
-        else:
-            snapshot = self._alive(gpus, seen, facts, now, now_s)
+        try:
+            snapshot = (
+                self._ended(now) if self.ended_at else self._alive(gpus, seen, facts, now, now_s)
+            )
+            words = self.output.words()
+        except Exception as error:  # what one job shows is not to hide the others
+            self._progress.clear()
+            snapshot = self._snapshot([], [], now)
+            words = f"not known: nothing can be made of what it shows ({type(error).__name__})"
         self._last = snapshot
-        return ForeignView(self.foreign, snapshot, now, self.output.words())
+        return ForeignView(self.foreign, snapshot, now, words)
 
     def _alive(
         self,

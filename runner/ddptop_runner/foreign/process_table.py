@@ -15,16 +15,21 @@ from pathlib import Path
 
 from ddptop_runner import procs
 from ddptop_runner.foreign.arguments import is_python
-from ddptop_runner.foreign.sockets import Ports, SocketReader
+from ddptop_runner.foreign.sockets import READ_COST_BYTES, Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.foreign.variables import RANK_VARIABLES, kept_of
 
 ARGV_WORDS = 1024
 ARGV_BYTES = 1 << 15
 """Words and bytes of a command line that are kept: others can make them endless."""
+ENVIRON_BYTES = 1 << 20
+MAPS_BYTES = 16 << 20
+"""65,530 mappings, as many as a process can have, of files with usual names."""
 MAX_THREADS = 2048
-MAX_READ_BYTES = 32 << 20
-"""Of one process's threads, and of one file of /proc."""
+LOOK_BYTES = 64 << 20
+"""Read in one look of the processes of one user who is not the one who looks."""
+PARSE_COST = 8
+"""A byte that is taken apart costs as much as so many that are only searched."""
 ARGV_EVERY_S = 15.0
 """A process can overwrite its arguments to show a title: how long that may go unseen."""
 DETAILS_EVERY_S = 30.0
@@ -91,9 +96,14 @@ class ProcessTable:
         self._only = only
         self._known: dict[int, _Known] = {}
         self._sockets = SocketReader(proc)
+        self._spent: dict[int, int] = {}
+        """Bytes read in this look, by user."""
 
     def scan(self, device_pids: Collection[int] = ()) -> list[ProcessFacts]:
         """All processes but kernel threads, by pid; never raises.
+
+        What there is to read of others' processes is bounded, by process and by user: where a
+        user's is used up, their new processes are told by a later look.
 
         State, parent and session are read anew each time. Threads, libraries and sockets are read
         only of processes that may be training: Python, rank variables in the environment, or a pid
@@ -102,19 +112,37 @@ class ProcessTable:
         """
         now_s = time.monotonic()
         self._sockets.begin()
+        self._spent.clear()
         seen: dict[int, _Known] = {}
         for pid in self._pids():
-            stat = self._stat(pid)
-            if stat is None:
-                continue
-            known = self._current(pid, stat, now_s)
-            if known is None:
-                continue
-            if not _is_ended(stat, known) and (pid in device_pids or _may_train(known.facts)):
-                self._look_closer(known, stat, now_s)
-            seen[pid] = known
+            try:
+                known = self._seen(pid, device_pids, now_s)
+            except (ValueError, ArithmeticError, LookupError, RecursionError):
+                continue  # whatever one process shows, the others are told
+            if known is not None:
+                seen[pid] = known
         self._known = seen
         return [known.facts for _, known in sorted(seen.items())]
+
+    def _seen(self, pid: int, device_pids: Collection[int], now_s: float) -> _Known | None:
+        """The process as it is now; None when it is gone or has to wait for a later look."""
+        stat = self._stat(pid)
+        known = None if stat is None else self._current(pid, stat, now_s)
+        if stat is None or known is None or _is_ended(stat, known):
+            return known
+        if (pid in device_pids or _may_train(known.facts)) and self._may_read(known.facts.uid):
+            self._look_closer(known, stat, now_s)
+        return known
+
+    def _may_read(self, uid: int) -> bool:
+        return uid == os.geteuid() or self._spent.get(uid, 0) < LOOK_BYTES
+
+    def _read(self, uid: int, path: str, limit: int, *, at_once: bool = True) -> bytes | None:
+        """Up to `limit` bytes, on this user's account; None when it is gone or may not be read."""
+        data = _read(path, limit, at_once=at_once)
+        cost = len(data or b"") * (PARSE_COST if at_once else 1)
+        self._spent[uid] = self._spent.get(uid, 0) + READ_COST_BYTES + cost
+        return data
 
     def _pids(self) -> Sequence[int]:
         if self._only is not None:
@@ -169,11 +197,13 @@ class ProcessTable:
             known.facts = _replaced(
                 facts, state=stat.state, ppid=stat.ppid, session=stat.session, resident_mib=mib
             )
-        if now_s >= known.argv_due_s and not ended:
+        if now_s >= known.argv_due_s and not ended and self._may_read(facts.uid):
             known.argv_due_s = now_s + ARGV_EVERY_S
-            argv = self._argv(pid)
+            argv, uid = self._argv(pid, facts.uid), _uid(f"{self._proc}/{pid}")
             if argv and argv != known.facts.argv:  # none has who ended since its state was read
                 known.facts = _replaced(known.facts, argv=argv)
+            if uid not in (None, known.facts.uid):  # it gave up being root
+                known.facts = _replaced(known.facts, uid=uid)
         return known
 
     def _new(
@@ -186,15 +216,18 @@ class ProcessTable:
         again: bool,
     ) -> _Known | None:
         folder = f"{self._proc}/{pid}"
-        argv = self._argv(pid)
+        uid = _uid(folder)
+        if uid is None or not self._may_read(uid):
+            return None
+        argv = self._argv(pid, uid)
         if argv is None:
             return None
-        environ = None if stat.state in "ZX" else _read(f"{folder}/environ")
+        zombie = stat.state in "ZX"
+        environ = None if zombie else self._read(uid, f"{folder}/environ", ENVIRON_BYTES)
         if environ == b"" and not again:
             executed = (executed[0], _UNSURE, executed[2])
-        uid = _uid(folder)
-        if uid is None:
-            return None
+        if _uid(folder) != uid:
+            return None  # it executed another program meanwhile
         try:
             program = os.readlink(f"{folder}/exe").removesuffix(" (deleted)")  # noqa: PTH115
         except OSError:
@@ -215,12 +248,12 @@ class ProcessTable:
         # spread over time, so that not all are due at once
         return _Known(facts, executed, argv_due_s=now_s + ARGV_EVERY_S * (0.5 + pid % 8 / 16))
 
-    def _argv(self, pid: int) -> tuple[str, ...] | None:
-        data = _read(f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
+    def _argv(self, pid: int, uid: int) -> tuple[str, ...] | None:
+        data = self._read(uid, f"{self._proc}/{pid}/cmdline", ARGV_BYTES)
         if data is None:
             return None
         # a title ends without a NUL, or in many
-        words = data.rstrip(b"\0").split(b"\0")[:ARGV_WORDS] if data else []
+        words = data.rstrip(b"\0").split(b"\0", ARGV_WORDS)[:ARGV_WORDS] if data else []
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
     def _look_closer(self, known: _Known, stat: _Stat, now_s: float) -> None:
@@ -228,10 +261,11 @@ class ProcessTable:
         if stat.threads != known.threads_then or now_s >= known.details_due_s:
             known.threads_then = stat.threads
             known.details_due_s = now_s + DETAILS_EVERY_S
-            threads = self._threads(facts.pid)
+            threads = self._threads(facts.pid, facts.uid)
             ports = None
             if threads is not None and _needs_sockets(facts, threads):
-                ports = self._sockets.read(facts.pid)
+                ports, read_bytes = self._sockets.read(facts.pid)
+                self._spent[facts.uid] = self._spent.get(facts.uid, 0) + read_bytes
                 if not (ports and ports.listens | ports.connected):
                     known.details_due_s = now_s + 1.0  # not connected yet
             known.facts = facts = _with_details(facts, threads, ports)
@@ -239,7 +273,7 @@ class ProcessTable:
             known.virtual_then = stat.virtual_bytes
             known.maps_due_s = now_s + known.maps_wait_s
             known.maps_wait_s = min(60.0, known.maps_wait_s * 2)
-            libraries = self._libraries(facts.pid)
+            libraries = self._libraries(facts.pid, facts.uid)
             if libraries is not None and libraries != facts.libraries:
                 known.maps_wait_s = 1.0
                 known.facts = _replaced(facts, libraries=libraries)
@@ -253,17 +287,17 @@ class ProcessTable:
             return False
         return abs(stat.virtual_bytes - known.virtual_then) > MAPS_GROWTH_BYTES
 
-    def _threads(self, pid: int) -> frozenset[str] | None:
+    def _threads(self, pid: int, uid: int) -> frozenset[str] | None:
         folder = f"{self._proc}/{pid}/task"
         try:
             names = os.listdir(folder)
         except OSError:
             return None
-        found = (_read(f"{folder}/{name}/comm", 64) for name in names[:MAX_THREADS])
+        found = (self._read(uid, f"{folder}/{name}/comm", 64) for name in names[:MAX_THREADS])
         return frozenset(comm.rstrip(b"\n").decode("utf-8", "replace") for comm in found if comm)
 
-    def _libraries(self, pid: int) -> frozenset[str] | None:
-        maps = _read(f"{self._proc}/{pid}/maps")
+    def _libraries(self, pid: int, uid: int) -> frozenset[str] | None:
+        maps = self._read(uid, f"{self._proc}/{pid}/maps", MAPS_BYTES, at_once=False)
         if not maps:  # it has ended since its state was read
             return None
         return frozenset(
@@ -328,22 +362,9 @@ def _replaced(facts: ProcessFacts, **changes: object) -> ProcessFacts:
     return ProcessFacts(**{**values, **changes})
 
 
-def _read(path: str, limit: int = -1) -> bytes | None:
-    """The file's content, or None when it is gone or may not be read."""
+def _read(path: str, limit: int, *, at_once: bool = True) -> bytes | None:
+    """As `procs.read_up_to`; None when the file is gone or may not be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return procs.read_up_to(path, limit, at_once=at_once)
     except OSError:
         return None
-    try:
-        if limit > 0:
-            return os.read(descriptor, limit)
-        parts = []
-        left = MAX_READ_BYTES
-        while left > 0 and (part := os.read(descriptor, 1 << 16)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)

@@ -7,6 +7,7 @@ launchers, Lightning's children, the workers of one script, sockets, and at last
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ddptop_runner.clock import utc_from_unix
@@ -18,6 +19,11 @@ from ddptop_runner.foreign.singles import launchers_without_ranks, pinned_jobs, 
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts, Unreadable
 from ddptop_runner.foreign.unreadable import find_unreadable
+from ddptop_runner.log_clean import sanitize
+
+_Found = tuple[list[ForeignJob], list[Unreadable]]
+
+ODD = "nothing can be made of what it shows of itself: it may be training"
 
 
 def find_jobs(
@@ -43,7 +49,59 @@ def find_jobs(
         uid: of the user who looks; it decides which permission would help.
         user_of: the name of a uid.
     """
-    tree = Tree(facts, device_pids, own_pids)
+    known = list(facts)
+
+    def find(some: Iterable[ProcessFacts]) -> _Found:
+        tree = Tree(some, device_pids, own_pids)
+        drafts = _drafts(tree, pinned)
+        jobs = _jobs(tree, drafts, boot_unix_s, ticks_per_s, user_of)
+        return jobs, find_unreadable(tree, device_pids, uid, user_of)
+
+    try:
+        jobs, unreadable = find(known)
+    except Exception:  # whatever one process shows, the others are told
+        jobs, unreadable = _find_by_user(known, find, user_of)
+    jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
+    return jobs, unreadable
+
+
+def _find_by_user(
+    facts: Iterable[ProcessFacts],
+    find: Callable[[Iterable[ProcessFacts]], _Found],
+    user_of: Callable[[int], str],
+) -> _Found:
+    """Each user's jobs, without the processes that nothing can be found with."""
+    of_user: dict[int, list[ProcessFacts]] = defaultdict(list)
+    for process in facts:
+        of_user[process.uid].append(process)
+    jobs: list[ForeignJob] = []
+    unreadable: list[Unreadable] = []
+    for uid, some in of_user.items():
+        odd = [process for process in some if _try(find, [process]) is None]
+        strange = {process.pid for process in odd}
+        found = _try(find, [process for process in some if process.pid not in strange])
+        if found is None:
+            found, odd = ([], []), some
+        pids = {process.pid for process in some}
+        jobs += found[0]
+        unreadable += [one for one in found[1] if one.pid in pids]
+        unreadable += [
+            Unreadable(process.pid, user_of(uid), sanitize(process.comm), reason=ODD)
+            for process in odd
+        ]
+    return jobs, unreadable
+
+
+def _try(
+    find: Callable[[Iterable[ProcessFacts]], _Found], some: Iterable[ProcessFacts]
+) -> _Found | None:
+    try:
+        return find(some)
+    except Exception:  # as above
+        return None
+
+
+def _drafts(tree: Tree, pinned: Collection[int]) -> list[JobDraft]:
     drafts: list[JobDraft] = []
     steps = (
         jobs_by_environment,
@@ -58,18 +116,31 @@ def find_jobs(
         found = [_of_one_user(draft) for draft in step(tree)]
         tree.take(found)
         drafts += found
+    return drafts
+
+
+def _jobs(
+    tree: Tree,
+    drafts: Iterable[JobDraft],
+    boot_unix_s: float,
+    ticks_per_s: int,
+    user_of: Callable[[int], str],
+) -> list[ForeignJob]:
     members = tree.members
     jobs: list[ForeignJob] = []
+    roots: set[int] = set()
+    below: dict[int, list[ProcessFacts]] = {}
     for draft in drafts:
         root = _root(draft)
-        if draft.ranks and any(
-            job.root_pid == root.pid for job in jobs
-        ):  # one program started several jobs
+        if draft.ranks and root.pid in roots:  # one program started several jobs
             root = draft.ranks[0].process
+        roots.add(root.pid)
+        for one in (*draft.launchers, *draft.extras):
+            if one.pid not in below and not is_wrapper(one):  # once, however many jobs it starts
+                below[one.pid] = list(tree.descendants(one.pid, stop=members))
         started_at = utc_from_unix(boot_unix_s + root.start_ticks / ticks_per_s)
-        jobs.append(_finish(tree, draft, root, members, started_at, user_of(root.uid)))
-    jobs.sort(key=lambda job: (job.started_at, job.root_pid), reverse=True)
-    return jobs, find_unreadable(tree, device_pids, uid, user_of)
+        jobs.append(_finish(tree, draft, root, members, below, started_at, user_of(root.uid)))
+    return jobs
 
 
 def _of_one_user(draft: JobDraft) -> JobDraft:
@@ -92,6 +163,7 @@ def _finish(
     draft: JobDraft,
     root: ProcessFacts,
     members: frozenset[int],
+    below: Mapping[int, Sequence[ProcessFacts]],
     started_at: dt.datetime,
     user: str,
 ) -> ForeignJob:
@@ -100,9 +172,7 @@ def _finish(
     launchers = [one for one in draft.launchers if one.pid not in known]
     loose = {process.pid for process in draft.extras}
     for launcher in (*launchers, *draft.extras):
-        if not is_wrapper(launcher):
-            below = tree.descendants(launcher.pid, stop=members)
-            loose.update(one.pid for one in below if one.uid == root.uid)
+        loose.update(one.pid for one in below.get(launcher.pid, ()) if one.uid == root.uid)
     loose -= known | {one.pid for one in launchers}
     first = draft.ranks[0].process if draft.ranks else root
     named_by = root if draft.launcher == "mp.spawn" else first  # a worker runs its parent's script

@@ -1,7 +1,7 @@
 """Ends a foreign job, only by a plan that a person has seen and confirmed.
 
 `plan` decides and says in one sentence what will be done; `send` does just that. Each process is
-named by pid and start time, and that is checked right before each signal.
+named by pid, start time and user, and those are checked right before each signal.
 
 A process of another user than the job's gets none, wherever it stands in the job's tree. Where root
 signals somebody's job, the sentence to be confirmed says whose.
@@ -227,15 +227,15 @@ class _Ending:
 
     def run(self) -> SignalOutcome:
         if self._plan.action == "stop":
-            procs.signal_all(self._plan.launchers, signal.SIGINT)
-            procs.signal_all(self._plan.processes, signal.SIGCONT)
+            self._signal(self._plan.launchers, signal.SIGINT)
+            self._signal(self._plan.processes, signal.SIGCONT)
             if self._gone_within(self._plan.grace_s):
                 return self._done("SIGINT")
-            procs.signal_all(self._alive(), signal.SIGTERM)
+            self._signal(self._alive(), signal.SIGTERM)
             if self._gone_within(TERM_GRACE_S):
                 return self._done("SIGTERM")
         # killing a launcher makes orphans; those that appear meanwhile are found by recording
-        if self._gone_within(KILL_GRACE_S, lambda: procs.signal_all(self._alive(), signal.SIGKILL)):
+        if self._gone_within(KILL_GRACE_S, lambda: self._signal(self._alive(), signal.SIGKILL)):
             return self._done("SIGKILL")
         left = sorted(process.pid for process in self._alive())
         names = ", ".join(map(str, left))
@@ -245,6 +245,9 @@ class _Ending:
             "sleep or another user's",
             tuple(left),
         )
+
+    def _signal(self, processes: Iterable[ProcessId], number: int) -> None:
+        procs.signal_all(processes, number, uid=self._plan.uid)
 
     def _done(self, name: str) -> SignalOutcome:
         took_s = time.monotonic() - self._started_s

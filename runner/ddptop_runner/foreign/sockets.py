@@ -11,9 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddptop_runner import procs
+
 MAX_DESCRIPTORS = 1 << 16
 MAX_TABLE_BYTES = 32 << 20
 """Of one process's open files, and of one namespace's sockets: others can make them endless."""
+READ_COST_BYTES = 512
+"""What looking at a file costs, however little stands in it."""
 
 _ESTABLISHED = b"01"
 _LISTEN = b"0A"
@@ -78,35 +82,39 @@ class SocketReader:
         """Forget the sockets read so far: a new look begins."""
         self._tables.clear()
 
-    def read(self, pid: int) -> Ports | None:
-        """The process's ports; None when it is gone or may not be looked into."""
+    def read(self, pid: int) -> tuple[Ports | None, int]:
+        """(its ports, None when it is gone or may not be looked into; how many bytes that took)."""
         folder = f"{self._proc}/{pid}"
+        read_bytes = 0
         try:
-            inodes = _socket_inodes(f"{folder}/fd")
+            names = os.listdir(f"{folder}/fd")[:MAX_DESCRIPTORS]
+            read_bytes = len(names) * READ_COST_BYTES
+            inodes = _socket_inodes(f"{folder}/fd", names)
             if not inodes:
-                return Ports(frozenset(), frozenset())
+                return Ports(frozenset(), frozenset()), read_bytes
             namespace = os.readlink(f"{folder}/ns/net")  # noqa: PTH115 - hot
             if namespace not in self._tables:
-                self._tables[namespace] = _read_tables(f"{folder}/net")
+                tables = _read_tables(f"{folder}/net")
+                read_bytes += sum(map(len, tables))
+                self._tables[namespace] = parse_tables(*tables)
         except OSError:
-            return None
-        return ports_of(inodes, self._tables[namespace])
+            return None, read_bytes
+        return ports_of(inodes, self._tables[namespace]), read_bytes
 
 
-def _read_tables(folder: str) -> SocketTable:
+def _read_tables(folder: str) -> list[bytes]:
     tables = []
     for name in ("tcp", "tcp6"):
         try:
-            with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123 - hot
-                tables.append(file.read(MAX_TABLE_BYTES))
+            tables.append(procs.read_up_to(f"{folder}/{name}", MAX_TABLE_BYTES, at_once=False))
         except OSError:  # a host without IPv6 has no tcp6
             continue
-    return parse_tables(*tables)
+    return tables
 
 
-def _socket_inodes(folder: str) -> list[int]:
+def _socket_inodes(folder: str, names: Iterable[str]) -> list[int]:
     inodes = []
-    for name in os.listdir(folder)[:MAX_DESCRIPTORS]:
+    for name in names:
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - hot
         except OSError:  # closed meanwhile

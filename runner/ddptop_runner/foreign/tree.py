@@ -21,6 +21,9 @@ from ddptop_runner.foreign.arguments import (
 from ddptop_runner.foreign.process_table import is_distributed
 from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
 
+MAX_ANCESTORS = 128
+"""Looked at of one process: nobody's launchers stand deeper, but a chain of forks may."""
+
 
 @dataclass
 class RankDraft:
@@ -69,6 +72,7 @@ class Tree:
         self.by_pid = {pid: process for pid, process in by_pid.items() if pid not in own}
         self.own = own
         self._device_pids = device_pids
+        self._has_rank_workers: dict[int, bool] = {}
         self._members: set[int] = set()
         self._above: set[int] = set()
         """Members below whom no other job can stand."""
@@ -116,6 +120,8 @@ class Tree:
         """Parent, grandparent and so on, as far as they can be seen."""
         visited = {process.pid}
         while (parent := self.by_pid.get(process.ppid)) is not None and parent.pid not in visited:
+            if len(visited) > MAX_ANCESTORS:
+                return
             visited.add(parent.pid)
             yield parent
             process = parent
@@ -163,6 +169,11 @@ class Tree:
 
     def has_rank_workers(self, parent: ProcessFacts) -> bool:
         """Whether its workers are the ranks: they train, and it does not."""
+        if parent.pid not in self._has_rank_workers:  # each of many children asks
+            self._has_rank_workers[parent.pid] = self._look_for_rank_workers(parent)
+        return self._has_rank_workers[parent.pid]
+
+    def _look_for_rank_workers(self, parent: ProcessFacts) -> bool:
         if is_distributed(parent) or not is_python(parent) or launcher_kind(parent) is not None:
             return False
         workers = self.workers(parent)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -134,3 +134,16 @@ class Census:
     unreadable: tuple[Unreadable, ...] = ()
     facts: Mapping[int, ProcessFacts] = field(default_factory=dict)
     """Of every process that belongs to a job, by pid."""
+
+
+def in_turn(jobs: Iterable[ForeignJob], uid: int) -> list[ForeignJob]:
+    """This user's own jobs, then the first of each other user, the second of each, and so on.
+
+    For a list that is cut: however many one user has, everybody's first ones are in it.
+    """
+    counts: dict[int, int] = {}
+    places: list[tuple[int, ForeignJob]] = []
+    for job in jobs:
+        counts[job.uid] = counts.get(job.uid, 0) + 1
+        places.append((0 if job.uid == uid else counts[job.uid], job))
+    return [job for _, job in sorted(places, key=lambda item: item[0])]

@@ -36,24 +36,36 @@ RANK_VARIABLES: frozenset[str] = frozenset(
 """Those that make a process worth a closer look."""
 
 
+MAX_VALUE_BYTES = 1 << 15
+"""Of a variable that is kept: a TF_CONFIG of a thousand workers is shorter."""
+
+
 def kept_of(environ: bytes) -> dict[str, str]:
-    """The variables of KEPT_VARIABLES in what /proc/<pid>/environ holds."""
+    """The variables of KEPT_VARIABLES in what /proc/<pid>/environ holds, but for endless ones."""
     found: dict[str, str] = {}
     for entry in environ.split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        if equals and (key := _KEPT_BYTES.get(name)) is not None:
+        key = _KEPT_BYTES.get(name)
+        if equals and key is not None and len(value) <= MAX_VALUE_BYTES:
             found[key] = value.decode("utf-8", "surrogateescape")
     return found
 
 
 MAX_DIGITS = 7
-"""No job has ten million ranks: a longer number is made up, and dear to reckon with."""
+MAX_NUMBER = 1_000_000
+"""No job has more ranks: a larger number is made up, and costly to count to."""
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number from 0 on that the text is, or None."""
+    """The number from 0 to MAX_NUMBER that the text is, or None.
+
+    Every number that another user's process tells is read here.
+    """
     text = text.strip()
-    return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else None
+    if len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()):
+        return None
+    value = int(text)
+    return value if value <= MAX_NUMBER else None
 
 
 _KEPT_BYTES = {name.encode(): name for name in KEPT_VARIABLES}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddptop_runner.foreign.variables import whole_number
 from ddptop_runner.model import GpuSample
+
+MAX_ENTRIES = 1024
+"""Of the list: CUDA ends it at the first that it does not know, but another user wrote it."""
 
 
 def ordered_devices(
@@ -26,11 +30,12 @@ def ordered_devices(
         return whole if alike else None
     found: list[GpuSample] = []
     by_index = {gpu.index: gpu for gpu in whole}
-    for entry in (part.strip() for part in visible.split(",")):
+    for entry in (part.strip() for part in visible.split(",", MAX_ENTRIES)[:MAX_ENTRIES]):
         if entry.isascii() and entry.isdigit():
             if not alike:
                 return None
-            gpu = by_index.get(int(entry))
+            index = whole_number(entry)
+            gpu = None if index is None else by_index.get(index)
         else:
             named = [g for g in gpus if entry and g.uuid and g.uuid.startswith(entry)]
             gpu = named[0] if len(named) == 1 else None

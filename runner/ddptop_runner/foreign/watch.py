@@ -6,10 +6,12 @@ the earlier looks saw. Memory is bounded however long it watches.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner import procs
@@ -19,7 +21,7 @@ from ddptop_runner.foreign.census import find_again
 from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput, Source
 from ddptop_runner.foreign.job_record import JobRecord
 from ddptop_runner.foreign.states import StateWatch
-from ddptop_runner.foreign.types import Census, ForeignJob
+from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable, in_turn
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.history_reader import Series
 from ddptop_runner.model import Event, GpuSample
@@ -27,6 +29,7 @@ from ddptop_runner.model import Event, GpuSample
 SEEN_BUDGET_BYTES = 48 * 1024
 """Read in one look of all jobs together that are not followed."""
 MAX_JOBS = 512
+"""Of all users; the looker's own come first, then each other user's in turn."""
 PANES_EVERY_S = 5.0
 """How long a list of panes holds."""
 MAX_CURSORS = 4096
@@ -56,6 +59,8 @@ class ForeignBook:
         self._turn = 0
         self._panes: dict[tuple[str, ...], tuple[float, dict[str, panes.Pane]]] = {}
         self._cursors: dict[tuple[str, int | None], tuple[list[Source], list[int]]] = {}
+        self.left_out: tuple[Unreadable, ...] = ()
+        """Each user of whom more jobs are there than are shown."""
 
     def look(
         self,
@@ -170,21 +175,24 @@ class ForeignBook:
 
     def _match(self, census: Census, now: dt.datetime) -> None:
         """Join the census with the jobs known before; a job keeps the name it was first seen by."""
-        left = {job.name: job for job in census.jobs}
+        jobs = in_turn(census.jobs, os.geteuid())
+        jobs.sort(key=lambda job: job.name != self._followed)
+        self.left_out = _told(jobs[MAX_JOBS:])
+        left = {job.name: job for job in jobs[:MAX_JOBS]}
+        shown = Census(jobs=tuple(left.values()))
         for name, record in list(self._records.items()):
             job = left.get(name)
             if job is None or not _has_the_same_rank(job, record.foreign):
-                job = find_again(record.foreign, census)
-            if job is not None and job.name in left:
-                del left[job.name]
+                job = find_again(record.foreign, census if name == self._followed else shown)
+            if job is not None and (job.name in left or name == self._followed):
+                left.pop(job.name, None)
                 record.update(dataclasses.replace(job, name=name), now)
             elif name == self._followed:
                 record.lost(now)
             else:
                 self._forget(name)
-        # another user can start any number of processes that look like training
-        for job in sorted(left.values(), key=lambda job: job.uid != os.geteuid()):
-            if len(self._records) < MAX_JOBS and job.name not in self._records:
+        for job in left.values():
+            if job.name not in self._records:
                 record = JobRecord(job, JobOutput(self._panes_of), now)
                 self._records[job.name] = record
                 if job.name == self._followed:
@@ -200,27 +208,32 @@ class ForeignBook:
         followed = self._records.get(self._followed or "")
         # once more when it has ended; what comes later is somebody else's
         if followed is not None and followed.ended_at in (None, now):
-            if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
-                followed.output.find(followed.foreign, now_s, closely=True)
-            heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
-            followed.hear(heard, grew, now, now_s)
-            followed.look_at_files(now, now_s)
+            with contextlib.suppress(Exception):  # what one job shows is not to hide the others
+                self._read_followed(followed, now, now_s)
         others = [one for one in self._records.values() if one is not followed]
         if not others:
             return
         self._turn = (self._turn + 1) % len(others)
         budget, may_find, may_capture = SEEN_BUDGET_BYTES, True, followed is None
         for record in others[self._turn :] + others[: self._turn]:
-            if may_find and record.output.due(record.foreign, now_s):
-                record.output.find(record.foreign, now_s, closely=False)
-                may_find = False
-            heard, used, grew = record.output.read(now_s, budget, may_capture)
-            if record.output.has_panes:
-                may_capture = False
-            budget -= used
-            record.hear(heard, grew, now, now_s)
+            with contextlib.suppress(Exception):  # as above
+                if may_find and record.output.due(record.foreign, now_s):
+                    may_find = False
+                    record.output.find(record.foreign, now_s, closely=False)
+                heard, used, grew = record.output.read(now_s, budget, may_capture)
+                if record.output.has_panes:
+                    may_capture = False
+                budget -= used
+                record.hear(heard, grew, now, now_s)
             if budget <= 0:
                 break
+
+    def _read_followed(self, followed: JobRecord, now: dt.datetime, now_s: float) -> None:
+        if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
+            followed.output.find(followed.foreign, now_s, closely=True)
+        heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
+        followed.hear(heard, grew, now, now_s)
+        followed.look_at_files(now, now_s)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, panes.Pane]:
         """Panes of this user's own servers that may show this job; none for another user's."""
@@ -236,6 +249,21 @@ class ForeignBook:
                 self._panes.clear()
             known = self._panes[key] = (now_s, panes.list_panes(found))
         return known[1]
+
+
+def _told(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
+    by_user: dict[str, list[ForeignJob]] = defaultdict(list)
+    for job in jobs:
+        by_user[job.user].append(job)
+    return tuple(
+        Unreadable(
+            pid=more[0].root_pid,
+            user=user,
+            command=more[0].command,
+            reason=f"{len(more)} of this user's trainings are not shown: {MAX_JOBS} are",
+        )
+        for user, more in by_user.items()
+    )
 
 
 def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:

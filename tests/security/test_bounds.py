@@ -1,0 +1,399 @@
+"""How much one user's processes can cost who lists training, and that they hide nobody else's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.foreign.builders import (
+    find,
+    process,
+    rank_environ,
+    spawned,
+    torch_process,
+    torchrun,
+)
+from tests.foreign.test_process_table import put_process
+from tests.foreign.test_signals import view_of
+from tests.foreign.toys import job_of, running
+from tests.foreign.watching import SLEEP, look
+
+from ddptop_runner import procs
+from ddptop_runner.clock import utc_now
+from ddptop_runner.foreign import (
+    by_environment,
+    census,
+    job_record,
+    output_once,
+    process_table,
+    recognize,
+    signals,
+    tree,
+    watch,
+)
+from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, in_turn
+from ddptop_runner.foreign.variables import MAX_NUMBER, kept_of, whole_number
+from ddptop_runner.foreign.visible import ordered_devices
+from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.model import GpuSample
+
+MALLORY = 2001
+ENDLESS = Path("/dev/zero")
+MIB = 1 << 20
+
+
+# --- numbers and values ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        (" 7\n", 7),
+        (str(MAX_NUMBER), MAX_NUMBER),
+        (str(MAX_NUMBER + 1), None),
+        ("9" * 4500, None),
+        ("-1", None),
+        ("1e3", None),
+        ("²", None),
+        ("", None),
+    ],
+)
+def test_a_number_that_another_user_tells(text: str, value: int | None) -> None:
+    assert whole_number(text) == value
+
+
+def test_a_device_of_endless_digits_is_none() -> None:
+    gpus = [GpuSample(index=index, uuid=f"GPU-{index}", name="H100") for index in range(2)]
+    assert ordered_devices("1," + "9" * 4500 + ",0", gpus, pci_order=False) == gpus[1:]
+
+
+def test_endless_values_are_not_kept() -> None:
+    assert kept_of(b"RANK=1\0MASTER_ADDR=" + b"a" * 10**6 + b"\0TF_CONFIG=" + b"{" * 20_000) == {
+        "RANK": "1",
+        "TF_CONFIG": "{" * 20_000,
+    }
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+def put_many(proc: Path, count: int) -> list[int]:
+    """Processes of endless words, variables and mappings."""
+    put_process(proc, 4096)
+    pids = list(range(100, 100 + count))
+    for pid in pids:
+        folder = proc / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text((proc / "77" / "stat").read_text().replace("77", str(pid), 1))
+        for name in ("cmdline", "environ", "maps"):
+            (folder / name).symlink_to(ENDLESS)
+    return pids
+
+
+def read_bytes() -> int:
+    return procs.io_bytes(os.getpid()) or 0
+
+
+def test_endless_words_variables_and_mappings_are_read_up_to_a_bound(tmp_path: Path) -> None:
+    (pid,) = put_many(tmp_path, 1)
+    table = ProcessTable(tmp_path, only=lambda: [pid])
+    before = read_bytes()
+    (facts,) = table.scan()
+    assert facts.libraries == frozenset()
+    assert read_bytes() - before < 18 * MIB
+
+
+def test_one_users_processes_cost_no_more_than_a_share_of_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = put_many(tmp_path, 12)
+    for name in ("ENVIRON_BYTES", "ARGV_BYTES", "MAPS_BYTES"):
+        monkeypatch.setattr(process_table, name, 1 << 14)
+    monkeypatch.setattr(process_table, "LOOK_BYTES", MIB)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    table = ProcessTable(tmp_path, only=lambda: pids)
+    counts = [len(table.scan()) for _ in range(4)]
+    assert 0 < counts[0] < 6 and counts == sorted(counts) and counts[-1] == len(pids)
+
+
+def test_ones_own_are_read_whatever_they_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = put_many(tmp_path, 4)
+    monkeypatch.setattr(process_table, "LOOK_BYTES", 0)
+    for name in ("ENVIRON_BYTES", "MAPS_BYTES"):
+        monkeypatch.setattr(process_table, name, 1 << 14)
+    assert {facts.pid for facts in ProcessTable(tmp_path, only=lambda: pids).scan()} == set(pids)
+
+
+def test_who_gives_up_a_user_is_told_as_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_table, "ARGV_EVERY_S", 0.0)
+    put_process(tmp_path, 4096, argv=b"python\0train.py\0")
+    table = ProcessTable(tmp_path)
+    assert table.scan()[0].uid == os.getuid()
+    monkeypatch.setattr(process_table, "_uid", lambda folder: MALLORY)
+    assert table.scan()[0].uid == MALLORY
+
+
+# --- who gets a signal -----------------------------------------------------------------------
+
+
+def test_all_four_users_of_a_process_count() -> None:
+    status = "Name:\tUid:\nUid:\t{}\nGid:\t0\t0\t0\t0\n"
+    assert procs.uid_in_status(status.format("5\t5\t5\t5").encode()) == 5
+    for users in ("5\t0\t5\t5", "5\t5\t0\t5", "5\t5\t5\t0", "0\t5\t5\t5"):
+        assert procs.uid_in_status(status.format(users).encode()) is None
+
+
+def test_a_process_that_is_another_users_by_now_gets_no_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing that a person confirmed reaches it: here the plan is for another user's process."""
+    monkeypatch.setattr(signals, "KILL_GRACE_S", 0.05)
+    with running(*SLEEP) as sleeper:
+        confirmed = signals.plan(view_of(job_of(sleeper.pid)), "kill")
+        outcome = signals.send(dataclasses.replace(confirmed, uid=os.getuid() + 1))
+        assert outcome.left == (sleeper.pid,) and sleeper.poll() is None
+        assert signals.send(confirmed).ended_by == "SIGKILL"
+
+
+def test_a_job_has_no_process_of_another_user_in_any_place() -> None:
+    """A service of root's is parent of a rank, and so is a rank of a third user's process."""
+    elastic = rank_environ(0, 1)
+    lightning = {"LOCAL_RANK": "1", "NODE_RANK": "0", "MASTER_ADDR": "l", "MASTER_PORT": "1"}
+    for environ in (elastic, lightning):
+        service = torch_process(10, 1, "python service.py", uid=0)
+        rank = torch_process(11, 10, "python train.py", uid=MALLORY, environ=environ)
+        worker = process(12, 11, "python train.py", uid=MALLORY)
+        third = process(13, 11, "python train.py", uid=1000)
+        fourth = process(14, 12, "sleep 9", uid=1000)
+        jobs, _ = find([service, rank, worker, third, fourth])
+        (job,) = (job for job in jobs if 11 in job.pids)
+        assert (job.uid, job.root_pid, set(job.pids)) == (MALLORY, 11, {11, 12})
+
+
+# --- one process, one job, one user hides no other -------------------------------------------
+
+
+def two_users() -> list[ProcessFacts]:
+    mine = torchrun(100, 0, 1)
+    other = {"uid": MALLORY, "environ": rank_environ(0, 1, port=3)}
+    return [*mine, torch_process(10, 1, "python a.py", **other)]
+
+
+def test_a_process_that_nothing_can_be_made_of_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = by_environment.claim_of
+
+    def fails(process: ProcessFacts) -> Any:
+        if process.argv[1:] == ("odd.py",):
+            raise RecursionError
+        return real(process)
+
+    monkeypatch.setattr(by_environment, "claim_of", fails)
+    odd = torch_process(11, 1, "python odd.py", uid=MALLORY, comm="o\x1b]0;x\x07dd")
+    jobs, unreadable = find([*two_users(), odd])
+    assert [(job.uid, job.root_pid) for job in jobs] == [(1000, 100), (MALLORY, 10)]
+    (told,) = unreadable
+    assert (told.pid, told.user, told.reason) == (11, f"user{MALLORY}", recognize.ODD)
+    assert told.command is not None and told.command.isprintable()
+
+
+def test_a_user_of_whom_nothing_can_be_made_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = recognize.jobs_by_environment
+
+    def fails(tree: Any) -> Any:
+        if sum(one.uid == MALLORY for one in tree.by_pid.values()) > 1:
+            raise OverflowError
+        return real(tree)
+
+    monkeypatch.setattr(recognize, "jobs_by_environment", fails)
+    jobs, unreadable = find([*two_users(), torch_process(11, 1, "python b.py", uid=MALLORY)])
+    assert [job.root_pid for job in jobs] == [100]
+    assert {one.pid for one in unreadable} == {10, 11}
+
+
+def test_a_process_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = put_many(tmp_path, 2)
+    for name in ("ENVIRON_BYTES", "MAPS_BYTES"):
+        monkeypatch.setattr(process_table, name, 1 << 14)
+    real = ProcessTable._argv
+
+    def fails(self: ProcessTable, pid: int, uid: int) -> Any:
+        if pid == pids[0]:
+            raise ValueError
+        return real(self, pid, uid)
+
+    monkeypatch.setattr(ProcessTable, "_argv", fails)
+    assert [facts.pid for facts in ProcessTable(tmp_path, only=lambda: pids).scan()] == pids[1:]
+
+
+@pytest.fixture
+def book() -> Iterator[ForeignBook]:
+    opened = ForeignBook()
+    yield opened
+    opened.close()
+
+
+def test_a_job_that_nothing_can_be_made_of_hides_no_other(
+    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = job_record.JobRecord._alive
+
+    def fails(self: job_record.JobRecord, *what: Any) -> Any:
+        if self.foreign.uid == MALLORY:
+            raise ValueError
+        return real(self, *what)
+
+    monkeypatch.setattr(job_record.JobRecord, "_alive", fails)
+    jobs, _ = find(two_users())
+    views = {view.job: view for view in book.look(Census(jobs=tuple(jobs)), [], utc_now())}
+    assert views.keys() == {"train:100", "a:10"}
+    assert "ValueError" in (views["a:10"].output or "")
+    assert "ValueError" not in (views["train:100"].output or "")
+    told = output_once.read_outputs(Census(jobs=tuple(jobs)), utc_now())
+    assert told.keys() == views.keys()
+
+
+# --- floods ----------------------------------------------------------------------------------
+
+
+def flood(count: int, uid: int = MALLORY, first: int = 1000) -> list[ProcessFacts]:
+    return [
+        torch_process(
+            pid, 1, "python train.py", uid=uid, environ=rank_environ(0, 2, port=pid), session=pid
+        )
+        for pid in range(first, first + count)
+    ]
+
+
+def jobs_of(*facts: ProcessFacts) -> tuple[ForeignJob, ...]:
+    return tuple(find(facts)[0])
+
+
+def test_everybodys_first_jobs_come_before_one_users_many() -> None:
+    jobs = jobs_of(*flood(5), *flood(1, 2002, 10), *flood(2, 1000, 20), *flood(1, 2003, 30))
+    assert [job.root_pid for job in in_turn(jobs, 1000)] == [
+        *(21, 20),
+        *(1004, 30, 10),
+        *(1003, 1002, 1001, 1000),
+    ]
+
+
+def test_many_jobs_of_another_user_hide_none_of_ones_own(
+    book: ForeignBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "MAX_JOBS", 4)
+    many, late = flood(9), flood(1, os.geteuid(), 10)
+    views = book.look(Census(jobs=jobs_of(*many)), [], utc_now())
+    assert len(views) == 4
+    both = Census(jobs=jobs_of(*many, *late))
+    assert {view.foreign.uid for view in book.look(both, [], utc_now())} == {
+        MALLORY,
+        os.geteuid(),
+    }
+    assert book.known() == 4
+    (told,) = book.left_out
+    assert told.user == f"user{MALLORY}" and told.reason.startswith("6 of this user's trainings")
+    followed = "train:1000"  # the last in turn
+    assert look(book, both, follow=followed).job == followed
+    assert book.known() == 4
+
+
+def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "MAX_OF_USER", 3)
+    mine, many = flood(5, os.geteuid(), 10), flood(5)
+    facts, (told,) = census._within_bounds([*mine, *many], held={1004})
+    assert {one.pid for one in facts} == {one.pid for one in mine} | {1000, 1001, 1004}
+    assert (told.pid, told.reason[:31]) == (1002, "2 of this user's processes are ")
+    assert census._within_bounds(mine, held=()) == (mine, [])
+
+
+def calls_of(facts: Sequence[ProcessFacts]) -> int:
+    """How much Python does to find the jobs, in calls."""
+    calls = 0
+
+    def count(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        find(facts)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def copies(count: int) -> list[ProcessFacts]:
+    parent = torch_process(10, 1, "python x.py", uid=MALLORY)
+    return [
+        parent,
+        *(
+            torch_process(
+                pid, 10, "python x.py", uid=MALLORY, environ={"RANK": "0", "WORLD_SIZE": "2"}
+            )
+            for pid in range(1000, 1000 + count)
+        ),
+    ]
+
+
+def below_one_launcher(count: int) -> list[ProcessFacts]:
+    (launcher,) = torchrun(10)
+    ranks = [
+        torch_process(pid, 10, "python x.py", environ=rank_environ(0, 2, port=pid))
+        for pid in range(1000, 1000 + count)
+    ]
+    return [launcher, *ranks]
+
+
+def chain(count: int) -> list[ProcessFacts]:
+    return [
+        torch_process(pid, pid - 1, f"python x{pid}.py", uid=MALLORY)
+        for pid in range(1000, 1000 + count)
+    ]
+
+
+def connected(count: int) -> list[ProcessFacts]:
+    return [
+        torch_process(
+            pid,
+            1,
+            "python x.py",
+            uid=MALLORY,
+            threads={"pt_gloo"},
+            listens={pid},
+            connected={pid - 1 if pid % 2 else 1},
+        )
+        for pid in range(1000, 1000 + count)
+    ]
+
+
+@pytest.mark.parametrize("shape", [flood, copies, below_one_launcher, chain, connected])
+def test_ten_times_the_processes_cost_about_ten_times_as_much(
+    shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "MAX_ANCESTORS", 4)
+    few, many = calls_of(shape(20)), calls_of(shape(200))
+    assert many < 25 * few
+
+
+def test_spawned_workers_of_another_user_are_not_the_parents() -> None:
+    service = process(10, 1, "python service.py", uid=0)
+    workers = [spawned(11 + i, 10, uid=MALLORY, threads={"pt_gloo"}) for i in range(2)]
+    jobs, _ = find([service, *workers])
+    assert all(10 not in job.pids and job.uid == MALLORY for job in jobs)

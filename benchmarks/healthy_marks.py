@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 kind, seconds = sys.argv[1], float(sys.argv[2])
+began = time.monotonic()
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.set_num_threads(1)
@@ -58,7 +59,7 @@ if kind == "lbfgs":
 if kind == "critic":
     adam = torch.optim.Adam(critic.parameters(), 1e-4)
 whole = batch(200)
-began, step = time.monotonic(), 0
+step = 0
 over = torch.zeros(1)
 while not over:
     step += 1

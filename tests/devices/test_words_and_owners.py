@@ -108,7 +108,7 @@ def test_a_zombie_is_named():
 
 @pytest.mark.parametrize("hidden", ["stat", "open"])
 def test_processes_of_others_under_hidepid_are_no_processes_that_ended(monkeypatch, hidden):
-    def refuse(*args: object) -> None:
+    def refuse(*args: object, **options: object) -> None:
         raise PermissionError
 
     def absent(*args: object) -> None:

@@ -192,13 +192,15 @@ def test_memory_that_is_being_filled_is_not_taken_for_an_empty_one(monkeypatch):
     fields[45:49] = ["64"] * 4  # where they will stand, and no code yet
     reads = iter([b"", b"", b"", b"DDPTOP_X=1\0"])
     monkeypatch.setattr(procs, "stat_fields", lambda pid: fields)
-    monkeypatch.setattr(procs, "_read_at_once", lambda path: next(reads))
+    monkeypatch.setattr(procs, "read_up_to", lambda path, limit: next(reads))
     assert procs.environ_value(4711, "DDPTOP_X") == "1"
 
 
 def test_what_has_no_variables_is_not_waited_for(monkeypatch):
-    looks, read = [], procs._read_at_once
-    monkeypatch.setattr(procs, "_read_at_once", lambda path: looks.append(path) or read(path))
+    looks, read = [], procs.read_up_to
+    monkeypatch.setattr(
+        procs, "read_up_to", lambda path, limit: looks.append(path) or read(path, limit)
+    )
     with subprocess.Popen(["sleep", "60"], env={}) as bare, subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         found = [procs.environ_of(pid) for pid in (bare.pid, ended.pid)]

@@ -352,15 +352,6 @@ def copies(count: int) -> list[ProcessFacts]:
     ]
 
 
-def below_one_launcher(count: int) -> list[ProcessFacts]:
-    (launcher,) = torchrun(10)
-    ranks = [
-        torch_process(pid, 10, "python x.py", environ=rank_environ(0, 2, port=pid))
-        for pid in range(1000, 1000 + count)
-    ]
-    return [launcher, *ranks]
-
-
 def chain(count: int) -> list[ProcessFacts]:
     return [
         torch_process(pid, pid - 1, f"python x{pid}.py", uid=MALLORY)
@@ -383,13 +374,13 @@ def connected(count: int) -> list[ProcessFacts]:
     ]
 
 
-@pytest.mark.parametrize("shape", [flood, copies, below_one_launcher, chain, connected])
+@pytest.mark.parametrize(("shape", "times"), [(copies, 20), (chain, 20), (connected, 13)])
 def test_ten_times_the_processes_cost_about_ten_times_as_much(
-    shape: Any, monkeypatch: pytest.MonkeyPatch
+    shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "MAX_ANCESTORS", 4)
     few, many = calls_of(shape(20)), calls_of(shape(200))
-    assert many < 25 * few
+    assert many < times * few
 
 
 def test_spawned_workers_of_another_user_are_not_the_parents() -> None:

@@ -24,6 +24,7 @@ from ddptop_runner.gpus.select import job_environment
 from ddptop_runner.guardian import lock
 from ddptop_runner.guardian_start import bring_up, starting
 from ddptop_runner.handover import Handover
+from ddptop_runner.paths import require_own_run
 from ddptop_runner.registry import JobView, read_job
 from ddptop_runner.spec import JobSpec, write_spec
 from ddptop_runner.start import own_words
@@ -72,6 +73,7 @@ def take_up(view: JobView, shell: Mapping[str, str]) -> TakenUp | None:
     """
     if not view.needs_guardian:
         return None
+    require_own_run(view.folder)
     with starting(view.folder) as mine:
         if mine:
             view = read_job(view.folder)

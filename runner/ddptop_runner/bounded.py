@@ -40,6 +40,21 @@ def open_regular(path: Path) -> int:
     return fd
 
 
+def open_lock(path: Path) -> int:
+    """A descriptor of this user's own lock file, made where there is none; never waits.
+
+    Raises:
+        OSError: when it cannot be made, or something else or another user's is in its place.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+    fd = os.open(path, flags, 0o600)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(fd)
+        raise OSError(errno.EPERM, "not a lock file of this user", str(path))
+    return fd
+
+
 def read_bytes(path: Path, limit_bytes: int = FILE_BYTES) -> bytes:
     """All of a regular file.
 

@@ -23,6 +23,7 @@ from ddptop_runner.errors import (
     WaitTimeoutError,
 )
 from ddptop_runner.model import ProcessId
+from ddptop_runner.ownership import belongs
 from ddptop_runner.paths import RunFolder
 from ddptop_runner.registry import (
     START_ALLOWANCE_S,
@@ -296,6 +297,11 @@ def _if_gone(view: JobView, else_do: str) -> str:
 
 
 def _delete(folder: RunFolder) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if (found := folder.path.lstat()).st_uid != os.geteuid():
+            raise UsageError(
+                f"{folder.path} {belongs(found)}: it is not deleted", "that user can delete it"
+            )
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)
     if folder.path.is_symlink() or folder.path.is_file():

@@ -6,17 +6,21 @@ The socket lies in a folder of mode 0700, and the supervisor checks the peer's u
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.errors import ControlError
 from ddptop_runner.paths import RunFolder
 
 HAS_ENDED = "the job has ended"
 """What a supervisor answers that has yet to write the last snapshot."""
-REPLY_LIMIT_BYTES = 64 * 1024 * 1024
+REPLY_LIMIT_BYTES = 16 << 20
 """Stacks of a thousand ranks fit in this; anything longer is not our supervisor."""
+CHUNK_BYTES = 1 << 20
+_answer_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def request(
@@ -38,13 +42,13 @@ def request(
     """
     path = folder.control_socket
     message = msgspec.json.encode({"op": op, **arguments}) + b"\n"
+    deadline_s = time.monotonic() + timeout_s
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
             connection.connect(str(path))
             connection.sendall(message)
-            with connection.makefile("rb") as reader:
-                line = reader.readline(REPLY_LIMIT_BYTES)
+            line = _read_line(connection, deadline_s)
     except TimeoutError as error:
         raise ControlError(
             f"the supervisor of {folder.job} did not respond within {timeout_s:g} s",
@@ -58,14 +62,33 @@ def request(
     if not line:
         raise _broken_off(folder) from EOFError()
     try:
-        answer = msgspec.json.decode(line)
-    except ValueError:
+        answer = bounded.decode_json(_answer_decoder, line)
+    except msgspec.DecodeError:
         answer = None
     if not isinstance(answer, dict):
         raise _broken_off(folder)
     if not answer.get("ok"):
         raise ControlError(str(answer.get("error") or "the supervisor refused"), answer.get("hint"))
     return answer
+
+
+def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
+    """What is sent up to a line's end, the connection's, or the longest answer there is.
+
+    Raises:
+        TimeoutError: when it is not there in time, however much of it is.
+    """
+    line = bytearray()
+    while len(line) < REPLY_LIMIT_BYTES:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.settimeout(left_s)
+        data = connection.recv(CHUNK_BYTES)
+        line += data
+        if not data or b"\n" in data:
+            break
+    return bytes(line)
 
 
 def _broken_off(folder: RunFolder) -> ControlError:

@@ -34,7 +34,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner import control, procs
+from ddptop_runner import bounded, control, procs
 from ddptop_runner import handover as handover_file
 from ddptop_runner.agent_launch import agent_command, agent_plan
 from ddptop_runner.clock import boottime_s
@@ -60,8 +60,12 @@ STDOUT = 1
 
 
 def lock(path: Path) -> int | None:
-    """Hold an exclusive flock for the life of this process; None when another process holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Hold an exclusive flock for the life of this process; None when another process holds it.
+
+    Raises:
+        OSError: as `bounded.open_lock`.
+    """
+    fd = bounded.open_lock(path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -36,10 +36,10 @@ from ddptop_runner.launch_program import name_for, program_for
 from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
 from ddptop_runner.paths import (
     RunFolder,
-    close_to_others,
     create_local_dir,
     local_dir_reason,
     require_own,
+    require_own_run,
     run_folder,
     runs_dir,
     state_home,
@@ -163,7 +163,7 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
         require_own(place)
     pruned = retention.prune()
     folder, plan = _claim(plan)
-    closed = [close_to_others(place) for place in (state_home(), runs_dir())]
+    closed = require_own_run(folder)
     try:
         if local_dir_reason(folder):
             create_local_dir(folder)
@@ -222,7 +222,7 @@ def restart_ended(
         DdptopError: when the guardian does not come up.
     """
     spec = view.spec
-    require_own(view.folder.path)
+    closed = require_own_run(view.folder)
     if view.on_other_host:
         raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
     cwd = folder_of(spec.cwd)
@@ -266,7 +266,7 @@ def restart_ended(
         except OSError as error:
             raise _unwritable(folder, error) from error
         started = _wait_for_attempt(folder, last + 1)
-    return started, missing, "; ".join([*choice.notes, *filter(None, [note])]) or None
+    return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
 
 
 def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:

@@ -99,6 +99,43 @@ def require_own(folder: Path) -> None:
         raise UsageError(f"{folder} {belongs(status)}: nothing is started there", _OWN_HOME)
 
 
+def why_not_own(folder: RunFolder) -> str | None:
+    """Why what lies in a run folder may be another user's doing, or None where it is not.
+
+    Whoever owns it, or a folder above it, or may write into it, decides what is started there.
+    """
+    try:
+        for place in (folder.path.parent.parent, folder.path.parent):
+            if (above := place.stat()).st_uid != os.geteuid():
+                return f"{place} {belongs(above)}"
+        found = folder.path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{folder.path} is not a folder"
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return f"{folder.path} {belongs(found)}"
+    except OSError as error:
+        return f"{folder.path} cannot be seen ({error.strerror})"
+    return None
+
+
+def require_own_run(folder: RunFolder) -> list[str]:
+    """Refuse to start anything out of a run folder that another user may have made or replaced.
+
+    Returns:
+        Notes on folders above it that were open to other users and are closed now.
+
+    Raises:
+        UsageError: naming whose it is.
+    """
+    above = (folder.path.parent.parent, folder.path.parent)
+    for place in above:
+        require_own(place)
+    closed = [note for place in above if (note := close_to_others(place)) is not None]
+    if (problem := why_not_own(folder)) is not None:
+        raise UsageError(f"{problem}: nothing is started there", _OWN_HOME)
+    return closed
+
+
 def close_to_others(folder: Path) -> str | None:
     """Take the right to write into a folder of this user from all others; a note where it was."""
     mode = stat.S_IMODE(folder.stat().st_mode)

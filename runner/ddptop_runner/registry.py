@@ -25,7 +25,13 @@ from ddptop_runner.devices.owners import user_name
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.model import NodeSnapshot, Pause, decode_snapshot
 from ddptop_runner.model_words import LIVE_STATES, JobState
-from ddptop_runner.paths import RunFolder, run_folder, runs_dir, shared_file_system
+from ddptop_runner.paths import (
+    RunFolder,
+    run_folder,
+    runs_dir,
+    shared_file_system,
+    why_not_own,
+)
 from ddptop_runner.spec import (
     JobSpec,
     damaged_job,
@@ -186,10 +192,7 @@ class JobView(msgspec.Struct, frozen=True, dict=True):
         """Whether it lives here, is this user's own, and its guardian has ended."""
         if self.guarded is not False or self.snapshot is None or self.snapshot.guardian is None:
             return False
-        try:
-            return self.is_live and self.folder.path.stat().st_uid == os.geteuid()
-        except OSError:  # it was removed this moment
-            return False
+        return self.is_live and why_not_own(self.folder) is None
 
     @functools.cached_property
     def on_other_host(self) -> bool:

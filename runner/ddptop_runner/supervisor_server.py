@@ -11,10 +11,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
+from ddptop_runner import bounded
 from ddptop_runner.errors import DdptopError
 
 Message = dict[str, Any]
 LINE_LIMIT_BYTES = 1024 * 1024
+FIRST_LINE_S = 10.0
+"""For a client to say what it wants."""
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class AgentSide(Protocol):
@@ -111,17 +117,12 @@ class ControlServer:
         try:
             if not _is_same_user(writer):
                 return
-            first = await reader.readline()
-            if not first:
-                return
-            message = json.loads(first)
-            if not isinstance(message, dict):
-                return
-            if message.get("op") == "agent":
-                await self._serve_agent(message, reader, writer)
-            else:
+            message = _message(await asyncio.wait_for(reader.readline(), FIRST_LINE_S))
+            if message.get("op") != "agent":
                 await self._answer(message, writer)
-        except (OSError, ValueError, asyncio.IncompleteReadError):
+            elif message.get("pid") == _peer(writer)[0]:
+                await self._serve_agent(message, reader, writer)
+        except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):
             return  # a client that broke off or does not speak the protocol
         finally:
             writer.close()
@@ -143,13 +144,30 @@ class ControlServer:
         self._agent_side.agent_connected(hello, send)
         try:
             while line := await reader.readline():
-                self._agent_side.from_agent(json.loads(line))
+                self._agent_side.from_agent(_message(line))
         finally:
             self._agent_side.agent_disconnected()
 
 
-def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+def _message(line: bytes) -> Message:
+    """What one line says.
+
+    Raises:
+        ValueError: when it is no JSON object.
+    """
+    message = bounded.decode_json(_decoder, line)
+    if not isinstance(message, dict):
+        raise ValueError("no object")
+    return message
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """Process and user at the other end, as they were when it connected."""
     peer: socket.socket = writer.get_extra_info("socket")
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid in (os.getuid(), 0)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+    return _peer(writer)[1] in (os.getuid(), 0)

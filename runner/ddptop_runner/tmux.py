@@ -20,8 +20,6 @@ from pathlib import Path
 from ddptop_runner.errors import DdptopError, UsageError
 from ddptop_runner.handover import OF_A_RANK
 from ddptop_runner.ownership import belongs, is_private_folder
-from ddptop_runner.paths import state_home
-from ddptop_runner.spec import write_atomic
 
 DEFAULT_SOCKET = "ddptop"
 MINIMUM_VERSION = (3, 2)
@@ -32,23 +30,8 @@ TRIES = 5
 TRY_AGAIN_S = 0.2
 _SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
 
-CONFIG = """\
-# Written by ddptop for its own tmux server; changes here are overwritten.
-set -g default-terminal "screen-256color"
-set -g default-shell /bin/sh
-set -g history-limit 20000
-set -g mouse on
-set -g destroy-unattached off
-set -g remain-on-exit off
-set -g update-environment ""
-set -g status-style "bg=default,fg=brightblack"
-set -g status-left "ddptop | #S  "
-set -g status-left-length 60
-set -g status-right "the job keeps running: Ctrl-B d detaches"
-set -g status-right-length 60
-setw -g window-status-current-format ""
-setw -g window-status-format ""
-"""
+CONFIG = Path(__file__).with_name("tmux.conf")
+"""Of the installed package: who can change it can change the program as well."""
 
 
 def socket_name() -> str:
@@ -139,9 +122,7 @@ def start_session(
     import libtmux  # 80 ms: only who launches pays
     from libtmux.exc import LibTmuxException, TmuxSessionExists
 
-    config = state_home() / "tmux.conf"
-    _write_config(config)
-    server = libtmux.Server(socket_name=socket_name(), config_file=str(config))
+    server = libtmux.Server(socket_name=socket_name(), config_file=str(CONFIG))
     for left in reversed(range(TRIES)):
         try:
             with _outside_any_rank():
@@ -170,15 +151,6 @@ def start_session(
         f"tmux cannot start the session {job!r}: its server keeps exiting",
         "find out what kills it, or try again",
     )
-
-
-def _write_config(path: Path) -> None:
-    """As a whole: a server that another launch starts may be reading it."""
-    content = CONFIG.encode()
-    with contextlib.suppress(OSError):
-        if path.read_bytes() == content:
-            return
-    write_atomic(path, content)
 
 
 @contextlib.contextmanager

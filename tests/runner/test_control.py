@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -127,3 +129,31 @@ def test_a_socket_that_a_dead_supervisor_left(folder):
 def test_a_path_too_long_for_a_socket(ddptop_home):
     with pytest.raises(ControlError, match="too long"):
         request(RunFolder(ddptop_home / ("x" * 120)), "ping")
+
+
+def test_an_answer_that_comes_byte_by_byte_has_one_deadline(folder, supervisor):
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+
+    supervisor(drip)
+    began_s = time.monotonic()
+    with pytest.raises(ControlError, match="did not respond within"):
+        request(folder, "stacks", timeout_s=0.3)
+    assert time.monotonic() - began_s < 3.0
+
+
+NO_ANSWER = {"nested": b"[" * 100_000 + b"\n", "endless": b"x" * (18 << 20), "no text": b"\xff\n"}
+
+
+@pytest.mark.parametrize("answer", NO_ANSWER)
+def test_what_is_no_answer_is_told_in_one_line(folder, supervisor, answer):
+    def say(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it stops listening
+            connection.sendall(NO_ANSWER[answer])
+
+    supervisor(say)
+    with pytest.raises(ControlError, match="closed the connection"):
+        request(folder, "stacks")

@@ -111,7 +111,7 @@ async def test_only_this_user_may_connect(server, folder):
 
 async def test_a_deleted_socket_is_bound_again_and_the_agent_stays_connected(server, folder, agent):
     _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(b'{"op": "agent"}\n')
+    writer.write(b'{"op": "agent", "pid": %d}\n' % os.getpid())
     await agent.hears(lambda: bool(agent.hellos))
     assert server.is_bound
     folder.control_socket.unlink()
@@ -161,10 +161,10 @@ async def test_a_socket_left_by_a_killed_supervisor_is_taken_over(folder, agent)
 
 async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agent):
     reader, writer = await asyncio.open_unix_connection(folder.control_socket)
-    for message in ({"op": "agent", "pid": 7}, {"type": "a"}, {"type": "b"}):
+    for message in ({"op": "agent", "pid": os.getpid()}, {"type": "a"}, {"type": "b"}):
         writer.write(json.dumps(message).encode() + b"\n")
     await agent.hears(lambda: len(agent.messages) == 2)
-    assert agent.hellos == [{"op": "agent", "pid": 7}]
+    assert agent.hellos == [{"op": "agent", "pid": os.getpid()}]
     assert agent.messages == [{"type": "a"}, {"type": "b"}]
     assert agent.send is not None
     agent.send({"answer": 1})
@@ -177,8 +177,36 @@ async def test_the_agents_link_goes_both_ways_until_it_ends(server, folder, agen
 
 async def test_a_link_that_breaks_off_in_a_line_is_a_disconnect(server, folder, agent):
     _, writer = await asyncio.open_unix_connection(folder.control_socket)
-    writer.write(b'{"op": "agent", "pid": 7}\n{"type": "gro')
+    writer.write(b'{"op": "agent", "pid": %d}\n{"type": "gro' % os.getpid())
     writer.close()
     await writer.wait_closed()
     await agent.hears(lambda: agent.disconnects == 1)
     assert agent.messages == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"op": "agent"}',
+        b'{"op": "agent", "pid": 1, "attempt": 0, "workers": [], "exits": []}',
+        b'{"op": "agent", "pid": "x"}',
+        b"[" * 100_000,
+        b"null",
+        b"\xff",
+    ],
+)
+async def test_a_hello_of_no_agent_costs_its_connection_only(server, folder, agent, line):
+    reader, writer = await asyncio.open_unix_connection(folder.control_socket)
+    writer.write(line + b"\n")
+    assert await reader.read() == b""
+    writer.close()
+    assert agent.hellos == []
+    assert (await ask(folder, "ping"))["ok"]
+
+
+async def test_a_client_that_says_nothing_is_hung_up_on(server, folder, monkeypatch):
+    monkeypatch.setattr(supervisor_server, "FIRST_LINE_S", 0.05)
+    reader, writer = await asyncio.open_unix_connection(folder.control_socket)
+    writer.write(b'{"op": ')
+    assert await reader.read() == b""
+    writer.close()

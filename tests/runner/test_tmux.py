@@ -189,11 +189,8 @@ def test_no_terminal_is_needed(ddptop_home, wait_until, monkeypatch, term):
 
 @pytest.mark.tmux
 def test_one_server_holds_all_jobs_and_a_name_is_taken_once(ddptop_home, ask, wait_until):
-    config, written = ddptop_home / "tmux.conf", set()
     for name in ("train", "train-2", "tra"):
         witnessed(start(ddptop_home, name=name), wait_until)
-        written.add(config.stat().st_mtime_ns)
-    assert len(written) == 1  # another server may be reading it
     assert sorted(ask("list-sessions", "-F", "#{session_name}").split()) == [
         "tra",
         "train",

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import uuid
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.runner.builders import put_job
 from tests.security.conftest import Account
+
+from ddptop_runner import bounded, procs, tmux
+from ddptop_runner.commands import remove
+from ddptop_runner.errors import UsageError
+from ddptop_runner.gpus import claims
+from ddptop_runner.guardian import lock
+from ddptop_runner.paths import RunFolder, require_own_run, run_folder, runs_dir, why_not_own
+from ddptop_runner.registry import read_all, read_job
 
 VERBS = {
     "ls": ["ls"],
@@ -103,3 +114,93 @@ def test_a_state_folder_that_others_may_write_is_closed_to_them(victim: Account)
     assert f"{home} could be written by other users (mode 0777)" in answer.stderr
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "runs")] == [0o755] * 2
     assert victim.ddptop("wait", "job", env=env).returncode == 0
+
+
+def owned_run(ddptop_home: Path) -> RunFolder:
+    for place in (ddptop_home, ddptop_home / "runs"):
+        place.mkdir(mode=0o700, exist_ok=True)
+    folder = run_folder("train")
+    folder.path.mkdir(mode=0o700)
+    return folder
+
+
+def as_link(folder: RunFolder) -> None:
+    folder.path.rename(folder.path.with_name("elsewhere"))
+    folder.path.symlink_to("elsewhere")
+
+
+NOT_OWN = {
+    "a link": as_link,
+    "writable by others": lambda folder: folder.path.chmod(0o722),
+    "another's": lambda folder: os.chown(folder.path, 65534, 65534),
+    "below another's": lambda folder: os.chown(folder.path.parent, 65534, 65534),
+    "in another's home": lambda folder: os.chown(folder.path.parent.parent, 65534, 65534),
+}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("how", NOT_OWN)
+def test_a_run_folder_is_own_only_where_nobody_else_decides_what_it_holds(ddptop_home, how) -> None:
+    folder = owned_run(ddptop_home)
+    assert why_not_own(folder) is None
+    NOT_OWN[how](folder)
+    assert str(ddptop_home) in str(why_not_own(folder))
+    with pytest.raises(UsageError, match="nothing is started there"):
+        require_own_run(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("how", NOT_OWN)
+def test_no_such_job_is_adopted(ddptop_home, how) -> None:
+    gone = msgspec.structs.replace(procs.identify(os.getpid()), start_ticks=1)
+    me = procs.identify(os.getpid())
+    folder = put_job("train", {"state": "running", "guardian": gone, "agent": me})
+    for place in (ddptop_home, ddptop_home / "runs", folder.path):
+        place.chmod(0o700)
+    assert read_job(folder).needs_guardian
+    NOT_OWN[how](folder)
+    assert not read_job(RunFolder(folder.path)).needs_guardian
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home) -> None:
+    folder = put_job("train", {"state": "finished"})
+    os.chown(folder.path, 65534, 65534)
+    (view,) = read_all()[0]
+    with pytest.raises(UsageError, match="belongs to nobody"):
+        remove(view)
+    assert folder.spec_file.exists()
+
+
+def test_tmux_reads_its_configuration_from_the_package(ddptop_home) -> None:
+    assert tmux.CONFIG.parent == Path(tmux.__file__).parent
+    assert "default-shell" in tmux.CONFIG.read_text()
+
+
+LOCKS = {
+    "guardian": lambda: lock(run_folder("train").guardian_lock),
+    "gpus": lambda: bounded.open_lock(runs_dir() / claims.LOCK_NAME),
+}
+
+
+@pytest.mark.parametrize("which", LOCKS)
+@pytest.mark.parametrize("place", ["link", "pipe", "another's"])
+def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which, place) -> None:
+    folder = owned_run(ddptop_home)
+    path = folder.guardian_lock if which == "guardian" else runs_dir() / claims.LOCK_NAME
+    target = tmp_path / "made"
+    if place == "link":
+        path.symlink_to(target)
+    elif place == "pipe":
+        os.mkfifo(path)
+    elif os.getuid() == 0:
+        path.touch()
+        os.chown(path, 65534, 65534)
+    else:
+        pytest.skip("only root can give a file away")
+    with pytest.raises(OSError):
+        LOCKS[which]()
+    assert not target.exists()
+    with claims.taking(0.0) as had:
+        assert had
+    assert not target.exists()

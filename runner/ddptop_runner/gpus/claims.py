@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ddptop_runner import procs, registry
+from ddptop_runner import bounded, procs, registry
 from ddptop_runner.gpus.idle import DeviceUse, key, use_of
 from ddptop_runner.model import GpuSample
 from ddptop_runner.paths import runs_dir
@@ -127,8 +127,8 @@ def taking(timeout_s: float = 10.0) -> Iterator[bool]:
         Whether it was had in time; 0 tries once. Where the file system gives no lock it is had.
     """
     try:
-        fd = os.open(runs_dir() / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:  # a full disk must not stop a job for ever
+        fd = bounded.open_lock(runs_dir() / LOCK_NAME)
+    except OSError:  # neither a full disk nor a lock of another user's may stop a job for ever
         yield True
         return
     deadline_s = time.monotonic() + timeout_s

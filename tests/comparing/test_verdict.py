@@ -42,13 +42,13 @@ def test_how_much_lower_a_loss_is(losses: list[float], said: str) -> None:
 def test_who_learns_better_and_who_is_faster() -> None:
     slow, fast = run("a", 3, 2, 1), run("b", 3, 2.5, 2, step_s=0.5)
     said = verdict(compare([slow, fast]))
-    assert said == "A is 2.0 times lower at step 2; B takes steps 2.0 times as fast"
+    assert said == "the loss of A is 2.0 times lower at step 2; B is 2.0 times as fast per step"
     assert verdict(compare([slow, run("b", 3, 2, 1)])) == "the losses are the same at step 2"
-    assert verdict(compare([slow])) == "choose a job to compare it with"
-    assert verdict(compare([slow, run("b", 3, None)])) == "the loss of B is not finite any more"
-    assert verdict(compare([slow, run("b")])) == "no loss of A and B to compare"
+    assert verdict(compare([slow])) == "pick a job to compare with"
+    assert verdict(compare([slow, run("b", 3, None)])) == "the loss of B is no longer finite"
+    assert verdict(compare([slow, run("b")])) == "no loss to compare for A and B"
     untold = verdict(compare([slow, run("b", 3, 1, 0.5, steps=False)]))
-    assert untold == "B is 2.0 times lower after 2s"
+    assert untold == "the loss of B is 2.0 times lower after 2s"
 
 
 def test_figures_that_are_not_known_are_na() -> None:
@@ -62,7 +62,7 @@ def test_rows_mark_what_was_given_and_not_what_was_measured() -> None:
     assert not any(row.differs for row in found if row.key in ("common", "best", "last"))
     other = Run(view("c", "--lr", "2"), run("c", 3, 1).curve)
     (given,) = (row for row in rows(compare([run("a", 3, 2), other]), NOW) if row.differs)
-    assert (given.label, given.values[0], given.values[1][0]) == ("--lr", ("not given", "dim"), "2")
+    assert (given.label, given.values[0], given.values[1][0]) == ("--lr", ("not set", "dim"), "2")
 
 
 def test_curves_by_time_and_by_step() -> None:
@@ -78,7 +78,9 @@ def test_curves_by_time_and_by_step() -> None:
     alone = Run(runs[1].view, runs[1].curve)
     assert [curve.cuts for curve in by_time_data([runs[0], alone]).curves] == [[2.0], []]
     assert by_step_data([runs[0], run("c", 1, steps=False)]) is None
-    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith("the steps of B c")
+    assert without_steps([runs[0], run("c", 1, steps=False)]).endswith(
+        "the steps of B c are unknown"
+    )
 
 
 def test_a_companion_is_told_by_what_was_given_otherwise() -> None:
@@ -87,7 +89,7 @@ def test_a_companion_is_told_by_what_was_given_otherwise() -> None:
     other = view("b", "--lr", "2", "--amp")
     assert companion_row(other, "B", mine)["what"] == ("--lr 2", "")
     assert companion_row(view("b", "--lr", "1"), "", mine)["what"][0] == "no --amp"
-    assert companion_row(view("b", "--lr", "1", "--amp"), "", mine)["what"][0] == "the same"
+    assert companion_row(view("b", "--lr", "1", "--amp"), "", mine)["what"][0] == "none"
     assert companion_row(view("b", "2"), "", view("a", "1"))["what"][0] == "2"
     foreign = view("b", "--x", target="fit.py", created_at=later)
     assert companion_row(foreign, "", mine)["what"] == ("fit.py --x", "dim")

@@ -94,7 +94,7 @@ class TestJob:
             assert app.screen.ranks.rank == 1
             text = shown(app)
             assert "rank 1 failed first (exit 1)" in text
-            assert "now  R starts it again as attempt 3   i evidence" in text
+            assert "next  press R to relaunch   i evidence" in text
             assert text.index("failed first") < text.index("ended Mar 14"), "why comes first"
             assert "│ RuntimeError: shape '[64, 3, 224]' is invalid" in shown(app)
             await pilot.press("h")

@@ -107,7 +107,7 @@ def test_no_event_is_no_attempt() -> None:
 def test_ranks_that_start_together_are_one_line() -> None:
     events = [event(i / 10, "rank_started", f"rank {i} is pid {9 + i}", rank=i) for i in range(8)]
     (line,) = fold(events)
-    assert line.message == "ranks 0-7 start"
+    assert line.message == "ranks 0-7 started"
     assert line.ranks == list(range(8))
     assert len(told_sections(line, START)) == 8
 
@@ -134,7 +134,7 @@ def test_the_same_told_twice_is_one_line() -> None:
     ]
     lines = fold(events)
     assert [len(one.events) for one in lines] == [2, 1, 1, 2]
-    assert lines[0].message == "GPU 1 is slowed for 72 s  (told 2 times within 1m 00s)"
+    assert lines[0].message == "GPU 1 is slowed for 72 s  (2 times in 1m 00s)"
     # figures tell failures apart, and attempts tell everything apart
     assert len(fold([event(0, "failure", "at step 1"), event(1, "failure", "at step 2")])) == 2
     assert len(fold([event(0, "alert", attempt=0), event(1, "alert", attempt=1)])) == 2
@@ -144,7 +144,7 @@ def test_checkpoints_that_follow_each_other_are_one_line() -> None:
     saved = [event(60 * i, "checkpoint", f"saved at step {i}", rank=0) for i in range(5)]
     lines = fold([*saved[:3], event(150, "alert", "x"), *saved[3:]])
     assert [len(one.events) for one in lines] == [3, 1, 2]
-    assert lines[0].message == "3 checkpoints within 2m 00s; the last: saved at step 2"
+    assert lines[0].message == "3 checkpoints in 2m 00s; last: saved at step 2"
 
 
 def test_a_thousand_events_are_folded_and_none_is_lost() -> None:

@@ -136,39 +136,39 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             job("a", "failed", cause=RAISED),
             "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
         ),
-        (job("a", "failed", exit_code=3), "exit status 3; l: what it wrote"),
+        (job("a", "failed", exit_code=3), "exit status 3; l: logs"),
         (job("a", "hung", ranks=HUNG), "ranks 2, 3 are hung at train.py:81 for 4m"),
         (
             job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),
             "rank 1 is hung in a collective",
         ),
-        (job("a", "lost", 3660), "its processes are gone without a word; last heard of 0s ago"),
+        (job("a", "lost", 3660), "its processes are gone without a trace; last seen 0s ago"),
         (
             job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
             "✗ rank 3 is ill, for 1m; 1 more",
         ),
-        (job("a", ranks=SLOW), "all well"),  # however far off, no alert names it
+        (job("a", ranks=SLOW), "no problems"),  # however far off, no alert names it
         (
             job("a", previous_cause=RAISED, attempt_started_at=ago(20)),
-            "▲ began again 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
+            "▲ restarted 20s ago: rank 1: ValueError: shard 7 holds 63 columns, the model takes "
             "64 at finetune.py:10",
         ),
         (
             job(
                 "a", "restarting", cause=Cause(kind="signal", rank=0, summary="Rank 0 was killed.")
             ),
-            "starts again: rank 0: Rank 0 was killed.",
+            "restarting: rank 0: Rank 0 was killed.",
         ),
-        (job("a", ranks=WELL), "all well"),
-        (job("a", previous_cause=RAISED, attempt_started_at=ago(301), ranks=WELL), "all well"),
-        (job("a", ranks=SAVES), "all well: saves"),
-        (job("a", step=None), "runs; no step was seen yet"),
-        (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starts: 1 of 2 ranks are up"),
+        (job("a", ranks=WELL), "no problems"),
+        (job("a", previous_cause=RAISED, attempt_started_at=ago(301), ranks=WELL), "no problems"),
+        (job("a", ranks=SAVES), "no problems: saving"),
+        (job("a", step=None), "running; no step seen yet"),
+        (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starting: 1 of 2 ranks are up"),
         (
             job("a", "queued", alerts=[alert("info", "waits for GPU 3", "queued")]),
             "waits for GPU 3",
         ),
-        (job("a", "stopping"), "is being stopped"),
+        (job("a", "stopping"), "stopping"),
         (job("a", "finished", 4000, step=900), "1h ago, after 900 steps, in 1m 00s"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
@@ -188,7 +188,7 @@ def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
 
 def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     healthy = fake_foreign.healthy()
-    assert attention(healthy, NOW).sentence == "nothing wrong seen from outside"
+    assert attention(healthy, NOW).sentence == "no problems seen from outside"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
     ending = replace(healthy, stopping="SIGINT sent")
     assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "warn")
@@ -233,11 +233,11 @@ def test_what_to_do_next() -> None:
         return next_step(view, attention(view, NOW), readonly=readonly)
 
     failed = job("a", "failed", cause=RAISED)
-    assert step(failed) == "e: why, with the evidence; l: its log, R: launch it again"
+    assert step(failed) == "e: cause and evidence; l: logs; R: relaunch"
     assert "R:" not in step(failed, readonly=True)
-    assert step(job("a", "stopped")) == "e: its story; l: its log, R: launch it again"
-    assert "stands in its code" in step(job("a", "hung"))
-    assert step(job("a", alerts=[alert("error")])).startswith("f: what it means")
+    assert step(job("a", "stopped")) == "e: story; l: logs; R: relaunch"
+    assert "stacks of all ranks" in step(job("a", "hung"))
+    assert step(job("a", alerts=[alert("error")])).startswith("f: findings and remedies")
     assert step(job("a", ranks=WELL)) == ""
 
 
@@ -275,7 +275,7 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     view = read_job(fake_gpus.eight_gpu_ranks(frozen))
     trend = LossTrend("falling", 430.0, -0.03)
     told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
-    assert told["llama-ft: ● running"].startswith("Its ranks train.")
+    assert told["llama-ft: ● running"].startswith("Its ranks are training.")
     assert "25 % of the run" in told["progress"]
     assert "↘: it falls, over the last 7m" in told["loss"]
     assert "0 % is even" in told["uneven"]

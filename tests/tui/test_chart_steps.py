@@ -98,9 +98,9 @@ class TestByStep:
         silent = Points([1.0], [2.0], [2.0], [2.0], step=[None])
         assert no_steps(ChartData({0: points([1])})) is None
         assert no_steps(ChartData({0: silent})) == (
-            "by step: n/a, nobody told which step these losses belong to"
+            "by step: n/a, the steps of these losses are unknown"
         )
-        assert "only watched" in (no_steps(ChartData({0: silent}, watched=True)) or "")
+        assert "ddptop did not start" in (no_steps(ChartData({0: silent}, watched=True)) or "")
 
 
 class TestWhatIsRead:

@@ -135,12 +135,12 @@ class TestWords:
             assert view.snapshot is not None
             return launched.waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
 
-        assert said() == "waiting for ranks: each appears once it trains; l: its log"
-        assert said(attempt_started_at=ago(125)).startswith("no rank seen in 2m: ")
+        assert said() == "waiting for ranks: each appears once it trains; l: logs"
+        assert said(attempt_started_at=ago(125)).startswith("no rank discovered in 2m: ")
         assert said(ranks=[rank_of(0)]) == ""
         assert said(launcher=None) == ""
         view.__dict__.update(state="finished")
-        assert said() == "no rank was seen; l: what it wrote"
+        assert said() == "no rank was discovered; l: logs"
 
     def test_what_stopping_a_command_sends_to_whom(self, frozen: Path) -> None:
         folder = fake_commands.mpirun(frozen)

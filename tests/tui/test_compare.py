@@ -154,7 +154,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
         assert "loss since each one's start" in text
         assert "loss after 5m 04s" in text
         await press(pilot, "b")
-        assert "by step: n/a, nobody told the steps of B printed" in said(app)
+        assert "by step: n/a, the steps of B printed are unknown" in said(app)
 
 
 async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> None:
@@ -164,7 +164,7 @@ async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> Non
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "the loss of B is not finite any more" in text
+        assert "the loss of B is no longer finite" in text
         assert "✕" in text
         assert "B↻1" in text
         assert "not finite since step 402" in text
@@ -179,8 +179,8 @@ async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
         await settle(pilot)
         text = shown(app)
         assert "no other job: relaunch it with different arguments first," in text
-        assert "no loss of silent has been seen" in text
-        assert "choose a job to compare it with" in text
+        assert "no loss seen for silent" in text
+        assert "pick a job to compare with" in text
     app = opened(make_app, "silent", "never-was")
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)

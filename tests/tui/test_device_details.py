@@ -45,7 +45,7 @@ class TestDetails:
     def test_a_slowed_device_says_why_and_how_hot_it_may_get(self) -> None:
         text = details(ill(0))
         assert "slowed    ▼ thermal, by hardware" in text
-        assert "now 86 °C   slows down at 87 °C   fan n/a" in text
+        assert "now 86 °C   slowdown at 87 °C   fan n/a" in text
         assert "SM 1,200/1,980 MHz" in text
         assert "limited by power cap" in text, "the usual power limit is no trouble, but said"
         assert "energy 113.9 kWh" in text
@@ -66,14 +66,14 @@ class TestDetails:
     def test_an_xid_has_its_meaning(self) -> None:
         assert "✗ 79: the GPU has fallen off the bus" in details(ill(2))
         unnamed = msgspec.structs.replace(ill(2), xid_meanings=None)
-        assert "✗ 79: see NVIDIA's list of XIDs" in details(unnamed)
+        assert "✗ 79: see NVIDIA's XID documentation" in details(unnamed)
 
     def test_failing_memory_is_said(self) -> None:
-        assert "spare rows used 12   a row waits for a reset" in details(ill(3))
-        assert "no spare row was left: the device should be replaced" in details(ill(4))
+        assert "spare rows used 12   row remap pending: reset the device" in details(ill(3))
+        assert "no spare rows left: replace the device" in details(ill(4))
 
     def test_a_healthy_device_has_no_trouble(self) -> None:
-        assert "● the driver reports no trouble" in details(ill(7))
+        assert "● the driver reports no problems" in details(ill(7))
         assert "no trouble" not in details(ill(5)), "of that one the driver does not say"
         assert device_trouble(gpu(0, throttle_reasons=["power cap"])) == ()
 
@@ -147,7 +147,7 @@ class TestRows:
         held = view.snapshot.gpus[0]
         more = [*(held.processes or []), GpuProcess(pid=1, user="bob", mem_used_bytes=GIB)]
         crowded = msgspec.structs.replace(held, processes=more)
-        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 not this job's"
+        assert plain(rank_holder(view)(crowded)) == "rank 0 +1 not in this job"
 
 
 def test_the_cost_is_told_at_length_and_briefly() -> None:

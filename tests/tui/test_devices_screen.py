@@ -170,7 +170,7 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
         assert "no job" in found[0][0]
         assert "Only a reset or a reboot brings it back." in found[1][1]["lost"]
         assert "only a reset or a reboot brings it back: look at power" in found[2][0]
-        assert "waits for a reset" in found[3][0]
+        assert "row remap pending" in found[3][0]
         assert "should be replaced" in found[4][0]
         assert "no permission" in found[5][0]
         assert "the driver does not tell which processes are on it" in found[5][0]

@@ -59,17 +59,17 @@ def test_it_hides(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('"open', 'the quote before open is not closed: "'),
-        ("stat:failed", "there is no stat here, only state, user, gpu, loss, util, mem, eta"),
-        ("losses>2", "there is no losses here, only state, user, gpu, loss, util, mem, eta"),
-        ("loss>", "a number is missing: loss>2"),
-        ("loss>two", "two is no number: loss>2"),
-        ("loss>2G", "2G is no number: loss>2"),
-        ("loss:2", "loss is a figure: loss>2 or loss<2"),
-        ("state>2", "state is no figure: state:..."),
-        ("state:", "a value is missing: state:..."),
-        ("llama !", 'a word is missing behind "!"'),
-        ('""', "the quotes are empty"),
+        ('"open', 'missing closing quote (") for open'),
+        ("stat:failed", "unknown name stat; use state, user, gpu, loss, util, mem, eta"),
+        ("losses>2", "unknown name losses; use state, user, gpu, loss, util, mem, eta"),
+        ("loss>", "missing number; use loss>2"),
+        ("loss>two", "two is not a valid number; use loss>2"),
+        ("loss>2G", "2G is not a valid number; use loss>2"),
+        ("loss:2", "loss is a number; use loss>2 or loss<2"),
+        ("state>2", "state is not a number; use state:VALUE"),
+        ("state:", "missing value: state:VALUE"),
+        ("llama !", 'missing word after "!"'),
+        ('""', "empty quotes"),
     ],
 )
 def test_a_wrong_filter_says_so_and_shows_everything(text: str, words: str) -> None:

@@ -28,18 +28,18 @@ def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> No
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
     assert text.startswith("Rank 1 was the first to end: exit status 1.")
-    assert "e tells its story, with the evidence" in text
+    assert "e shows each attempt, with the saved evidence" in text
 
 
 def test_of_a_stopped_job_it_is_said_where_to_look() -> None:
     hint, [(heading, text)] = findings(job("stopped"), NOW)
-    assert hint == "findings are made while a job lives; esc closes"
+    assert hint == "findings exist only while a job runs; esc closes"
     assert heading == "■ stopped"
-    assert "e tells its story" in text and "evidence" not in text
+    assert "e shows each attempt" in text and "evidence" not in text
 
 
 def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:
-    assert findings(job("running"), NOW) == ("nothing is found; esc closes", [])
+    assert findings(job("running"), NOW) == ("no problems found; esc closes", [])
     odd = Alert(id="odd", severity="warning", message="it is odd", since=ago(90), ranks=[2])
     hint, [(heading, text)] = findings(job("running", alerts=[odd]), NOW)
     assert hint == "worst first; esc closes"

@@ -66,7 +66,7 @@ class TestOverview:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            assert "2 processes of bob may not be looked into" in shown(app)
+            assert "2 processes of bob cannot be inspected" in shown(app)
             assert "ddptop launch" in shown(app), "the way to start a job stays"
             await pilot.press("u")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
@@ -114,7 +114,7 @@ class TestJobScreen:
             await settle(pilot)
             text = shown(app)
             assert "/home/root/run.log" in text
-            assert "2.1843 from its log" in text
+            assert "2.1843 from the log" in text
             assert "torchrun --nproc-per-node 4 train.py" in text
             assert "first seen" in text, "the chart begins where watching began"
             assert "rank 3 is seen" in text
@@ -163,7 +163,7 @@ class TestJobScreen:
             text = shown(app)
             assert "■ gone" in text
             assert "as last seen" in text
-            assert "loss 2.1843 from its log" in text
+            assert "loss 2.1843 from the log" in text
             assert "nobody saw how" in text
             assert "61.2 GiB" in text
             assert "Stop" not in keys_shown(app)
@@ -186,7 +186,7 @@ class TestJobScreen:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             await pilot.press("s", "y")
-            await until(pilot, lambda: "ended after SIGINT sent from here" in shown(app))
+            await until(pilot, lambda: "exited after SIGINT sent from here" in shown(app))
             assert "nobody saw how" not in shown(app)
 
     async def test_signals_that_are_under_way_are_said_until_they_are_over(
@@ -223,7 +223,7 @@ class TestJobScreen:
             await settle(pilot)
             await pilot.press("f")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
-            await until(pilot, lambda: "nothing is found" in said(app))
+            await until(pilot, lambda: "no problems found" in said(app))
             alert = Alert(id="x", severity="warning", message="GPU 3 is hot", since=NOW)
             later = fake_foreign.replace_struct(view.snapshot, alerts=[alert])
             FakeWorld.views[:] = [dataclasses.replace(view, snapshot=later)]

@@ -35,7 +35,7 @@ class TestSignals:
     def test_what_is_sent_is_told_with_its_times(self) -> None:
         since = dt.datetime(2026, 3, 1, 12, 0, 50).astimezone()
         plan = SignalPlan("job", "stop", SENTENCE, (), (), os.geteuid())
-        words = "SIGINT sent at 12:00:50; what is left gets SIGTERM 12:01:05, SIGKILL 12:01:10"
+        words = "SIGINT sent at 12:00:50; survivors get SIGTERM at 12:01:05, SIGKILL at 12:01:10"
         assert stopping_words(plan, since) == words
         assert len(words) < 79, "it fits the smallest screen"
         kill = dataclasses.replace(plan, action="kill")

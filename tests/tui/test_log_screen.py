@@ -36,7 +36,7 @@ class TestOneRank:
             await until(pilot, lambda: view(screen)[-1] == "▸ and [bold]half")
             assert view(screen)[-2] == "  one more"
             await pilot.press("k")
-            assert "not following: G does" in title(screen)
+            assert "not following: press G" in title(screen)
             fake_logs.append(folder, 0, " a line\nlater\n")
             await until(pilot, lambda: screen.pager.buffer.texts[-1] == "later")
             await pilot.pause()
@@ -128,7 +128,9 @@ class TestOneRank:
             fake_logs.append(folder, 5, "step 1\nERROR: again\n")
             await until(pilot, lambda: "✗ ERROR: again" in view(screen))
             await press(pilot, screen, "right_square_bracket")
-            assert "no errors in this log" in shown(app) and "L shows all lines" in shown(app)
+            assert "no errors in this log" in shown(app) and "press L to show all lines" in shown(
+                app
+            )
             await press(pilot, screen, "L")
             assert "epoch 5" in view(screen)[-1]
 
@@ -181,9 +183,9 @@ class TestOneRank:
             (_, whose), (_, level) = screen.explain()
             at = screen.pager.buffer.rows[-1].at
             assert whose == f"printed by rank 5, attempt 1, byte {at:,} of {at + 169} B"
-            assert level == "an error, by its words"
+            assert level == "an error, judging by its text"
             await pilot.press("k")
-            assert "goes on with what began above" in screen.explain()[1][1]
+            assert "continues what starts above" in screen.explain()[1][1]
 
 
 class TestAllRanks:
@@ -192,7 +194,7 @@ class TestAllRanks:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None)
-            assert "log of 8 ranks, same lines as one" in title(screen)
+            assert "log of 8 ranks, identical lines collapsed" in title(screen)
             assert "last 2,000 lines of each" in title(screen)
             rows = view(screen)
             assert any(row.startswith("  0-7 │ epoch 5: 100%") for row in rows)
@@ -238,13 +240,13 @@ class TestAllRanks:
             await pilot.pause()
             assert view(screen)[1] == "    0 │ device cuda:0 is ready"
             await press(pilot, screen, "c")
-            await until(pilot, lambda: "alike lines as one" in title(screen))
+            await until(pilot, lambda: "similar lines collapsed" in title(screen))
             await until(pilot, lambda: "  0-7~ │ device cuda:0 is ready" in view(screen))
             await press(pilot, screen, "c")
-            assert "each line" in title(screen)
+            assert "every line" in title(screen)
             await until(pilot, lambda: "     7 │ device cuda:7 is ready" in view(screen))
             await press(pilot, screen, "c")
-            assert "same lines as one" in title(screen)
+            assert "identical lines collapsed" in title(screen)
             await press(pilot, screen, "L", "L")
             assert view(screen)[0] == "✗    5 │ Traceback (most recent call last):"
 
@@ -282,7 +284,7 @@ class TestCommands:
             screen = await opened(pilot, None, "gan")
             assert any("from mpirun itself" in row for row in screen.pager.buffer.texts)
             await press(pilot, screen, "right_square_bracket")
-            assert "all that mpirun printed" in title(screen)
+            assert "everything mpirun printed" in title(screen)
             await press(pilot, screen, "right_square_bracket", "right_square_bracket")
             assert "log of rank 1" in title(screen)
             assert all(row.startswith("[1,1]") for row in screen.pager.buffer.texts if row)
@@ -292,7 +294,7 @@ class TestCommands:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None, "sft")
-            assert "all that accelerate printed" in title(screen)
+            assert "everything accelerate printed" in title(screen)
             await pilot.press("m", "right_square_bracket")
             assert "do not say whose they are" in [*app._notifications][-1].message
 
@@ -329,7 +331,7 @@ class TestNothing:
         app = make_app()
         async with app.run_test(size=(80, 24)) as pilot:
             screen = await opened(pilot, 1)
-            assert "nothing was printed so far" in shown(app)
+            assert "no output yet" in shown(app)
             folder.log_file(0, 1).unlink()
             await pilot.press("less_than_sign")
             await until(pilot, lambda: "rank 1 has no log in attempt 0" in shown(app))

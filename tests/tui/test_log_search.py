@@ -60,10 +60,10 @@ class TestSearch:
             screen = await opened(pilot, 0)
             await pilot.press("g")
             await search(pilot, screen, r"step 1\d loss")
-            assert "step 10 loss" in cursor(screen) and "pattern" in shown(app)
+            assert "step 10 loss" in cursor(screen) and "regex" in shown(app)
             await pilot.press("slash", *"(", "enter")
             await pilot.pause()
-            assert "no valid pattern: taken as it is written" in shown(app)
+            assert "invalid regex: matched literally" in shown(app)
             await pilot.press("escape")
             await press(pilot, screen, "right_square_bracket", "L")
             await search(pilot, screen, "Batch")
@@ -216,7 +216,7 @@ class TestForeign:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await opened(pilot, None, view_.job, foreign=True)
-            await until(pilot, lambda: "nothing was read of its output" in shown(app))
+            await until(pilot, lambda: "no output read so far" in shown(app))
             assert "with ddptop launch every rank has a log" in shown(app)
 
 

@@ -77,19 +77,19 @@ def test_marks_stand_only_in_their_part() -> None:
 def test_small_letters_find_capitals_and_capitals_only_themselves() -> None:
     assert pattern_of("error").finds("An ERROR")
     assert not pattern_of("Error").finds("an error")
-    assert pattern_of("Error").note == "case matters"
+    assert pattern_of("Error").note == "case-sensitive"
     assert pattern_of("größe").finds("GRÖSSE") is False
     assert pattern_of("größe").finds("GRÖßE") or pattern_of("größe").finds("größe")
 
 
 def test_patterns_and_what_is_none() -> None:
     one = pattern_of(r"step \d+0\b")
-    assert one.note.startswith("pattern") and one.finds("STEP 40 x") and not one.finds("step 41")
+    assert one.note.startswith("regex") and one.finds("STEP 40 x") and not one.finds("step 41")
     assert one.places("step 40 STEP 50") == [(0, 7), (8, 15)]
     bad = pattern_of("loss [")
-    assert bad.is_literal and "no valid pattern" in bad.note
+    assert bad.is_literal and "invalid regex" in bad.note
     assert bad.finds("the LOSS [0]") and bad.places("the loss [0]") == [(4, 10)]
-    assert not pattern_of(r"\S+x").note.endswith("case matters")
+    assert not pattern_of(r"\S+x").note.endswith("case-sensitive")
     assert pattern_of("x*").places("aaa") == []
     assert len(pattern_of("a").places("a" * 999)) == MAX_MARKS
 

@@ -186,7 +186,7 @@ class TestKeys:
         both = both_of(pilot)
         both.loss.show(losses(steps=False))
         await pilot.press("b")
-        assert both.said == ["by step: n/a, nobody told which step these losses belong to"]
+        assert both.said == ["by step: n/a, the steps of these losses are unknown"]
         assert both.loss.view.axis == "time"
 
 

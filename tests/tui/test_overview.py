@@ -82,9 +82,9 @@ async def test_a_failure_stands_on_top_until_it_was_looked_at(
         assert rows(screen) == ["vit-base", "llama-ft", "mlp-cpu", "resnet-a"]
         text = shown(app)
         assert "▌ rank 1: RuntimeError: shape '[64, 3, 224]' is invalid for input of size" in text
-        assert "e: why, with the evidence; l: its log, R: launch it again" in text
+        assert "e: cause and evidence; l: logs; R: relaunch" in text
         assert "▲ rank 5 is slow: its steps take 46 % longer" in text
-        assert "all well" in text
+        assert "no problems" in text
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, JobScreen))
         await pilot.press("escape")
@@ -173,7 +173,7 @@ class TestFilter:
         app = make_app()
         async with overview(app) as (pilot, screen, _):
             await pilot.press("slash", *"loss>two")
-            await until(pilot, lambda: "▲ two is no number: loss>2" in shown(app))
+            await until(pilot, lambda: "▲ two is not a valid number; use loss>2" in shown(app))
             assert len(rows(screen)) == 4
             await pilot.press("escape")
             assert screen.jobs.has_focus

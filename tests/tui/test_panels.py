@@ -77,11 +77,11 @@ def running(**more: object) -> JobView:
 class TestHeader:
     def test_a_row_for_each_question(self) -> None:
         alive, far, learning = header(running(), 130, LossTrend("falling", 433.0, -0.031))
-        assert alive.startswith(" alive     ● running   3 steps/s   last step 2s ago   ")
+        assert alive.startswith(" status    ● running   3 steps/s   last step 2s ago   ")
         assert alive.endswith("  attempt 1   restarts 1 used, 2 left   world size 2   guarded")
-        assert far.startswith(" how far   step 12,339 / 50,000  ━━━━━━━")
+        assert far.startswith(" progress  step 12,339 / 50,000  ━━━━━━━")
         assert far.endswith("─  24.7 %   ETA 3h 27m   elapsed 1h 12m")
-        assert learning == " learning  loss 2.1000   ↘ falling, -3.1 % in 7m"
+        assert learning == " loss      2.1000   ↘ falling, -3.1 % in 7m"
 
     def test_facts_get_a_row_of_their_own_where_there_is_room_below_only(self) -> None:
         alive, _, _, facts = header(running(), 80)
@@ -99,7 +99,7 @@ class TestHeader:
             plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)
         )
         assert top == " ○ queued   waited 1m 30s"
-        assert middle == " not started: it waits until its GPUs are free"
+        assert middle == " not started: waiting for free GPUs"
         assert facts.startswith(" attempt 0")
 
     def test_a_narrow_row_gives_up_the_elapsed_time_before_the_bar(self) -> None:
@@ -110,8 +110,8 @@ class TestHeader:
 
     def test_unknown_is_said_and_never_zero(self) -> None:
         _, far, learning = header(view_of(step=12, attempt_started_at=ago(400)))
-        assert far.startswith(" how far   step 12   total steps not known: no bar and no ETA  ")
-        assert learning == " learning  loss n/a"
+        assert far.startswith(" progress  step 12   total steps unknown: no bar and no ETA  ")
+        assert learning == " loss      n/a"
 
     @pytest.mark.parametrize(
         "young",
@@ -120,13 +120,13 @@ class TestHeader:
     )
     def test_a_total_may_still_come_while_a_job_starts(self, young: dict[str, object]) -> None:
         far = header(view_of(**young))[1]
-        assert "total not known yet" in far
+        assert "total steps not known yet" in far
         assert "no bar" not in far
 
     def test_old_figures_and_a_missing_guard_come_first(self) -> None:
         view = view_of(ts=ago(42))
         view.__dict__["guarded"] = False
-        facts = "▲ figures are 42 s old   ▲ unguarded: nothing restarts it   attempt 0"
+        facts = "▲ figures are 42 s old   ▲ unguarded: guardian not running   attempt 0"
         assert facts in "".join(header(view))
 
     def test_another_host_is_named(self) -> None:
@@ -147,7 +147,7 @@ class TestHeader:
         learning = header(view_of(ranks=[gan]), trend=LossTrend("rising", 60, 0.2))[2]
         assert (
             learning
-            == " learning  loss of Adam 1 0.7000   ↗ rising, +20 % in 1m   of Adam 2 1.9000"
+            == " loss      loss of Adam 1 0.7000   ↗ rising, +20 % in 1m   of Adam 2 1.9000"
         )
 
     def test_an_ended_job_says_when(self) -> None:
@@ -241,14 +241,14 @@ class TestAlertsAndCause:
             "▌ RuntimeError: [boom]",
             "▌ │ step 1",
             "▌ │ RuntimeError: [boom]",
-            "▌ kept  ev/x   i evidence",
+            "▌ saved  ev/x   i evidence",
         ]
 
     def test_little_room_keeps_what_matters(self) -> None:
         assert self.cause(3, ["a", "b", "c"]) == [
             "▌ ✗ rank 3 failed first (exit 1)",
             "▌ RuntimeError: [boom]",
-            "▌ kept  ev/x   i evidence",
+            "▌ saved  ev/x   i evidence",
         ]
 
     @pytest.mark.parametrize("rows_", range(4, 11))
@@ -261,8 +261,8 @@ class TestAlertsAndCause:
 
     def test_what_to_do_now_is_its_last_row(self) -> None:
         cause = Cause(kind="exception", rank=3, exit_code=1, summary="why", evidence="ev/x")
-        lines = panels.cause_lines("failed", cause, ["last"] * 9, 60, 6, "mend a.py:3; R again")
-        assert plain(lines[-1]).rstrip() == "▌ now  mend a.py:3; R again   i evidence"
+        lines = panels.cause_lines("failed", cause, ["last"] * 9, 60, 6, "fix a.py:3; R again")
+        assert plain(lines[-1]).rstrip() == "▌ next  fix a.py:3; R again   i evidence"
 
     def test_a_hang_is_told_as_one(self) -> None:
         def first(rank: int | None = None, signal: str | None = None) -> str:

@@ -29,7 +29,7 @@ class TestDevices:
         one = gpu(0, util_percent=50.0, mem_used_bytes=40 * GIB, temperature_c=88.0, power_w=612.4)
         lines = devices.device_lines([one], 80, lambda _: (("rank 0", "dim"),))
         assert texts(lines) == [
-            "   util                  memory                         temp     power  held by",
+            "   util                  memory                         temp     power  used by",
             " 0 ━━━━━━━╸───────  50 % ━━━━━━━╸─────── 40.0/80.0 GiB  88 °C 612/700 W  rank 0",
         ]
         assert ("88 °C ".rjust(7), "warn") in lines[1]

@@ -52,7 +52,7 @@ def with_progress(told: Progress) -> ForeignView:
 
 def test_a_run_whose_total_is_known() -> None:
     far = header(RUN, step=12_345)[1]
-    assert far.startswith(" how far   step 12,339 / 50,000  ━")
+    assert far.startswith(" progress  step 12,339 / 50,000  ━")
     assert far.endswith("  24.7 %   ETA 3h 27m   elapsed 1h 12m")
 
 
@@ -70,7 +70,7 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
     assert "step 94 of 188   50.0 % of the epoch   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(ONE_EPOCH) == (
         "[##########..........] 50.0 % of the epoch, step 94 of 188, 47s left of the epoch,"
-        " by its output"
+        " by the output"
     )
     row = row_of(own_view(progress=ONE_EPOCH, step=94))
     assert (row["done"][0], row["eta"][0]) == ("", "n/a")
@@ -84,7 +84,7 @@ def test_an_estimate_says_so() -> None:
     assert "about 37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (
         "[#######.............] about 37.5 %, epoch 2/4, step 94 of 188, about 7m50s left,"
-        " 47s left of the epoch, by its output"
+        " 47s left of the epoch, by the output"
     )
     row = row_of(own_view(progress=GUESSED, step=94))
     assert (row["done"][0], row["eta"][0]) == ("~38 %", "~7m 50s")
@@ -92,15 +92,15 @@ def test_an_estimate_says_so() -> None:
 
 def test_without_a_share_there_is_no_bar() -> None:
     for unknown, words in (
-        (None, "total steps not known: no bar and no ETA"),
-        (UNCLEAR, "epoch 0, step 30 of 100; steps of the whole run not known: no bar and no ETA"),
+        (None, "total steps unknown: no bar and no ETA"),
+        (UNCLEAR, "epoch 0, step 30 of 100; steps of the whole run unknown: no bar and no ETA"),
         (
             Progress(total=900, source="api"),
-            "of 900 steps; at which one this attempt began is not known: no bar and no ETA",
+            "of 900 steps; start step of this attempt unknown: no bar and no ETA",
         ),
         (
             Progress(step=930, total=900, source="api"),
-            "step 930 of 900; what is done of it all is not known: no bar and no ETA",
+            "step 930 of 900; share of the whole run unknown: no bar and no ETA",
         ),
     ):
         far = header(unknown, 140, step=30)[1]
@@ -138,19 +138,19 @@ def test_in_the_overview() -> None:
 def test_losses_of_the_output_are_called_so() -> None:
     told = {"host": "h", "loss": 2.5, "loss_state": "ok"}
     logged = RankSample(rank=0, local_rank=0, loss_source="log", **told)
-    assert "loss 2.5000 from its log" in header(None, ranks=[logged])[2]
+    assert "2.5000 from the log" in header(None, ranks=[logged])[2]
     probed = RankSample(rank=1, local_rank=1, loss_source="probe", **told)
-    assert "from its log" not in header(None, ranks=[logged, probed])[2]
+    assert "from the log" not in header(None, ranks=[logged, probed])[2]
 
 
 def test_a_foreign_job_has_its_bar_too() -> None:
     view = with_progress(RUN)
     alive, far, output, _ = (plain(line).rstrip() for line in foreign.header_lines(view, NOW, 120))
     assert "elapsed" not in alive and far.endswith("ETA 3h 27m   elapsed 1h 12m")
-    assert " how far   step 12,339 / 50,000  ━" in far
+    assert " progress  step 12,339 / 50,000  ━" in far
     assert output == " output    /home/root/run.log"
     without = with_progress(UNCLEAR)
-    assert "steps of the whole run not known" in plain(foreign.header_lines(without, NOW, 140)[1])
+    assert "steps of the whole run unknown" in plain(foreign.header_lines(without, NOW, 140)[1])
     assert row_of(view)["eta"][0] == "3h 27m"
     assert row_of(without)["eta"][0] == ""
 
@@ -158,12 +158,12 @@ def test_a_foreign_job_has_its_bar_too() -> None:
 def test_in_words() -> None:
     assert progress_words.in_words(None) is None
     assert progress_words.in_words(RUN) == (
-        "[####................] 24.7 %, step 12,339 of 50,000, 3h27m left, by its output"
+        "[####................] 24.7 %, step 12,339 of 50,000, 3h27m left, by the output"
     )
     assert progress_words.in_words(EPOCH) == (
-        "[#####...............] 26.0 %, epoch 2/5, step 30 of 100, 1m00s left, by its output"
+        "[#####...............] 26.0 %, epoch 2/5, step 30 of 100, 1m00s left, by the output"
     )
-    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, by its output"
+    assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, by the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")
     assert (
         progress_words.in_words(api)

@@ -39,16 +39,19 @@ ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=
 
 def test_both_waits_are_told_where_one_is_worth_saying() -> None:
     both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
-    waits = "; waits 16 % of its time for data and 48 % of its time for other ranks"
+    waits = (
+        "; spends 16 % of its time waiting for data and 48 % of its time waiting for other ranks"
+    )
     assert sentence(both, WELL)[0].endswith(waits)
-    assert "waits" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
+    assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
 
 
 def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
     known = replace(WELL, apart=SLOW, alerts=(ALERT,))
     text, style = sentence(running(data_wait_s=0.123), known)
     assert text == (
-        "rank 3 is 38 % slower than the median since 11:55:00; waits 41 % of its time for data"
+        "rank 3 is 38 % slower than the median since 11:55:00; spends 41 % of its time waiting "
+        "for data"
     )
     assert style == "warn"
 
@@ -60,40 +63,40 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
         "rank 3 is busy 40 % longer than the median since 11:55:00"
     )
     unknown = replace(known, apart=RankDeviation(outliers=frozenset({"step_time"})))
-    assert sentence(running(), unknown)[0] == "rank 3 holds up the others since 11:55:00"
+    assert sentence(running(), unknown)[0] == "rank 3 is holding up the others since 11:55:00"
 
 
 @pytest.mark.parametrize(
     ("one", "text"),
     [
-        (running(), "rank 3 is like the other 7: close to their median"),
+        (running(), "rank 3 is close to the median of all 8 ranks"),
         (
             running(sync_s=0.15),
-            "rank 3 is like the other 7: close to their median; waits 50 % of its time for other "
-            "ranks",
+            "rank 3 is close to the median of all 8 ranks; spends 50 % of its time waiting for "
+            "other ranks",
         ),
         (
             running(loss=None, loss_state="nan", loss_bad_since=1200, loss_last_good=2.31),
-            "rank 3: its loss is NaN since step 1,200; the last finite one was 2.3100",
+            "rank 3: its loss has been NaN since step 1,200; the last finite loss was 2.3100",
         ),
         (
             running(state="quiet", quiet_since=ago(90), stands_at="train.py:81 in step"),
-            "rank 3 has taken no step since 11:58:30 (quiet); it stands at train.py:81 in step",
+            "rank 3 has taken no step since 11:58:30 (quiet); last seen at train.py:81 in step",
         ),
         (
             running(state="paused", pid=71),
-            "rank 3 is stopped by a signal (SIGSTOP); kill -CONT 71 lets it go on",
+            "rank 3 is stopped by SIGSTOP; kill -CONT 71 resumes it",
         ),
         (running(state="starting", step=None), "rank 3 has taken no step yet"),
         (
             running(phase="evaluation", phase_since=ago(60)),
-            "rank 3 evaluates since 11:59:00; that is no step, and well",
+            "rank 3 is evaluating (since 11:59:00); this is normal",
         ),
-        (running(state="failed", signal="SIGKILL"), "rank 3 was ended by SIGKILL at step 1,203"),
-        (running(state="failed", exit_code=1), "rank 3 ended with exit status 1 at step 1,203"),
-        (running(state="exited", exit_code=0), "rank 3 ended well at step 1,203"),
+        (running(state="failed", signal="SIGKILL"), "rank 3 was killed by SIGKILL at step 1,203"),
+        (running(state="failed", exit_code=1), "rank 3 exited with status 1 at step 1,203"),
+        (running(state="exited", exit_code=0), "rank 3 exited with status 0 at step 1,203"),
         (running(state="stopped"), "rank 3 was stopped with the others at step 1,203"),
-        (rank(3, state="running"), "rank 3 runs; its steps and losses are not known"),
+        (rank(3, state="running"), "rank 3 is running; its steps and losses are unknown"),
     ],
 )
 def test_what_it_is_doing(one: RankSample, text: str) -> None:
@@ -103,9 +106,9 @@ def test_what_it_is_doing(one: RankSample, text: str) -> None:
 def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
     known = replace(WELL, foreign=True)
     text = sentence(rank(3, state="running"), known)[0]
-    assert text == "rank 3 runs; its steps and losses are not known: ddptop did not start it"
+    assert text == "rank 3 is running; its steps and losses are unknown: ddptop did not start it"
     gone = sentence(rank(3, state="unknown"), replace(known, live=False))[0]
-    assert gone == "rank 3 is gone; nobody saw how: ddptop did not start it"
+    assert gone == "rank 3 is gone; how it exited is unknown: ddptop did not start it"
 
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:

@@ -127,7 +127,7 @@ async def test_states_follow_the_moment(frozen: Path, make_app: MakeApp) -> None
         screen.go(begin() + HANG + 10)
         await arrive(pilot)
         assert state_of(screen) == "restarting"
-        assert "nothing was recorded then" in shown(app)
+        assert "nothing recorded at that time" in shown(app)
         assert "rank 5 did not enter" in shown(app)
         screen.go(begin() + AGAIN + 20)
         await arrive(pilot)
@@ -316,7 +316,7 @@ async def test_a_live_job_is_replayed_up_to_its_newest_moment(
     app = opened(make_app, job="mlp-cpu")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await arrive(pilot)
-        assert "the newest moment" in shown(app)
+        assert "latest sample" in shown(app)
         await pilot.press("space")
         assert screen.playing, "more is to come"
 

@@ -108,8 +108,8 @@ def test_a_history_of_days_tells_the_day():
             ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m"),
         ),
         (replace(HERE, playing=True, speed=60), ("▶ playing 60×",)),  # noqa: RUF001
-        (replace(HERE, width_s=None), ("nothing was recorded then",)),
-        (replace(HERE, width_s=10), ("known by 10s",)),
+        (replace(HERE, width_s=None), ("nothing recorded at that time",)),
+        (replace(HERE, width_s=10), ("resolution 10s",)),
         (replace(HERE, at=NOON + 250), ("next: alert in 40s",)),
     ],
 )
@@ -122,8 +122,8 @@ def test_the_words_say_where_one_is(position, words):
 
 def test_the_newest_moment_of_a_live_job_is_said_to_be_that():
     position = replace(HERE, at=COURSE.last)
-    assert "the newest moment" in plain(words_line(replace(COURSE, live=True), position, 120))
-    assert "newest" not in plain(words_line(COURSE, position, 120))
+    assert "latest sample" in plain(words_line(replace(COURSE, live=True), position, 120))
+    assert "latest" not in plain(words_line(COURSE, position, 120))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,6 @@ def test_an_empty_history_is_drawn_as_well():
 
 
 def test_every_letter_is_explained():
-    text = dict(explain_timeline(COURSE))["time line"]
+    text = dict(explain_timeline(COURSE))["timeline"]
     for letter in ("F: a failure", "H: a hang", "c: a checkpoint", "E: the job's end"):
         assert letter in text

@@ -42,16 +42,16 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "3 attempts, 3 failures (ValueError 2 times, SIGKILL); it has failed" in text
+        assert "3 attempts, 3 failures (ValueError 2 times, SIGKILL); the job failed" in text
         assert "✗ ValueError at data.py:81" in text
         assert "failed in attempt 2: ValueError will be raised again" in text
-        assert "mend data.py:81; press R to relaunch it as attempt 3" in text
+        assert "fix data.py:81, then press R to relaunch" in text
         assert "last lines of rank 2" in text
         assert "ValueError: label 1003 is outside of the 1000 classes" in text
         assert "events of attempt 2" in text
-        assert "ranks 0-3 start" in text
+        assert "ranks 0-3 started" in text
         assert "ranks 0-1,3 were ended by SIGTERM" in text
-        assert "4 checkpoints within 1m 30s; the last: rank 0 saved" in text
+        assert "4 checkpoints in 1m 30s; last: rank 0 saved" in text
         # the attempt before: another cause, another log, other events
         await pilot.press("j")
         await settle(pilot)
@@ -109,7 +109,7 @@ async def test_a_job_without_a_failure_reads_well(frozen: Path, make_app: MakeAp
         text = shown(app)
         assert "1 attempt, no failure; it is running" in text
         assert "● running   for 59m 57s, 1,200 steps so far" in text
-        assert "Nothing has failed. The last that happened: first step after 9.0 s." in text
+        assert "No failures. Last event: first step after 9.0 s." in text
         await pilot.press("i")
         await pilot.pause()
         assert "attempt 0 did not fail: nothing was kept of it" in said(app)
@@ -190,17 +190,17 @@ async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: 
         await pilot.press("slash", *"saved")
         await pilot.pause()
         assert "4 checkpoints" in shown(app)
-        assert "ranks 0-3 start" not in shown(app)
+        assert "ranks 0-3 started" not in shown(app)
         await pilot.press("enter", "slash", "space", *"zz", "enter")
         await pilot.pause()
         assert "no event has these words" in shown(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert "ranks 0-3 start" in shown(app)
+        assert "ranks 0-3 started" in shown(app)
         assert story_of(app)
         await pilot.press("slash", *"x:3")
         await pilot.pause()
-        assert "ranks 0-3 start" in shown(app)  # what cannot be read hides nothing
+        assert "ranks 0-3 started" in shown(app)  # what cannot be read hides nothing
         assert "there is no x here" in shown(app)
 
 

@@ -93,12 +93,12 @@ def test_a_row_says_na_where_nothing_tells() -> None:
 
 
 def test_the_whole_job_in_one_sentence() -> None:
-    assert headline([], "running") == "nothing is told of it yet"
-    assert headline([LIVES], "running") == "1 attempt, no failure; it is running"
+    assert headline([], "running") == "no events yet"
+    assert headline([LIVES], "running") == "1 attempt, no failures; the job is running"
     killed = replace(FAILED, number=0, cause=cause("signal", signal="SIGKILL"))
     again = replace(FAILED, number=2)
     told = headline([again, FAILED, killed], "failed")
-    assert told == "3 attempts, 3 failures (SIGKILL, ValueError 2 times); it has failed"
+    assert told == "3 attempts, 3 failures (SIGKILL, ValueError 2 times); the job failed"
 
 
 def test_why_it_failed_what_was_done_and_its_last_words() -> None:
@@ -106,40 +106,40 @@ def test_why_it_failed_what_was_done_and_its_last_words() -> None:
     assert "✗ ValueError at data.py:81 on rank 2   after 5m 00s, 457 steps" in told
     assert "Rank 2 was the first to end. ValueError: label 1003." in told
     assert "restarted as attempt 2 (restart 1 of 3); progress" in told
-    assert "evidence  attempt-1-failure   enter opens it" in told
+    assert "evidence  attempt-1-failure   press enter to open" in told
     assert "last lines of rank 2" in told
     assert "│ ValueError: label 1003" in told
     assert "^^^^" not in told
-    assert "do now" not in told
+    assert "next step" not in told
 
 
 def test_what_to_do_about_the_last_attempt() -> None:
     told = text(FAILED, "failed", is_last=True)
-    assert "do now    mend data.py:81; press R to relaunch it as attempt 2" in told
+    assert "next step fix data.py:81, then press R to relaunch" in told
     assert what_now(LIVES, "running", is_last=True) == ""
-    assert "R starts it again" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
+    assert "press R to relaunch" in what_now(replace(LIVES, ending="lost"), "lost", is_last=True)
     # a remedy is told while the job goes on as well
     hung = replace(FAILED, cause=cause("hang"))
     assert "remedy    stacks and flight records" in text(hung, "running")
     killed = replace(FAILED, cause=cause("signal", signal="SIGKILL", rank=0))
-    assert "out-of-memory daemon" in what_now(killed, "failed", is_last=True)
+    assert "OOM daemon" in what_now(killed, "failed", is_last=True)
     wrong = replace(FAILED, cause=cause("exit_code", exit_code=2))
     refused = what_now(wrong, "failed", is_last=True)
-    assert "launch it with other arguments" in refused and "R starts it again" not in refused
+    assert "launch it with other arguments" in refused and "press R" not in refused
 
 
 def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
     assert "last lines of the command" in text(FAILED, tail=Tail(1, LAUNCHER, ("x",)))
-    assert "wrote nothing" in text(FAILED, tail=Tail(1, 2, ("",)))
+    assert "printed nothing" in text(FAILED, tail=Tail(1, 2, ("",)))
     assert "last lines" not in text(FAILED, tail=Tail(0, 2, ("old",)))
 
 
 @pytest.mark.parametrize(
     ("ending", "events", "told"),
     [
-        ("lives", ["first step after 9 s"], "Nothing has failed. The last that happened: first"),
-        ("finished", ["finished"], "Every rank exited with 0."),
-        ("lost", ["first step after 9 s"], "without having said why"),
+        ("lives", ["first step after 9 s"], "No failures. Last event: first"),
+        ("finished", ["finished"], "Every rank exited with status 0."),
+        ("lost", ["first step after 9 s"], "gone without a trace"),
         ("stopped", ["stopping", "stop asked by ada"], "Stop asked by ada."),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_real_process_is_watched_to_its_end(
     one = terminal("watch", "--readonly", str(training.pid))
     wait_until(lambda: one.draws(b"not started by ddptop"), what="the screen")
     assert one.draws(b"read-only")
-    wait_until(lambda: one.draws(b"from its log"), what="the losses of its log")
+    wait_until(lambda: one.draws(b"from the log"), what="the losses of its log")
     one.type("s")
     wait_until(lambda: one.draws(b"read-only: "), what="the refusal")
     assert training.poll() is None

@@ -48,7 +48,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     if judged.why == "hung":
         return Attention(judged.need, _hung(snapshot, now), "bad")
     if snapshot is None:
-        return Attention(judged.need, "starts: its processes are coming up")
+        return Attention(judged.need, "starting: processes are coming up")
     if judged.why == "alarm":
         return Attention(judged.need, *_alarm(view, now))
     if judged.need < Need.RUNNING:
@@ -60,21 +60,21 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
     """Which keys help now; empty where nothing is to be done."""
     if isinstance(view, ForeignView):
-        steps = "enter: what is seen of it" + (", f: findings" if alerts_of(view) else "")
-        return steps if readonly or not view.is_live else f"{steps}, s: stop it"
-    again = "" if readonly else ", R: launch it again"
+        steps = "enter: details" + ("; f: findings" if alerts_of(view) else "")
+        return steps if readonly or not view.is_live else f"{steps}; s: stop"
+    again = "" if readonly else "; R: relaunch"
     if needs.need == Need.HUNG:
-        return "enter, then t: where each rank stands in its code; e: its story"
+        return "enter, then t: stacks of all ranks; e: story"
     if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
-        return "f: what it means and what to do; enter: its ranks"
+        return "f: findings and remedies; enter: ranks"
     if needs.need in (Need.WARNING, Need.UNEVEN):
-        return "enter: its ranks; e: its story"
+        return "enter: ranks; e: story"
     if view.is_live:
         return ""
     if view.state == "finished":
-        return "enter: how it went; C: beside another run"
-    why = "its story" if view.state == "stopped" else "why, with the evidence"
-    return f"e: {why}; l: its log{again}"
+        return "enter: details; C: compare"
+    why = "story" if view.state == "stopped" else "cause and evidence"
+    return f"e: {why}; l: logs{again}"
 
 
 # --- what has ended -------------------------------------------------------------------------------
@@ -85,17 +85,17 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
     ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
     ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
     if isinstance(view, ForeignView):
-        how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
+        how = f"exited after {view.ended_by} sent from here" if view.ended_by else GONE
         return f"{ago}: {how}" if ago else how
     if state == "failed":
         cause = None if snapshot is None else snapshot.cause
         return short_cause(cause) if cause is not None else _exit(snapshot)
     if state == "lost":
-        text = "its processes are gone without a word"
-        return f"{text}; last heard of {ago}" if ago else text
+        text = "its processes are gone without a trace"
+        return f"{text}; last seen {ago}" if ago else text
     parts = []
     if (run := run_step.of_snapshot(snapshot)) is not None:
-        last = " of its last attempt" if run.counts == "attempt" else ""
+        last = " of the last attempt" if run.counts == "attempt" else ""
         parts.append(f"after {units.plural(run.step, 'step')}{last}")
     if (lasted_s := elapsed_s(view, now)) is not None:
         parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
@@ -104,8 +104,8 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
 
 def _exit(snapshot: NodeSnapshot | None) -> str:
     if snapshot is None or snapshot.exit_code is None:
-        return "why is not known; l: what it wrote"
-    return f"exit status {snapshot.exit_code}; l: what it wrote"
+        return "cause unknown; l: logs"
+    return f"exit status {snapshot.exit_code}; l: logs"
 
 
 _PID = re.compile(r" \(pid \d+\)")
@@ -144,7 +144,7 @@ def brief_place(place: str) -> str:
 def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     hung = [] if snapshot is None else [rank for rank in snapshot.ranks if rank.state == "hung"]
     if not hung:
-        return "no rank makes progress"
+        return "no rank is making progress"
     last = [rank.last_progress_at for rank in hung if rank.last_progress_at is not None]
     places = {rank.stands_at for rank in hung if rank.stands_at is not None}
     where = f" at {brief_place(places.pop())}" if len(places) == 1 else ""
@@ -168,40 +168,40 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datet
     """What no alert tells: restarts, old figures, no guardian."""
     if judged.why == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
-        return "starts again" + ("" if cause is None else f": {short_cause(cause)}")
+        return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
     if judged.why == "stale":
-        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: nothing is heard of it"
+        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: no report from the job"
     if judged.why == "unguarded":
-        return "▲ its guardian was killed: nothing restarts it"
+        return "▲ guardian killed: nothing restarts the supervisor"
     began, cause = snapshot.attempt_started_at, snapshot.previous_cause
     if judged.why == "setback" and cause is not None and began is not None:
         ago = units.brief_duration((now - began).total_seconds())
-        return f"▲ began again {ago} ago: {short_cause(cause)}"
+        return f"▲ restarted {ago} ago: {short_cause(cause)}"
     return ""
 
 
 # --- what is well ---------------------------------------------------------------------------------
 
 _DOES = {
-    "compile": "compiles",
-    "evaluation": "evaluates",
-    "checkpoint": "saves",
-    "data": "waits for data",
-    "end": "ends",
+    "compile": "compiling",
+    "evaluation": "evaluating",
+    "checkpoint": "saving",
+    "data": "waiting for data",
+    "end": "exiting",
 }
 
 
 def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
     if judged.why == "queued":
         waits = next((a.message for a in snapshot.alerts if a.id == "queued"), None)
-        return waits or "waits until its GPUs are free"
+        return waits or "waiting for free GPUs"
     if judged.why == "stopping":
         sent = view.stopping if isinstance(view, ForeignView) else None
-        return sent or "is being stopped"
+        return sent or "stopping"
     if judged.why == "starting":
         return _starting(view, snapshot)
     if view.on_other_host:
-        return f"runs on {view.host}: not checked from here"
+        return f"running on {view.host}: not checked from here"
     if waiting := waiting_text(view, snapshot):
         return waiting
     if (pause := pause_of(view)) is not None:
@@ -210,12 +210,12 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if quiet is not None:
         return quiet
     if isinstance(view, ForeignView):
-        return "nothing wrong seen from outside"
+        return "no problems seen from outside"
     if snapshot.step is None:
-        return "runs; no step was seen yet"
+        return "running; no step seen yet"
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
     does = doing.pop() if len(doing) == 1 else None
-    return f"all well: {does}" if does else "all well"
+    return f"no problems: {does}" if does else "no problems"
 
 
 def _doing(rank: RankSample, now: dt.datetime) -> str | None:
@@ -231,8 +231,8 @@ def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
     up = sum(rank.pid is not None for rank in snapshot.ranks)
     world = snapshot.world_size or view.world_size
     if not up or world is None:
-        return "starts: no rank is up yet"
+        return "starting: no ranks are up yet"
     if up < world:
-        return f"starts: {up} of {world} ranks are up"
+        return f"starting: {up} of {world} ranks are up"
     compiles = sum(rank.phase == "compile" for rank in snapshot.ranks)
-    return "starts: compiles" if compiles else "starts: all ranks are up, no step yet"
+    return "starting: compiling" if compiles else "starting: all ranks are up, no step yet"

@@ -70,33 +70,33 @@ def common_label(comparison: Comparison) -> str:
 def verdict(comparison: Comparison) -> str:
     """Who learns better, in one sentence."""
     if len(comparison.runs) < 2:
-        return "choose a job to compare it with"
+        return "pick a job to compare with"
     bad = [
         LETTERS[place]
         for place, run in enumerate(comparison.runs)
         if run.curve.bad_since is not None
     ]
     if bad:
-        return f"the loss of {' and '.join(bad)} is not finite any more"
+        return f"the loss of {' and '.join(bad)} is no longer finite"
     where = common_label(comparison).removeprefix("loss ")
     if any(loss is None for loss in comparison.losses):
         missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
-        return f"no loss of {' and '.join(missing)} to compare"
+        return f"no loss to compare for {' and '.join(missing)}"
     lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
     said = f"the losses are the same {where}"
     if comparison.best is not None and lower:
-        said = f"{LETTERS[comparison.best]} is {lower} {where}"
+        said = f"the loss of {LETTERS[comparison.best]} is {lower} {where}"
     faster = _faster(comparison.runs)
     return f"{said}; {faster}" if faster else said
 
 
 def _faster(runs: Sequence[Run]) -> str:
-    """`A takes steps 1.3 times as fast`, of the fastest beside the next; empty where none is."""
+    """`A is 1.3 times as fast per step`, of the fastest against the next; empty where none is."""
     times = [run.curve.step_time_s() for run in runs]
     known = sorted((time_s, place) for place, time_s in enumerate(times) if time_s)
     if len(known) < max(2, len(runs)) or known[1][0] < FASTER * known[0][0]:
         return ""
-    return f"{LETTERS[known[0][1]]} takes steps {known[1][0] / known[0][0]:.1f} times as fast"
+    return f"{LETTERS[known[0][1]]} is {known[1][0] / known[0][0]:.1f} times as fast per step"
 
 
 def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
@@ -107,9 +107,9 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             "common",
             common_label(comparison),
-            "the median of the ranks' losses at the last step that all of these jobs came to, or "
-            "where steps are not known at the last moment since each one's start; of the last 2 % "
-            "before it, for one batch says little",
+            "the median of the ranks' losses at the last step that all of these jobs reached; if "
+            "steps are unknown, at the longest time since launch that all reached; taken over the "
+            "last 2 % before it, because a single batch says little",
             tuple(_common(comparison, place, lower) for place in range(len(runs))),
         )
     ]
@@ -117,10 +117,8 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             f"given {one.what}",
             one.what,
-            "given to the jobs, and not the same in all of them",
-            tuple(
-                ("not given", "dim") if text is None else (text, "strong") for text in one.values
-            ),
+            "an option that differs between these jobs",
+            tuple(("not set", "dim") if text is None else (text, "strong") for text in one.values),
         )
         for one in comparison.differences
     ]
@@ -146,44 +144,54 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "best",
             "best loss",
-            "the least loss of the whole run, over a second or a few",
+            "the lowest loss of the whole run, per sample of one or a few seconds",
             map(_best, runs),
         ),
-        row("last", "last loss", "the loss that was seen last", map(_last, runs)),
+        row("last", "last loss", "the latest loss", map(_last, runs)),
         row(
             "pace",
             "pace",
-            "steps taken per second of training, over all attempts, the time between them left out",
+            "steps per second of training, over all attempts, without the time between them",
             (units.rate(run.curve.steps_per_s()) for run in runs),
         ),
         row(
             "step_time",
             "time per step",
-            "the same as seconds per step",
+            "the pace as seconds per step",
             (units.step_time(run.curve.step_time_s()) for run in runs),
         ),
         row(
             "steps",
             "steps",
-            "the step of the run, of the total where one was told; where nothing tells at which "
-            "step an attempt began, its own steps",
+            "the step of the run, and its total if known; if it is unknown where an attempt "
+            "started, the steps of that attempt",
             map(_steps, runs),
         ),
-        row("state", "state", "how the job is", (words.job_state(run.view.state) for run in runs)),
+        row(
+            "state",
+            "state",
+            "what the job is doing now, or how it ended",
+            (words.job_state(run.view.state) for run in runs),
+        ),
         row(
             "elapsed",
             "elapsed",
-            "how long the job has lived, the time between an end and a restart left out",
+            "time since launch, without the time between an exit and a restart",
             (_elapsed(run, now) for run in runs),
         ),
         row(
             "restarts",
             "restarts",
-            "how often all ranks were started again; the chart marks each: B↻1 is B's attempt 1",
+            "how often all ranks restarted; the chart marks each: B↻1 is B's attempt 1",
             (units.count(run.restarts) for run in runs),
         ),
-        row("ranks", "ranks", "the world size", (units.count(run.ranks) for run in runs)),
-        row("devices", "devices", "what the ranks train on", (run.devices for run in runs)),
+        row("ranks", "ranks", "world size", (units.count(run.ranks) for run in runs)),
+        row(
+            "devices",
+            "devices",
+            "the devices that the ranks train on",
+            (run.devices for run in runs),
+        ),
         row("started", "started", "when the job was launched", map(_started, runs)),
     ]
 
@@ -243,7 +251,7 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
             if given.get(name) != value
         ]
         other += [f"no {name}" for name in given if name not in theirs]
-        what = " ".join(other) or "the same"
+        what = " ".join(other) or "none"
     run = run_step.of_snapshot(snapshot)
     step = None if run is None else run.step
     return {

@@ -34,7 +34,7 @@ def figures_of(gpu: GpuSample, history: DeviceHistory) -> FiguresData:
         history.marks,
         watched=True,
         whole=(min(first, history.until - 1), history.until),
-        empty="nothing is known of it yet: its history begins now",
+        empty="no history yet: recording starts now",
     )
 
 

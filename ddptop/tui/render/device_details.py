@@ -19,12 +19,12 @@ _FIELDS: dict[str, str] = {
     "mem_total_bytes": "total memory",
     "mem_reserved_bytes": "reserved memory",
     "temperature_c": "temperature",
-    "temperature_slowdown_c": "slow-down threshold",
+    "temperature_slowdown_c": "slowdown threshold",
     "power_w": "power",
     "power_limit_w": "power limit",
     "energy_j": "energy",
     "sm_clock_mhz": "SM clock",
-    "sm_clock_max_mhz": "greatest SM clock",
+    "sm_clock_max_mhz": "maximum SM clock",
     "mem_clock_mhz": "memory clock",
     "fan_percent": "fan",
     "pstate": "P-state",
@@ -91,7 +91,7 @@ def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
             lines += _flow("", _words(text, "dim", cells), cells)
     meanings = gpu.xid_meanings or []
     for place, code in enumerate(gpu.xid or []):
-        meaning = meanings[place] if place < len(meanings) else "see NVIDIA's list of XIDs"
+        meaning = meanings[place] if place < len(meanings) else "see NVIDIA's XID documentation"
         lines += _flow("XID", _words(f"✗ {code}: {meaning}", "bad", cells), cells)
         if helps:
             lines += _flow("", _words(xid_help(code), "dim", cells), cells)
@@ -99,7 +99,7 @@ def _state(gpu: GpuSample, cells: int, *, helps: bool) -> list[Line]:
         return lines
     if gpu.throttle_reasons is None and gpu.xid is None:
         return _flow("state", [line(("n/a", "dim"))], cells)
-    return _flow("state", [line(("● the driver reports no trouble", "ok"))], cells)
+    return _flow("state", [line(("● the driver reports no problems", "ok"))], cells)
 
 
 def _words(text: str, style: str, cells: int) -> list[Line]:
@@ -111,7 +111,7 @@ def _first_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
     reserved = gpu.mem_reserved_bytes
     return [
         (
-            "work",
+            "load",
             [
                 _figure("SM", gpu.util_percent, units.percent(gpu.util_percent)),
                 _figure("memory bus", gpu.mem_util_percent, units.percent(gpu.mem_util_percent)),
@@ -141,10 +141,10 @@ def _more_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
         clocks.append(field("limited by", "; ".join(calm), ""))
     heats = [
         _figure("now", now, units.celsius(now), heat(gpu)),
-        _figure("slows down at", slowdown, units.celsius(slowdown)),
+        _figure("slowdown at", slowdown, units.celsius(slowdown)),
         _figure("fan", gpu.fan_percent, units.percent(gpu.fan_percent)),
     ]
-    rows = [("heat", heats), ("clocks", clocks), ("errors", _errors(gpu))]
+    rows = [("thermal", heats), ("clocks", clocks), ("errors", _errors(gpu))]
     if links := _links(gpu):
         rows.append(("links", links))
     if gpu.mig_instances:
@@ -177,9 +177,9 @@ def _errors(gpu: GpuSample) -> list[Line]:
         _figure("spare rows used", gpu.remapped_rows, units.count(gpu.remapped_rows)),
     ]
     if gpu.remap_pending:
-        parts.append(line(("a row waits for a reset of the device", "warn")))
+        parts.append(line(("row remap pending: reset the device", "warn")))
     if gpu.remap_failed:
-        parts.append(line(("no spare row was left: the device should be replaced", "bad")))
+        parts.append(line(("no spare rows left: replace the device", "bad")))
     parts.append(
         field("XID", units.NOT_KNOWN, "dim")
         if gpu.xid is None
@@ -205,7 +205,7 @@ def _unknown(gpu: GpuSample, cells: int) -> list[Line]:
     reasons: dict[str, list[str]] = {}
     for name, reason in gpu.unknown.items():
         if "--links" in reason:
-            reason = "asked for by ddptop gpus --links"
+            reason = "measured only by ddptop gpus --links"
         word = _FIELDS.get(name, name.replace("_", " "))
         if word not in (known := reasons.setdefault(reason, [])):
             known.append(word)
@@ -222,7 +222,7 @@ def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
         return []
     if not gpu.processes:
         unknown = unknown_holder(gpu)
-        text = "none: it is free" if unknown is None else f"none is listed; busy: {unknown}"
+        text = "none: the device is free" if unknown is None else f"none listed; busy: {unknown}"
         return _flow("processes", _words(text, "dim", cells), cells)
     job = pad("job", _job_cells(cells))
     head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"

@@ -21,7 +21,7 @@ Holder = Callable[[GpuSample], Line]
 Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by pid."""
 
-LOST_WORDS = "lost: the driver does not answer for it"
+LOST_WORDS = "lost: the driver does not respond for it"
 _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 72
 RECENT_BUCKETS = 60
@@ -175,9 +175,11 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
     if gpu.ecc_uncorrected:
         parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
     if gpu.remap_failed:
-        parts.append(line(("replace it" if brief else "no spare memory rows: replace it", "bad")))
+        parts.append(
+            line(("replace it" if brief else "no spare memory rows: replace the device", "bad"))
+        )
     elif gpu.remap_pending:
-        parts.append(line(("reset" if brief else "a memory row waits for a reset", "warn")))
+        parts.append(line(("reset" if brief else "row remap pending: reset the device", "warn")))
     if reasons := slowed_by(gpu):
         text = _brief_reason(reasons) if brief else "; ".join(reasons)
         parts.append(line((f"▼ {text}", "warn")))
@@ -262,7 +264,7 @@ def rank_holder(view: AnyJob) -> Holder:
         parts.insert(0, device_trouble(gpu, brief=True))
         strangers = [p for p in gpu.processes or [] if p.job != view.job and p.pid not in mine]
         if strangers:
-            parts.append(line((f"+{len(strangers)} not this job's", "warn")))
+            parts.append(line((f"+{len(strangers)} not in this job", "warn")))
         return fill(parts, 48, " ")
 
     return holder

@@ -157,7 +157,7 @@ def _split(text: str) -> list[tuple[str, bool]]:
         else:
             current, begun = current + char, True
     if inside:
-        raise _WrongError(f'the quote before {current.lstrip("!") or "the end"} is not closed: "')
+        raise _WrongError(f'missing closing quote (") for {current.lstrip("!") or "the last one"}')
     if begun:
         found.append((current, not plain))
     return found
@@ -167,7 +167,7 @@ def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
     negated = text.startswith("!")
     rest = text[1:] if negated else text
     if not rest:
-        raise _WrongError('a word is missing behind "!"' if negated else "the quotes are empty")
+        raise _WrongError('missing word after "!"' if negated else "empty quotes")
     if quoted:
         return Term(rest.casefold(), negated=negated)
     if (figure := _FIGURE.fullmatch(rest)) and _is_known(figure[1], vocabulary, vocabulary.figures):
@@ -175,7 +175,7 @@ def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
     if (named := _FIELD.fullmatch(rest)) and _is_known(named[1], vocabulary, vocabulary.fields):
         name, value = named[1].lower(), named[2].casefold()
         if not value:
-            raise _WrongError(f"a value is missing: {name}:...")
+            raise _WrongError(f"missing value: {name}:VALUE")
         return Term(value, name, negated=negated)
     return Term(rest.casefold(), negated=negated)
 
@@ -186,19 +186,19 @@ def _is_known(name: str, vocabulary: Vocabulary, names: Collection[str]) -> bool
     if not vocabulary.strict:
         return False
     if name.lower() in vocabulary.figures:
-        raise _WrongError(f"{name} is a figure: {name}>2 or {name}<2")
+        raise _WrongError(f"{name} is a number; use {name}>2 or {name}<2")
     if name.lower() in vocabulary.fields:
-        raise _WrongError(f"{name} is no figure: {name}:...")
+        raise _WrongError(f"{name} is not a number; use {name}:VALUE")
     known = ", ".join((*vocabulary.fields, *vocabulary.figures))
-    raise _WrongError(f"there is no {name} here, only {known}")
+    raise _WrongError(f"unknown name {name}; use {known}")
 
 
 def _figure(name: str, compare: str, value: str, negated: bool, vocabulary: Vocabulary) -> Term:
     if not value:
-        raise _WrongError(f"a number is missing: {name}{compare}2")
+        raise _WrongError(f"missing number; use {name}{compare}2")
     number = _NUMBER.fullmatch(value)
     units = _UNITS[vocabulary.figures[name]]
     factor = None if number is None else units.get(number[2].lower())
     if number is None or factor is None:
-        raise _WrongError(f"{value} is no number: {name}{compare}2")
+        raise _WrongError(f"{value} is not a valid number; use {name}{compare}2")
     return Term(value, name, compare, float(number[1]) * factor, negated)

@@ -25,11 +25,11 @@ def alerts_of(view: AnyJob) -> list[Alert]:
 def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str, str]]]:
     """What is found at this moment, in a few words, and a heading and text of each alert."""
     if view is None:
-        return "the job is not there any more; esc closes", []
+        return "the job no longer exists; esc closes", []
     if not view.is_live and not isinstance(view, ForeignView):
         return _ended(view)
     sections = [(_heading(alert, now), _text(alert)) for alert in alerts_of(view)]
-    return f"{'worst first' if sections else 'nothing is found'}; esc closes", sections
+    return f"{'worst first' if sections else 'no problems found'}; esc closes", sections
 
 
 def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
@@ -43,13 +43,13 @@ def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
             [(f"{state}{rank}", f"{cause.summary}\n\nAfter esc: {_MORE_OF_FAILED}")],
         )
     return (
-        "findings are made while a job lives; esc closes",
+        "findings exist only while a job runs; esc closes",
         [(state, f"After esc: {_MORE}")],
     )
 
 
-_MORE = "e tells its story, attempt by attempt; l shows what it printed."
-_MORE_OF_FAILED = "e tells its story, with the evidence that was kept; l shows what it printed."
+_MORE = "e shows each attempt and why it ended; l shows its output."
+_MORE_OF_FAILED = "e shows each attempt, with the saved evidence; l shows its output."
 
 
 def _text(alert: Alert) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import SignalPlan
     from ddptop_runner.foreign.types import Unreadable
 
-GONE = "its processes are gone; nobody saw how: ddptop did not start it"
+GONE = "its processes are gone; how they exited is unknown: ddptop did not start it"
 
 
 def about(view: ForeignView) -> str:
@@ -55,7 +55,7 @@ def header_lines(
     if view.stopping and view.is_live:
         rows.append((*question(3, cells), (view.stopping, "warn")))
     if not view.is_live:
-        how = f"ended after {view.ended_by} sent from here" if view.ended_by else GONE
+        how = f"exited after {view.ended_by} sent from here" if view.ended_by else GONE
         rows.append((*question(3, cells), (how, "warn")))
     if counts:
         far = far_line(view, snapshot, progress, now, cells)
@@ -77,7 +77,7 @@ def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     term = since + dt.timedelta(seconds=plan.grace_s)
     kill = term + dt.timedelta(seconds=TERM_GRACE_S)
     sent, later, last = (f"{at.astimezone():%H:%M:%S}" for at in (since, term, kill))
-    return f"SIGINT sent at {sent}; what is left gets SIGTERM {later}, SIGKILL {last}"
+    return f"SIGINT sent at {sent}; survivors get SIGTERM at {later}, SIGKILL at {last}"
 
 
 def _world(view: ForeignView) -> str:
@@ -100,13 +100,13 @@ def note_alerts(view: ForeignView) -> list[Alert]:
 
 
 def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
-    """One line on processes that may be training and may not be looked into; empty without any."""
+    """One line on processes that may be training and cannot be inspected; empty without any."""
     if not unreadable:
         return ()
     users = sorted({one.user for one in unreadable if one.user is not None})
     of = f" of {', '.join(users)}" if users else ""
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
-    head = line((" ▲ ", "warn"), f"{number}{of} may not be looked into: ")
+    head = line((" ▲ ", "warn"), f"{number}{of} cannot be inspected: ")
     key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))
     reason = clip(unreadable[0].reason or "no permission", cells - width(head) - width(key))
     return fit((*head, (reason, "dim"), *key), cells)
@@ -136,8 +136,8 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
             "\n".join(
                 [
                     one.command or "command: n/a",
-                    f"devices: {', '.join(one.devices) or 'none that the driver names'}",
-                    one.reason or "no reason is known",
+                    f"devices: {', '.join(one.devices) or 'none reported by the driver'}",
+                    one.reason or "reason unknown",
                 ]
             ),
         )

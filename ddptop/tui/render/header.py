@@ -1,4 +1,4 @@
-"""A job's header: is it alive, how far is it, is it learning; a row for each."""
+"""A job's header: its status, its progress, and its loss; a row for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ddptop_runner.saves.step_words import step_beside
 LABELLED = 110
 """From this width on each row begins with the question that it answers."""
 
-_QUESTIONS = ("alive", "how far", "learning")
+_QUESTIONS = ("status", "progress", "loss")
 
 START_S = 60.0
 """So long after an attempt began a total that is not known may still come."""
@@ -50,10 +50,10 @@ def header_lines(
     """Three rows, or four where facts need one of their own and `most` grants it."""
     snapshot, state = view.snapshot, words.job_state(view.state)
     if snapshot is None:
-        text = "no snapshot yet: its processes are coming up"
+        text = "no snapshot yet: processes are coming up"
         if not view.is_live:
             log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
-            text = f"it never came up{log}"
+            text = f"it never started{log}"
         return [fit(line(" ", state, "   ", (text, "dim")), cells), (), ()]
     if view.state == "queued":
         return _queued_lines(view, snapshot, now, cells)
@@ -74,11 +74,11 @@ def header_lines(
 
 def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
     """Of a job that is not there any more: that it is not, and when it was `seen` last."""
-    parts = [line(("? gone", "bad")), line(("not there any more", "strong"))]
+    parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
     if seen is None:
         return [fit(line(*question(0, cells), *join(parts)), cells)]
     parts.append(field("last seen", f"{seen.astimezone():%H:%M:%S}"))
-    below = line(*question(9, cells), ("what stands below was seen then", "dim"))
+    below = line(*question(9, cells), ("the figures below are from then", "dim"))
     return [fit(line(*question(0, cells), *join(parts)), cells), fit(below, cells)]
 
 
@@ -177,7 +177,7 @@ def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells:
     facts = [line(" "), *facts_of(view, snapshot, now)]
     return [
         fit(join([line(" ", words.job_state("queued")), waited], "   "), cells),
-        line(" ", ("not started: it waits until its GPUs are free", "dim")),
+        line(" ", ("not started: waiting for free GPUs", "dim")),
         fit(line(" ", *fill(facts[1:], cells - 1)), cells),
     ]
 
@@ -255,7 +255,7 @@ def learning_line(
     A trend is of new losses: while no step is taken there is none.
     """
     whose = whose_loss(snapshot)
-    parts = [join([loss_field(snapshot), from_log(snapshot)], " ")]
+    parts = [join([loss_field(snapshot, cells >= LABELLED), from_log(snapshot)], " ")]
     if pause is not None and not bad_loss(snapshot):
         parts.append(field("trend", units.NOT_KNOWN, "dim"))
     elif way := trend_words(trend, snapshot, of_several=bool(whose)):
@@ -264,12 +264,17 @@ def learning_line(
     return fill(parts, cells - width(question(2, cells)) - 1)
 
 
-def loss_field(snapshot: NodeSnapshot) -> Line:
-    """The median of the ranks' losses, with its label: of several optimizers, whose it is."""
+def loss_field(snapshot: NodeSnapshot, labelled: bool = False) -> Line:
+    """The median of the ranks' losses, with its label, and its optimizer if there are several.
+
+    `labelled` if the row itself begins with "loss".
+    """
     value, state = median_loss(snapshot)
     text = units.loss(value, state) + common_parts(snapshot.ranks)
     whose = whose_loss(snapshot)
     style = "bad" if state in ("nan", "inf") else "strong"
+    if labelled and not whose:
+        return line((text, style))
     return field(f"loss of {whose}" if whose else "loss", text, style)
 
 
@@ -285,4 +290,4 @@ def other_losses(snapshot: NodeSnapshot) -> list[Line]:
 def from_log(snapshot: NodeSnapshot) -> Line:
     """Says it of losses that were read from output or files; empty where a probe told one."""
     sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
-    return line(("from its log", "dim")) if sources == {"log"} else ()
+    return line(("from the log", "dim")) if sources == {"log"} else ()

@@ -86,7 +86,7 @@ FIGURES: tuple[HeatFigure, ...] = (
         _IDLE, _util, lambda percent: -percent, units.percent, (3, 4),
     ),
     HeatFigure(
-        "wait", "data wait of a step", (5, 15, 30, 60),
+        "wait", "data wait per step", (5, 15, 30, 60),
         ("<5 %", "5-15 %", "15-30 %", "30-60 %", "≥60 %"), _WAITING, _wait_share,
         lambda percent: percent, units.percent, (0, 1),
     ),
@@ -97,7 +97,7 @@ FIGURES: tuple[HeatFigure, ...] = (
 """Of one rank against the others; state and step need all ranks to be read."""
 
 _ALONE = HeatFigure(
-    "own", "own time of a step vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
+    "own", "own step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
     lambda rank, apart: apart.own_time, lambda ratio: ratio,
 )  # fmt: skip
 """What a rank does before it waits for the others: where all wait for each other, the time of a

@@ -108,9 +108,9 @@ def _fitting(texts: Sequence[str], least: int, most: int) -> int:
 # --- the order ------------------------------------------------------------------------------------
 
 ORDERS: Mapping[str, str] = {
-    "need": "what needs attention",
+    "need": "attention",
     "name": "name",
-    "started": "started last",
+    "started": "start",
     "gpus": "GPUs",
 }
 """Orders of the table, in words."""

@@ -7,9 +7,9 @@ from ddptop.tui.render.log_row import LogRow
 from ddptop_runner.model import LAUNCHER
 
 _LEVELS = {
-    "": "no level: its words name neither a warning nor an error",
-    "warn": "a warning, by its words",
-    "error": "an error, by its words",
+    "": "no level: the text names neither a warning nor an error",
+    "warn": "a warning, judging by its text",
+    "error": "an error, judging by its text",
 }
 
 
@@ -25,7 +25,7 @@ def about_line(
         bounds: the log's first byte and the one behind its last; None of lines in memory.
     """
     if row.is_note:
-        return [("this line", "stands for lines that are not there; nobody printed it")]
+        return [("this line", "a placeholder for missing lines; not part of the output")]
     if row.label == "launcher" or (whose == LAUNCHER and not row.label):
         who = "the launcher, or a rank through it"
     elif row.label:
@@ -39,10 +39,12 @@ def about_line(
         place += f", byte {row.at:,} of {size}"
     level = _LEVELS[row.level]
     if row.inside:
-        level = f"part of {level}: it goes on with what began above"
-    texts = [("this line", f"printed by {who}{place}"), ("how grave", level)]
+        level = f"part of {level}: it continues what starts above"
+    texts = [("this line", f"printed by {who}{place}"), ("level", level)]
     if row.label.endswith("~"):
-        texts.append(("~", "ranks printed this with other numbers of ranks or times; c shows each"))
+        texts.append(("~", "ranks printed this with different rank numbers or times; c shows each"))
     elif "-" in row.label or "," in row.label:
-        texts.append((row.label, "these ranks printed this line identically; c shows each alone"))
+        texts.append(
+            (row.label, "these ranks printed this identical line; c shows each separately")
+        )
     return texts

@@ -82,7 +82,7 @@ def pattern_of(text: str) -> LogPattern:
     """
     letters = _ESCAPED.sub("", text)
     flags = re.MULTILINE | (0 if any(char.isupper() for char in letters) else re.IGNORECASE)
-    case = "" if flags & re.IGNORECASE else "case matters"
+    case = "" if flags & re.IGNORECASE else "case-sensitive"
     if not _SPECIAL.search(text):
         return _literal(text, flags, case)
     try:
@@ -92,14 +92,14 @@ def pattern_of(text: str) -> LogPattern:
             quick = flags & re.IGNORECASE and text.isascii() and text == text.lower()
             small = re.compile(text, re.MULTILINE) if quick else None
     except (re.error, RecursionError, OverflowError, Warning):
-        return _literal(text, flags, ", ".join(("no valid pattern: taken as it is written", case)))
+        return _literal(text, flags, ", ".join(("invalid regex: matched literally", case)))
     reach = log_risk.reach(text)
     if reach == log_risk.REFUSED:
         return _literal(
-            text, flags, ", ".join(("could take for ever: taken as it is written", case))
+            text, flags, ", ".join(("regex could take forever: matched literally", case))
         )
-    part = "" if reach is None else f"first {reach} characters of a line"
-    note = ", ".join(part for part in ("pattern", part, case) if part)
+    part = "" if reach is None else f"first {reach} characters of each line"
+    note = ", ".join(part for part in ("regex", part, case) if part)
     return LogPattern(text, regex, is_literal=False, note=note, small=small, reach=reach)
 
 

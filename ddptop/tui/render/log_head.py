@@ -48,14 +48,18 @@ def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
     """Whose lines these are; briefly without how those of many ranks are made one."""
     if facts.whose == LAUNCHER or (facts.whose is None and not facts.is_merged):
         return (
-            f"all that {facts.launcher} printed" if facts.has_launcher else "all that was printed"
+            f"everything {facts.launcher} printed" if facts.has_launcher else "everything printed"
         )
     if facts.whose is not None:
         return f"rank {facts.whose}"
     if brief:
         return units.plural(len(facts.ranks), "rank") if facts.ranks else "all ranks"
     how = (
-        "each line" if facts.each else "alike lines as one" if facts.alike else "same lines as one"
+        "every line"
+        if facts.each
+        else "similar lines collapsed"
+        if facts.alike
+        else "identical lines collapsed"
     )
     return (
         f"{units.plural(len(facts.ranks), 'rank')}, {how}" if facts.ranks else f"all ranks, {how}"
@@ -65,8 +69,8 @@ def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
 def state_words(facts: HeadFacts) -> Span:
     """Whether more lines are shown as they come."""
     if facts.following:
-        return ("following", "ok") if facts.is_live else ("the end", "dim")
-    return ("not following: G does", "warn") if facts.is_live else ("G goes to the end", "dim")
+        return ("following", "ok") if facts.is_live else ("end", "dim")
+    return ("not following: press G", "warn") if facts.is_live else ("press G for the end", "dim")
 
 
 def head_rule(facts: HeadFacts, cells: int) -> Line:
@@ -123,7 +127,7 @@ def choices(facts: HeadFacts, cells: int) -> list[Choice]:
         mark = ("▸", "busy") if chosen else (" ", "")
         found.append(Choice(action, line(mark, (text, "strong" if chosen else "dim"), " ")))
 
-    found.append(Choice("", line((" whose", "dim"))))
+    found.append(Choice("", line((" ranks", "dim"))))
     is_all = facts.whose is None
     offer("all", "show('all')", is_all)
     if facts.has_launcher and facts.is_merged | (not is_all) and facts.ranks:
@@ -167,19 +171,19 @@ def empty_lines(
         output: of a foreign job: where its output goes.
     """
     if looked is not None:
-        text = f"looking for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
-        return _said(text, "L shows all lines")
+        text = f"searching for {LEVEL_WORDS[least]}: {looked:.0%} of {units.size(size_bytes)}"
+        return _said(text, "press L to show all lines")
     if least:
         none = LEVEL_WORDS[least].replace(" and", " or")
-        return _said(f"no {none} in this log", "L shows all lines")
+        return _said(f"no {none} in this log", "press L to show all lines")
     if output is not None:
         return _said(
-            f"nothing was read of its output, which goes to {output}",
-            "files and terminals can be read here; with ddptop launch every rank has a log",
+            f"no output read so far; it goes to {output}",
+            "ddptop reads files and terminals; ddptop launch keeps a log of every rank",
         )
     if is_live:
-        return _said("nothing was printed so far", "what is printed appears here by itself")
-    return _said("nothing was printed", "[ and ] choose another rank, < and > another attempt")
+        return _said("no output yet", "new lines appear here automatically")
+    return _said("no output", "press [ or ] for another rank, < or > for another attempt")
 
 
 def _said(words: str, remedy: str) -> list[Line]:

@@ -116,7 +116,7 @@ def cause_lines(
     lines += [line(("│ ", "faint"), (clip(text, cells - 4), "dim")) for text in tail]
     if (cause.evidence or now) and len(lines) < rows:
         keys = line(("i", "busy"), (" evidence", "dim")) if cause.evidence else ()
-        label = "now  " if now else "kept  "
+        label = "next  " if now else "saved  "
         said = clip(now or cause.evidence or "", cells - 5 - len(label) - width(keys))
         lines.append(line((label, "title"), said, "   ", *keys))
     return [fit((("▌", "bad"), (" ", ""), *one), cells) for one in lines[:rows]]

@@ -48,11 +48,11 @@ def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> 
     """
     more = ": no bar and no ETA" if live else ""
     if progress is None:
-        return "total not known yet" if young else f"total steps not known{more}"
+        return "total steps not known yet" if young else f"total steps unknown{more}"
     known = place(progress)
     if progress.counts != "run":
-        return f"{known}; steps of the whole run not known{more}"
+        return f"{known}; steps of the whole run unknown{more}"
     if progress.step is None and progress.total:
         steps = units.count(progress.total)
-        return f"of {steps} steps; at which one this attempt began is not known{more}"
-    return f"{known}; what is done of it all is not known{more}"
+        return f"of {steps} steps; start step of this attempt unknown{more}"
+    return f"{known}; share of the whole run unknown{more}"

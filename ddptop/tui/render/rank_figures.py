@@ -45,7 +45,7 @@ def fact_lines(
 ) -> list[list[Line]]:
     """Three rows of parts: what it does, its device, its process; the first part is the name."""
     rows = {
-        "doing": _doing(rank, apart, now, live),
+        "status": _doing(rank, apart, now, live),
         "device": _device(rank, apart, device_of(snapshot, rank.rank)),
         "process": _process(rank, snapshot),
     }
@@ -83,7 +83,7 @@ def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool)
 
 def _device(rank: RankSample, apart: RankDeviation, device: GpuSample | None) -> list[Line]:
     if device is None:
-        where = f"{device_text(rank)}: no figures of it" if rank.gpu is not None else "none: on CPU"
+        where = f"{device_text(rank)}: no figures" if rank.gpu is not None else "none: on CPU"
         return [line((where, "dim"))]
     memory = units.size_of(device.mem_used_bytes, device.mem_total_bytes)
     parts = [
@@ -107,9 +107,9 @@ def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
         field("RSS", units.size(rank.rss_bytes), ""),
     ]
     if rank.stands_at is not None:
-        parts.append(field("stands at", rank.stands_at, ""))
+        parts.append(field("last seen at", rank.stands_at, ""))
     if rank.has_probe is False:
-        parts.append(line(("its probe was never heard", "warn")))
+        parts.append(line(("no report from its probe", "warn")))
     if text := replicas_in_words(rank, snapshot.launcher):
         parts.append(line((text, "")))
     if text := source_in_words(rank):

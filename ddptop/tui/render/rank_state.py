@@ -19,12 +19,12 @@ TELLING_WAIT = 0.1
 """Of its steps: a wait for data, or for others, is said from this share on."""
 
 _DOING: dict[Phase, str] = {
-    "compile": "compiles",
-    "evaluation": "evaluates",
-    "checkpoint": "saves or loads a checkpoint",
-    "data": "waits for its data loader",
-    "end": "is ending: its script is over",
-    "collective": "waits in a collective for other ranks",
+    "compile": "is compiling",
+    "evaluation": "is evaluating",
+    "checkpoint": "is saving or loading a checkpoint",
+    "data": "is waiting for its data loader",
+    "end": "is exiting: its script has finished",
+    "collective": "is waiting in a collective for other ranks",
 }
 
 
@@ -44,7 +44,7 @@ class Known:
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
-    """`rank 3 is 38 % slower than the median since 12:03:10; waits 41 % of its time for data`."""
+    """`rank 3 is 38 % slower than the median since 12:03:10; spends ...`."""
     name = f"rank {rank.rank}"
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
@@ -59,19 +59,19 @@ def sentence(rank: RankSample, known: Known) -> Span:
         return odd, "warn"
     phase = lasting_phase(rank, known.now)
     if phase in _DOING:
-        since = "" if rank.phase_since is None else f" since {_clock(rank.phase_since)}"
-        return f"{name} {_DOING[phase]}{since}; that is no step, and well", "busy"
+        since = "" if rank.phase_since is None else f" (since {_clock(rank.phase_since)})"
+        return f"{name} {_DOING[phase]}{since}; this is normal", "busy"
     return _well(rank, known, name)
 
 
 def _well(rank: RankSample, known: Known, name: str) -> Span:
     if rank.step_time_s is None and rank.loss is None:
         why = ": ddptop did not start it" if known.foreign else ""
-        return f"{name} runs; its steps and losses are not known{why}", ""
+        return f"{name} is running; its steps and losses are unknown{why}", ""
     if known.ranks < 2:
-        return f"{name} trains; there is no other rank to compare it with", "ok"
+        return f"{name} is training; there is no other rank to compare it with", "ok"
     tail = _waits(rank)
-    return f"{name} is like the other {known.ranks - 1}: close to their median{tail}", "ok"
+    return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
 
 
 def _odd(rank: RankSample, known: Known, name: str) -> str:
@@ -80,7 +80,7 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
     if "step_time" in apart.outliers:
         since = _since(known, "step_time")
         if apart.slower is None:
-            parts.append(f"holds up the others{since}")
+            parts.append(f"is holding up the others{since}")
         elif apart.own_time is not None:
             parts.append(f"is busy {_percent(apart.slower)} longer than the median{since}")
         else:
@@ -88,7 +88,7 @@ def _odd(rank: RankSample, known: Known, name: str) -> str:
     said: dict[Figure, str] = {
         "loss": "its loss is",
         "memory": "its memory is",
-        "utilization": "its load is",
+        "utilization": "its utilization is",
     }
     for figure, words in said.items():
         ratio = apart.of(figure)
@@ -110,27 +110,27 @@ def _since(known: Known, figure: Figure) -> str:
 def _waits(rank: RankSample) -> str:
     """What else its steps are made of, where that is worth saying."""
     parts = [
-        f"{_percent(share)} of its time {what}"
+        f"{_percent(share)} of its time waiting {what}"
         for share, what in ((data_share(rank), "for data"), (sync_share(rank), "for other ranks"))
         if share is not None and share >= TELLING_WAIT
     ]
-    return f"; waits {' and '.join(parts)}" if parts else ""
+    return f"; spends {' and '.join(parts)}" if parts else ""
 
 
 def _still(rank: RankSample, name: str) -> str:
     """Of a rank that takes no steps: since when, and where it stands."""
     if rank.state == "paused":
-        go = "" if rank.pid is None else f"; kill -CONT {rank.pid} lets it go on"
-        return f"{name} is stopped by a signal (SIGSTOP){go}"
+        go = "" if rank.pid is None else f"; kill -CONT {rank.pid} resumes it"
+        return f"{name} is stopped by SIGSTOP{go}"
     since = rank.quiet_since or rank.last_progress_at
     when = "" if since is None else f" since {_clock(since)}"
-    why = f" ({rank.state})" if rank.state != "blocked" else ": it is in uninterruptible sleep"
+    why = f" ({rank.state})" if rank.state != "blocked" else ": in uninterruptible sleep"
     reason = f": {rank.state_reason}" if rank.state_reason else ""
     return f"{name} has taken no step{when}{why}{reason}{_place(rank)}"
 
 
 def _place(rank: RankSample) -> str:
-    return "" if rank.stands_at is None else f"; it stands at {rank.stands_at}"
+    return "" if rank.stands_at is None else f"; last seen at {rank.stands_at}"
 
 
 def _not_finite(rank: RankSample, name: str) -> str:
@@ -138,8 +138,8 @@ def _not_finite(rank: RankSample, name: str) -> str:
     first = rank.loss_bad_since
     since = "" if first is None else f" since {run_step.in_words(rank, first)}"
     last = rank.loss_last_good
-    good = "" if last is None else f"; the last finite one was {units.loss(last)}"
-    return f"{name}: its loss is {word}{since}{good}"
+    good = "" if last is None else f"; the last finite loss was {units.loss(last)}"
+    return f"{name}: its loss {'has been' if since else 'is'} {word}{since}{good}"
 
 
 def _ended(rank: RankSample, known: Known, name: str) -> Span:
@@ -147,12 +147,12 @@ def _ended(rank: RankSample, known: Known, name: str) -> Span:
     if rank.state == "stopped":
         return f"{name} was stopped with the others{at}", "dim"
     if rank.signal is not None:
-        return f"{name} was ended by {rank.signal}{at}", "bad"
+        return f"{name} was killed by {rank.signal}{at}", "bad"
     if rank.state == "exited" or rank.exit_code == 0:
-        return f"{name} ended well{at}", "ok"
+        return f"{name} exited with status 0{at}", "ok"
     if rank.exit_code is not None:
-        return f"{name} ended with exit status {rank.exit_code}{at}", "bad"
-    how = "; nobody saw how: ddptop did not start it" if known.foreign else ""
+        return f"{name} exited with status {rank.exit_code}{at}", "bad"
+    how = "; how it exited is unknown: ddptop did not start it" if known.foreign else ""
     return f"{name} is gone{at}{how}", "dim"
 
 

@@ -18,18 +18,18 @@ from ddptop_runner.model_words import JobState
 _ENDINGS: dict[str, Span] = {
     "finished": ("✓ finished", "ok"),
     "stopped": ("■ stopped", "dim"),
-    "again": ("↻ restarted as asked", "dim"),
+    "again": ("↻ restarted on request", "dim"),
     "lost": ("? lost", "bad"),
-    "unknown": ("? ended, nobody saw how", "dim"),
+    "unknown": ("? ended, cause unknown", "dim"),
 }
 _KINDS = {
     "cuda_oom": "out of GPU memory",
     "host_oom": "out of memory",
     "hang": "hung",
-    "nan": "loss was not finite",
+    "nan": "non-finite loss",
     "gpu": "GPU failed",
     "launch": "did not start",
-    "early_exit": "a rank left early",
+    "early_exit": "a rank exited early",
 }
 """What failures are called where the kind says more than an exception or a signal."""
 
@@ -37,14 +37,15 @@ REFUSED = 2
 """Exit status of argparse, click and most command lines on bad arguments."""
 
 _REMEDIES = {
-    "host_oom": "fewer data loader workers, a smaller batch, or more memory for this job",
-    "nan": "lower the learning rate or clip gradients, and go on from a checkpoint that is older "
-    "than the first bad loss; launch --on-nan restart does that by itself",
-    "hang": "stacks and flight records (i) show where each rank stood and who did not come",
-    "gpu": "leave that device out (launch --gpus), or let jobs go on without it (--allow-shrink); "
-    "ddptop gpus tells how it is",
-    "early_exit": "give every rank as many batches: DistributedSampler(drop_last=True), or Join",
-    "launch": "ddptop launch --dry-run shows what would be run",
+    "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
+    "nan": "lower the learning rate or clip gradients, and resume from a checkpoint older than the "
+    "first bad loss; launch --on-nan restart does that automatically",
+    "hang": "stacks and flight records (i) show where each rank was and which one never arrived",
+    "gpu": "leave that device out (launch --gpus), or let jobs continue without it "
+    "(--allow-shrink); ddptop gpus shows its state",
+    "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
+    "or Join",
+    "launch": "ddptop launch --dry-run shows what would run",
 }
 
 
@@ -109,19 +110,19 @@ def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[
 def headline(attempts: Sequence[Attempt], state: JobState) -> str:
     """The whole job in one sentence."""
     if not attempts:
-        return "nothing is told of it yet"
+        return "no events yet"
     failed = [one.cause for one in attempts if one.ending == "failed" and one.cause is not None]
     number = units.plural(len(attempts), "attempt")
     if not failed:
-        return f"{number}, no failure; {_is(state)}"
+        return f"{number}, no failures; {_is(state)}"
     names = Counter(map(failure_name, reversed(failed)))
     told = ", ".join(f"{name} {n} times" if n > 1 else name for name, n in names.items())
     return f"{number}, {units.plural(len(failed), 'failure')} ({told}); {_is(state)}"
 
 
 def _is(state: JobState) -> str:
-    return {"failed": "it has failed", "finished": "it has finished", "lost": "it is lost",
-            "stopped": "it was stopped"}.get(state, f"it is {state}")  # fmt: skip
+    return {"failed": "the job failed", "finished": "the job finished",
+            "stopped": "the job was stopped"}.get(state, f"the job is {state}")  # fmt: skip
 
 
 # --- one attempt --------------------------------------------------------------------------------
@@ -147,15 +148,14 @@ def sentence(attempt: Attempt) -> str:
     asked = [one.message for one in attempt.events if one.type in ("stopping", "group_restart")]
     last = attempt.events[-1].message if attempt.events else ""
     if attempt.ending == "lives":
-        return f"Nothing has failed. The last that happened: {last}." if last else ""
+        return f"No failures. Last event: {last}." if last else ""
     if attempt.ending in ("stopped", "again") and asked:
         return f"{asked[-1][0].upper()}{asked[-1][1:]}."
     if attempt.ending == "finished":
-        return "Every rank exited with 0."
+        return "Every rank exited with status 0."
     if attempt.ending == "lost":
-        return (
-            "Its processes went without having said why: a reboot, or a kill -9 of all of them. "
-            + (f"The last that is known: {last}." if last else "")
+        return "Its processes are gone without a trace: a reboot, or kill -9 of all of them. " + (
+            f"Last event: {last}." if last else ""
         )
     return f"{last}." if last else ""
 
@@ -168,17 +168,18 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
     if cause is not None and (again or cause.kind in _REMEDIES):
         remedy = _REMEDIES.get(cause.kind, "")
         if not remedy and cause.exception is not None and cause.place is not None:
-            remedy = f"mend {_place(cause)}"
+            remedy = f"fix {_place(cause)}"
         if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
             remedy = (
-                "ask who ends processes here: a batch system, an out-of-memory daemon, a person"
+                "find out what kills processes here: a batch system, an OOM daemon, or a person"
             )
         parts.append(remedy)
     if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
-        return "launch it with other arguments: the script refused these, and R starts it with them"
+        return "launch it with other arguments; the script rejected these, and R reuses them"
     if again:
-        parts.append(f"R starts it again as attempt {attempt.number + 1}")
-    return "; ".join(filter(None, parts))
+        parts.append("press R to relaunch")
+    known = [part for part in parts if part]
+    return (", then " if known and known[0].startswith("fix ") else "; ").join(known)
 
 
 def aftermath(attempt: Attempt) -> list[str]:
@@ -244,10 +245,10 @@ def _labelled(
     for text in aftermath(attempt)[:3]:
         say("then", text, 2 if roomy else 1)
     if now := what_now(attempt, state, is_last=is_last):
-        say("do now" if is_last else "remedy", now, 2, "strong")
+        say("next step" if is_last else "remedy", now, 2, "strong")
     if attempt.cause is not None and attempt.cause.evidence:
         kept = PurePath(attempt.cause.evidence).name
-        hint = ("   enter opens it", "dim")
+        hint = ("   press enter to open", "dim")
         lines.append(line((f"{'evidence':<{LABEL_CELLS}}", "dim"), kept, hint))
     return lines
 
@@ -256,6 +257,6 @@ def _tail_lines(tail: Tail, room: int, rows: int) -> list[Line]:
     texts = [text for text in tail.lines if not pointing_only(text)][-(rows - 1) :]
     who = "the command" if tail.owner == LAUNCHER else f"rank {tail.owner}"
     if not texts:
-        return [line((f"{who} wrote nothing", "dim"))]
-    head = line((f"last lines of {who}", "dim"), ("   l: its log", "dim"))
+        return [line((f"{who} printed nothing", "dim"))]
+    head = line((f"last lines of {who}", "dim"), ("   l: logs", "dim"))
     return [head, *(line(("│ ", "faint"), (clip(text, room - 2), "dim")) for text in texts)]

@@ -27,11 +27,11 @@ GLYPHS: dict[MarkKind, tuple[str, str]] = {
 }
 """By kind: letter and style, those that hide others first; an attempt shows its number."""
 MEANINGS: dict[MarkKind, str] = {
-    "attempt": "a number is an attempt's start",
+    "attempt": "the start of that attempt",
     "failure": "a failure",
     "hang": "a hang",
     "end": "the job's end",
-    "alert": "something to look at",
+    "alert": "an alert",
     "checkpoint": "a checkpoint",
 }
 
@@ -142,7 +142,7 @@ def timeline_lines(course: Course, position: Position, cells: int, rows: int) ->
         clock_line(course, position, cells),
     ]
     if rows > len(lines):
-        lines.insert(0, rule("time line", cells, legend(course)))
+        lines.insert(0, rule("timeline", cells, legend(course)))
     return lines[:rows]
 
 
@@ -223,12 +223,12 @@ def words_line(course: Course, position: Position, cells: int) -> Line:
     if position.attempt is not None:
         parts.append(line((f"attempt {position.attempt}", "dim")))
     if position.width_s is None:
-        parts.append(line(("nothing was recorded then", "warn")))
+        parts.append(line(("nothing recorded at that time", "warn")))
     elif position.width_s > 1:
-        parts.append(line((f"known by {duration(position.width_s)}", "dim")))
+        parts.append(line((f"resolution {duration(position.width_s)}", "dim")))
     if position.attempt_started is not None and position.at >= position.attempt_started:
         old = duration(position.at - position.attempt_started)
-        parts.append(line((f"{old} after that attempt's start", "dim")))
+        parts.append(line((f"{old} after the attempt started", "dim")))
     following = next_line(course, position)
     if width(fill(parts[:2], cells)) + width(following) + 2 > cells:
         following = ()
@@ -240,7 +240,7 @@ def next_line(course: Course, position: Position) -> Line:
     """What happens next, and how soon."""
     following = neighbour(course.marks, position.at, 1)
     if following is None:
-        return line(("live: ", "ok"), ("the newest moment ", "dim")) if course.live else ()
+        return line(("live: ", "ok"), ("latest sample ", "dim")) if course.live else ()
     name = f"attempt {following.letter}" if following.kind == "attempt" else following.kind
     return line(
         ("next: ", "dim"),
@@ -300,14 +300,14 @@ def explain_timeline(course: Course | None) -> list[tuple[str, str]]:
         f"{letter or '0 1 2'}: {MEANINGS[kind]}" for kind, (letter, _) in GLYPHS.items()
     )
     known = (
-        "Of the last hour of a run each second is known, of its last day every ten seconds, of all"
-        " before each minute: of such a span the last sample is shown. Dots are spans in which"
-        " nothing was recorded: no supervisor ran."
+        "The last hour of a run is recorded every second, its last day every ten seconds, and"
+        " everything before that every minute, with the last sample of each interval. Dots mark"
+        " times without a recording: no supervisor was running."
     )
-    found = [("time line", f"{letters}."), ("how exactly", known)]
+    found = [("timeline", f"{letters}."), ("resolution", known)]
     if course is not None:
         marks = plural(len(course.marks), "mark")
-        found.append(("this run", f"{duration(course.span_s)} are recorded, with {marks}."))
+        found.append(("this run", f"{duration(course.span_s)} recorded, with {marks}."))
     return found
 
 

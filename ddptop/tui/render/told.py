@@ -58,12 +58,12 @@ class Told:
             return first.message
         took = units.duration((last.ts - first.ts).total_seconds())
         if first.type == "rank_started":
-            return f"ranks {units.ranks(self.ranks)} start"
+            return f"ranks {units.ranks(self.ranks)} started"
         if first.type == "rank_exited" and len(self.ranks) > 1:
             return f"ranks {units.ranks(self.ranks)} {_how(first).replace('was ', 'were ', 1)}"
         if first.type == "checkpoint":
-            return f"{number} checkpoints within {took}; the last: {last.message}"
-        return f"{last.message}  (told {number} times within {took})"
+            return f"{number} checkpoints in {took}; last: {last.message}"
+        return f"{last.message}  ({number} times in {took})"
 
 
 def _how(event: Event) -> str:
@@ -157,29 +157,29 @@ def _details(event: Event) -> str:
 
 
 EVENT_MEANINGS = {
-    "launched": "the job was launched, or started again, by a person",
-    "queued": "it waits until the GPUs that it asked for are free",
-    "attempt_started": "all ranks were started, for this attempt",
-    "rank_started": "a rank's process was started; the pid is the one to look for in other tools",
-    "rank_exited": "a rank's process ended: by itself with an exit status, or by a signal. Those "
-    "after the first were ended because of it",
-    "launcher_exited": "the command that started the ranks ended",
+    "launched": "a person launched or relaunched the job",
+    "queued": "the job waits until the GPUs that it asked for are free",
+    "attempt_started": "all ranks of this attempt were started",
+    "rank_started": "the process of a rank started; its pid is the one that other tools show",
+    "rank_exited": "the process of a rank exited with a status, or a signal killed it; those after "
+    "the first exited because of it",
+    "launcher_exited": "the command that started the ranks exited",
     "training": "every rank took its first optimizer step",
-    "checkpoint": "files that look like a checkpoint were written, and are complete",
-    "checkpoint_asked": "a person asked the script to save now",
-    "hang_suspected": "stalled: no step for longer than the pauses of this job; no verdict yet",
-    "hang": "no progress within the time that was learned, and proof that ranks differ",
-    "failure": "why the attempt failed, found from exits, logs and the kernel",
-    "group_restart": "all ranks are started again together, and why that was decided",
-    "failed": "the job has failed for good, and why it is not tried again",
-    "finished": "every rank exited with 0: the job is done",
-    "stopping": "somebody asked for the job's end",
-    "stopped": "the job has ended because that was asked for",
-    "alert": "something that a person should know of; f shows what is wrong now",
-    "alert_over": "what an alert told does not hold any more, or held until the job's end",
+    "checkpoint": "files that look like a checkpoint were written completely",
+    "checkpoint_asked": "a person asked the script to save a checkpoint now",
+    "hang_suspected": "stalled: no step for longer than this job ever paused; not hung yet",
+    "hang": "no progress within the time learned for this phase, and proof that ranks differ",
+    "failure": "why the attempt failed, found in exit statuses, logs, and the kernel log",
+    "group_restart": "all ranks restart together, and why",
+    "failed": "the job failed for good, and why it does not restart",
+    "finished": "every rank exited with status 0: the job is done",
+    "stopping": "someone asked the job to stop",
+    "stopped": "the job ended because someone asked it to stop",
+    "alert": "something that a person should know; f lists current problems",
+    "alert_over": "an alert was resolved, or the job ended while it was active",
     "gpu_lost": "a device fell off the bus",
-    "supervisor_restarted": "ddptop's supervisor had died and was started again; ranks went on",
-    "guardian_restarted": "ddptop's guardian had died and was started again; ranks went on",
-    "lost": "all processes of the job had gone, and nobody saw why",
+    "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
+    "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
+    "lost": "all processes of the job are gone without a trace",
 }
 """What each type of event means."""

@@ -1,4 +1,4 @@
-"""States and causes as a symbol, a word and a style: colour never says anything alone."""
+"""States and causes as a symbol, a word and a style: color is never the only sign."""
 
 from __future__ import annotations
 
@@ -188,4 +188,4 @@ def guard_words(guarded: bool | None, live: bool) -> Line:
         return (("guardian on another host", "dim"),)
     if guarded:
         return (("guarded", "dim"),)
-    return (("▲ unguarded: nothing restarts it", "warn"),)
+    return (("▲ unguarded: guardian not running", "warn"),)

@@ -71,7 +71,7 @@ def _state(view: JobView, status: JobStatus) -> list[Part]:
         parts.append(("unguarded", "warn"))
     age_s = status.snapshot_age_s
     if view.is_live and age_s is not None and age_s > STALE_S:
-        parts.append((f"figures {duration(age_s)} old", "warn"))
+        parts.append((f"stale: {duration(age_s)} old", "warn"))
     return parts
 
 

@@ -75,7 +75,7 @@ def check() -> None:
     """
     if not sys.__stderr__ or not sys.__stderr__.isatty():
         raise UsageError(
-            "stderr, which the screen is drawn on, is not a terminal", "do not redirect stderr"
+            "ddptop draws on stderr, which is not a terminal", "do not redirect stderr"
         )
     term = os.environ.get("TERM") or ""
     if term in DUMB:

@@ -39,7 +39,7 @@ def taken_up(view: JobView) -> JobView:
         return read_job(view.folder)
     say(f"ddptop: {view.job} lost its guardian; adopted it")
     if done.missing:
-        say(f"ddptop: these variables could not be recovered: {', '.join(done.missing)}")
+        say(f"ddptop: could not recover these environment variables: {', '.join(done.missing)}")
     return done.view
 
 

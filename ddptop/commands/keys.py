@@ -19,22 +19,27 @@ class KeyLine(Base, frozen=True, kw_only=True):
     """One action on one screen."""
 
     id: str
-    """The name for `[keys]`."""
+    """ID to use in `[keys]`."""
     screen: str
+    """Screen where it applies."""
     keys: tuple[str, ...]
-    """As a person types them; none where it has no key."""
+    """Current keys; empty if none."""
     default_keys: tuple[str, ...]
+    """Keys without changes in `config.toml`."""
     name: str
+    """Short name, as in the row of keys."""
     help: str
 
 
 class KeyReport(Base, frozen=True, kw_only=True):
-    """All actions, and what is wrong in the settings of the interface."""
+    """What `keys --json` prints."""
 
     schema: int = 1
     file: str
+    """Path of `config.toml`."""
     keys: list[KeyLine]
     problems: list[str]
+    """Errors in the settings of the interface."""
 
 
 def run(as_json: bool) -> int:

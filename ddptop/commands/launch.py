@@ -192,7 +192,7 @@ def ask(question: QuestionError) -> LaunchRequest | None:
         ways.append(question.remedy)
         say(f"  1  {typed(question.remedy)}: {question.says}")
     ways += [question.as_asked, None]
-    say(f"  {len(ways) - 1}  start the ranks anyway")
+    say(f"  {len(ways) - 1}  launch it anyway")
     say(f"  {len(ways)}  cancel")
     for _ in range(MOST_ANSWERS):
         sys.stderr.write(f"1 to {len(ways)}: ")
@@ -245,7 +245,7 @@ def describe(plan: LaunchPlan) -> str:
         devices = ", ".join(
             f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)
         )
-    hang = "after a time learned from the run" if spec.hang_auto else "off"
+    hang = "learned from the run" if spec.hang_auto else "off"
     if spec.hang_timeout_s is not None:
         hang = f"after {spec.hang_timeout_s:g} s without progress"
     backing: str = spec.backing
@@ -272,12 +272,12 @@ def describe(plan: LaunchPlan) -> str:
         variables,
         f"inherits:      {', '.join(spec.env_names)}",
         f"restarts:      up to {spec.max_restarts} without progress; "
-        "failures that would repeat are not retried",
-        f"hang verdict:  {hang}",
+        "failures that would recur are not retried",
+        f"hang timeout:  {hang}",
         f"on NaN:        {spec.on_nan}",
-        f"a broken GPU:  {'the job continues without it' if spec.allow_shrink else 'ends the job'}",
+        f"GPU failure:   {'the job continues without it' if spec.allow_shrink else 'ends the job'}",
         f"probe:         {probe}",
-        f"held by:       {backing}",
+        f"runs in:       {backing}",
     ]
     if spec.is_command:
         lines.append(f"output:        {'a pseudo-terminal' if spec.pty else 'its log'}")

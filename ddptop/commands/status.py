@@ -70,14 +70,14 @@ def describe(view: JobView, status: JobStatus) -> str:
     lines = [", ".join(parts), f"  {status.command}"]
     if view.state == "lost" and view.is_abandoned:
         lines.append(
-            f"  nothing is left of it on {view.host}, a host or container that is gone:"
-            f" ddptop restart {view.job} starts it here, ddptop rm {view.job} deletes it"
+            f"  it ran on {view.host}, a host or container that no longer exists;"
+            f" ddptop restart {view.job} relaunches it here, ddptop rm {view.job} deletes it"
         )
     if view.is_live and status.guarded is False:
         lines.append("  unguarded: its guardian is gone; the ranks keep running")
     age_s = status.snapshot_age_s
     if view.is_live and age_s is not None and age_s > STALE_S:
-        lines.append(f"  the following is {duration(age_s)} old")
+        lines.append(f"  stale: the values below are {duration(age_s)} old")
     if status.cause is not None:
         lines.append(f"  {status.cause.summary}")
         if status.cause.evidence:

@@ -18,63 +18,76 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     host: str
     command: str
     python: str
+    """Interpreter that runs the script."""
     cwd: str
+    """Working directory."""
     world_size: int | None
     gpus: list[int]
-    """Machine indices of the devices that it was given; empty on CPU."""
+    """Machine indices of the devices that the job was given; empty on the CPU."""
     started_at: dt.datetime
     ended_at: dt.datetime | None
     elapsed_s: float | None
+    """Time that the job has been live, over all attempts."""
     restarts: int | None
     step: int | None
     step_counts: StepCounts | None
-    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
     total_steps: int | None
     steps_per_s: float | None
-    """Of training, over all attempts."""
+    """Over all attempts, counting only the time spent training."""
     step_time_s: float | None
     """1 / `steps_per_s`."""
     loss: float | None
-    """The last one that was finite."""
+    """Last finite loss (median over the ranks)."""
     loss_state: LossState | None
-    """`nan` also where it is infinite: the history does not tell the two apart."""
+    """`nan` also if the loss is infinite; the history does not distinguish them."""
     loss_bad_since_step: int | None
+    """First step since which no loss was finite; None if the loss is finite."""
     best_loss: float | None
+    """Smallest loss of the run."""
     best_loss_step: int | None
+    """Step of the smallest loss."""
     best_loss_after_s: float | None
+    """Time from launch to the smallest loss."""
     loss_at_common: float | None
+    """Loss at `common_step`, or at `common_s` if that is null."""
 
 
 class Given(Base, frozen=True, kw_only=True):
-    """Something that was given to the jobs, and is not the same in all of them."""
+    """An option or setting that differs between the jobs."""
 
     what: str
+    """Name of the option or setting."""
     values: list[str | None]
-    """In the jobs' order; null where it was not given."""
+    """Values in the order of the jobs; None for jobs without it."""
 
 
 class LossesAtStep(Base, frozen=True, kw_only=True):
-    """The losses when all jobs had taken so many steps."""
+    """The loss of every job at the same step."""
 
     step: int
     values: list[float | None]
+    """Losses in the order of the jobs."""
 
 
 class ComparisonReport(Base, frozen=True, kw_only=True):
-    """Several jobs beside each other."""
+    """What `compare --json` prints."""
 
     schema: int = SCHEMA
     jobs: list[ComparedJob]
     common_step: int | None
-    """The last step that all came to; null where steps are not known of all."""
+    """Last step that all jobs reached; None if steps are unknown for any of them."""
     common_s: float | None
-    """The last moment since its start that all came to."""
+    """Longest time since the start that all jobs reached."""
     better: str | None
-    """The job whose loss is least at `common_step`, or without one at `common_s`."""
+    """Job with the lowest loss at `common_step`, or at `common_s` if that is null."""
     better_by: float | None
-    """By which share of the next one's loss."""
+    """Relative difference to the next lowest loss; 0.1 is 10 %."""
     differences: list[Given]
+    """Options and settings that differ."""
     losses: list[LossesAtStep]
+    """Losses at steps that all jobs reached."""
 
 
 def report(comparison: Comparison) -> ComparisonReport:

@@ -42,7 +42,7 @@ class Faults:
             kind = self.file.read_text(encoding="utf-8")
             self.file.unlink()
         if kind is not None:
-            sys.stdout.write(f"step {step}: the fault {kind}\n")
+            sys.stdout.write(f"step {step}: injecting fault {kind}\n")
             sys.stdout.flush()
             self._commit(kind)
         return kind == "nan"

@@ -205,7 +205,7 @@ def load_checkpoint(
         if state["size"][name] != getattr(size, name):
             raise SystemExit(
                 f"{file} holds a model with --{name} {state['size'][name]}, not "
-                f"{getattr(size, name)}: choose another --out or give --no-resume"
+                f"{getattr(size, name)}; choose another --out or pass --no-resume"
             )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -262,12 +262,12 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
         step = load_checkpoint(file, size, model, optimizer)
         say(f"resumed from {file} at step {step}")
         if step >= size.steps:
-            say("that training is complete: it only writes some text (--no-resume starts over)")
+            say("training is complete; generating sample text only (--no-resume starts over)")
     if rank == 0:
         count = sum(parameter.numel() for parameter in model.parameters())
         say(
             f"{count / 1e6:.1f} M parameters, {len(text) / 1e6:.1f} MB of text, "
-            f"{world_size} x {size.batch_size} x {size.context} bytes a step on {device.type}"
+            f"{world_size} x {size.batch_size} x {size.context} bytes per step on {device.type}"
         )
 
     faults = None
@@ -306,7 +306,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
             logged_at, logged_step = now, step
             say(
                 f"step {step}/{size.steps} loss {shown:.4f} "
-                f"({step_time_s:.3f} s a step, rank {rank})"
+                f"({step_time_s:.3f} s per step, rank {rank})"
             )
         if step % VALIDATE_EVERY == 0 or step == size.steps:
             validation_loss = validate(model, text[-held_back:], size, device)
@@ -318,7 +318,7 @@ def train(options: argparse.Namespace, size: Size, device: torch.device) -> None
             say(f"step {step}/{size.steps} saved {file}")
 
     if rank == 0:
-        say("--- what it writes now ---\n" + write_text(model, b"def main(", 300, device))
+        say("--- sample output ---\n" + write_text(model, b"def main(", 300, device))
 
 
 def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, Size]:
@@ -327,24 +327,28 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, 
         description="Train a small byte-level GPT with DistributedDataParallel.",
         epilog=f"Defaults on the CPU: {CPU}; on GPUs: {GPU}.",
     )
-    parser.add_argument("--steps", type=int, help="optimizer steps in all")
-    parser.add_argument("--batch-size", type=int, help="sequences per rank and step")
+    parser.add_argument("--steps", type=int, help="total optimizer steps")
+    parser.add_argument("--batch-size", type=int, help="sequences per rank per step")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--width", type=int, help="a multiple of 64")
-    parser.add_argument("--context", type=int, help="bytes the model sees at once")
-    parser.add_argument("--lr", type=float, default=2e-3, help="highest learning rate")
+    parser.add_argument("--context", type=int, help="context length in bytes")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--out", type=Path, default=Path("demo-gpt"), help="checkpoint folder")
     parser.add_argument("--save-every", type=int, default=100, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-resume", dest="resume", action="store_false")
-    parser.add_argument("--record", type=Path, help="folder for each rank's steps, one JSON a line")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds of sleep after each step")
-    parser.add_argument("--pg-timeout", type=float, help="seconds a collective may take")
-    faults = parser.add_argument_group("faults on request")
-    faults.add_argument("--fault", help="raise, kill, hang-python ...: see misbehave.py")
+    parser.add_argument(
+        "--record", type=Path, help="folder for each rank's steps, one JSON object per line"
+    )
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
+    parser.add_argument("--pg-timeout", type=float, help="timeout of collectives in seconds")
+    faults = parser.add_argument_group("fault injection")
+    faults.add_argument("--fault", help="raise, kill, hang-python ... (see misbehave.py)")
     faults.add_argument("--fault-step", type=int, default=20)
     faults.add_argument("--fault-rank", type=int, default=1)
-    faults.add_argument("--fault-file", help="FILE.<rank> names a fault that is committed at once")
+    faults.add_argument(
+        "--fault-file", help="inject the fault named in FILE.<rank> as soon as it appears"
+    )
     options = parser.parse_args(argv)
     default = GPU if torch.cuda.is_available() else CPU
     given = {name: getattr(options, name) or value for name, value in asdict(default).items()}

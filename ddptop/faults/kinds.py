@@ -77,7 +77,7 @@ FAULTS = (
     ),
     Fault(
         name="stop",
-        what="SIGSTOP to one rank, SIGCONT after some seconds",
+        what="SIGSTOP to one rank, SIGCONT several seconds later",
         expected="the rank is shown as paused, not hung, and training continues",
         place="rank",
         hold_s=4.0,
@@ -125,7 +125,7 @@ FAULTS = (
         script_word="exit-0",
         restarts=True,
         event="failure",
-        says="while the others went on",
+        says="while the other",
         names_rank=True,
     ),
     Fault(
@@ -165,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         name="log-flood",
-        what="one rank writes 100 000 lines at once, far beyond its log's limit",
+        what="one rank writes 100,000 lines at once, far beyond its log limit",
         expected="the log is cut to its limit, and every line is in the log or its archive",
         place="script",
         script_word="log-flood",
@@ -173,11 +173,11 @@ FAULTS = (
     ),
     Fault(
         name="disk-full",
-        what="the file system of the run folder is full for some seconds",
+        what="the file system of the run folder is full for several seconds",
         expected="training continues, and the gap in the history is marked",
         place="disk",
         event="alert",
-        says="it was full from",
+        says="full from",
         hold_s=6.0,
     ),
     Fault(
@@ -209,7 +209,7 @@ FAULTS = (
     ),
     Fault(
         name="terminal-closed",
-        what="the terminal of a viewer is closed, and SIGHUP is sent to all that holds the job",
+        what="a viewer's terminal closes, and SIGHUP goes to all ddptop processes of the job",
         expected="nothing happens to the job",
         place="job",
     ),
@@ -227,7 +227,7 @@ FAULTS = (
     ),
     Fault(
         name="corrupt-files",
-        what="history.db and the node's snapshot are overwritten with garbage",
+        what="history.db and the node snapshot are overwritten with garbage",
         expected="both are recreated, the damaged history is set aside, and training continues",
         place="job",
         event="alert",

@@ -89,7 +89,7 @@ def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
     found = []
     wanted = (before.attempt or 0) + fault.restarts
     if (now.attempt or 0) > wanted:
-        found.append(f"it reached attempt {now.attempt} instead of {wanted}")
+        found.append(f"the job reached attempt {now.attempt} instead of {wanted}")
     if now.state in ("failed", "lost", "stopped"):
         found.append(f"the job is {now.state}")
     trouble = [event for event in now.events if event.type in TROUBLE]
@@ -97,7 +97,7 @@ def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
         found.append(f"event {trouble[0].type}: {trouble[0].message}")
     told = _telling(fault, now.events)
     if told is not None and fault.names_rank and told.rank != rank:
-        found.append(f"it names rank {told.rank} instead of {rank}: {told.message}")
+        found.append(f"the cause names rank {told.rank} instead of {rank}: {told.message}")
     if told is not None and fault.signal is not None and told.signal != fault.signal:
         found.append(f"signal {told.signal} instead of {fault.signal}")
     if told is not None and fault.exit_code is not None and told.exit_code != fault.exit_code:
@@ -143,7 +143,7 @@ def _guardian(_rank: int, before: Seen, now: Seen) -> list[str]:
 
 def _agent(_rank: int, before: Seen, now: Seen) -> list[str]:
     gone = now.holders.get("agent") != before.holders.get("agent")
-    return [] if gone else ["the agent is still shown"]
+    return [] if gone else ["the killed agent is still shown"]
 
 
 def _flood(_rank: int, _before: Seen, now: Seen) -> list[str]:
@@ -187,7 +187,7 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
             found.append(f"attempt {attempt}: ranks {started} started, {ended} ended")
     ends = [event for event in events if event.type in ("finished", "failed", "stopped")]
     if len(ends) != 1:
-        found.append(f"{len(ends)} events report the end instead of one")
+        found.append(f"{len(ends)} events report the end, expected 1")
     return found
 
 

@@ -210,7 +210,7 @@ class DdptopApp(ActingApp):
         """A defect of ours: leave with its words, jobs go on."""
         self.exit(
             return_code=1,
-            message=f"ddptop: the interface failed ({message.error!r}); jobs are not touched",
+            message=f"ddptop: the interface failed ({message.error!r}); jobs are unaffected",
         )
 
     # --- screens -------------------------------------------------------------------------------

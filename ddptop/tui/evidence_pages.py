@@ -41,7 +41,7 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
     if not kept or (attempt is not None and not kept[0].name.startswith(f"attempt-{attempt}-")):
         whose = view.job if attempt is None else f"attempt {attempt} of {view.job}"
         raise DdptopError(
-            f"{whose} has no evidence", "it is kept when a rank fails or the job hangs"
+            f"{whose} has no evidence", "evidence is saved when a rank fails or the job hangs"
         )
     last, *others = kept
     sections = [(path.name, _text(path)) for path in _files(last)]
@@ -49,7 +49,7 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
     if others:
         sections.append(
             (
-                "kept before" if attempt is None else "also kept",
+                "earlier evidence" if attempt is None else "other evidence",
                 "\n".join(str(path) for path in others),
             )
         )

@@ -149,7 +149,7 @@ class ForeignSource:
         events = tuple(self._book.events(view.job))
         if view.ended_by is None:
             return events
-        text = f"all processes are gone, after {view.ended_by} sent from here"
+        text = f"all processes exited after {view.ended_by}, sent from here"
         return tuple(
             msgspec.structs.replace(one, message=text) if one.type == "lost" else one
             for one in events
@@ -182,5 +182,5 @@ class ForeignSource:
 
 def no_loss(view: ForeignView) -> str:
     """Why no loss is known of a job that has no probe."""
-    where = f"; its output: {view.output}" if view.output else ""
-    return f"no loss seen: ddptop reads it from what the job prints{where}"
+    where = f" ({view.output})" if view.output else ""
+    return f"no loss found: ddptop reads it from the job's output{where}"

@@ -22,7 +22,7 @@ NO_KEY = "no-key"
 """Stands in Textual's key map for an action without one: no terminal sends it."""
 
 RESERVED = {
-    "ctrl+c": "it copies the selection, or asks before quitting",
+    "ctrl+c": "it copies the selection or asks before quitting",
     "ctrl+z": "ddptop cannot be suspended; press d to quit, jobs keep running",
     "tab": "it moves to the next panel",
     "shift+tab": "it moves to the previous panel",
@@ -207,7 +207,7 @@ def _without_clashes(chosen: dict[str, tuple[str, ...]], where: str) -> list[str
         both = " and ".join(f'"{name}"' for name in names)
         kept = "the default is kept" if len(mine) == 1 else "the defaults are kept"
         wrong.append(
-            f"{where}: {key_text(key)} is bound to {both} on the screen {place}; remap one of "
+            f'{where}: {key_text(key)} is bound to {both} on the screen "{place}"; remap one of '
             f"them; {kept}"
         )
     return wrong

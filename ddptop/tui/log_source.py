@@ -151,7 +151,7 @@ class LogReader:
                 try:
                     asked()
                 except OSError as error:
-                    self._miss("it cannot be read", error.strerror or str(error))
+                    self._miss("the log cannot be read", error.strerror or str(error))
         except Exception as error:  # a defect here must end the program, not freeze what it shows
             self._deliver(CollectorFailed(error))
         finally:
@@ -173,8 +173,10 @@ class LogReader:
         if self._loading is not None:
             if not self._is_slow and time.monotonic() - self._opened_at > SLOW_S:
                 self._is_slow = True
-                words = f"reading the last lines of {units.plural(len(self._places.ranks), 'rank')}"
-                self._deliver(LogMissing(self._generation, words, "they appear here by themselves"))
+                words = (
+                    f"reading the last lines of {units.plural(len(self._places.ranks), 'rank')} ..."
+                )
+                self._deliver(LogMissing(self._generation, words, "they appear here when ready"))
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:
                     self._loading = None
@@ -258,10 +260,10 @@ class LogReader:
         assert self._folder is not None
         places, folder = self._places, self._folder
         if not folder.path.exists():
-            self._miss("this job is not there any more", "it was removed, and its logs with it")
+            self._miss("this job no longer exists", "it was removed together with its logs")
             return
         if not places.ranks and not places.has_launcher:
-            self._miss("nothing has been printed yet", "the first line appears here by itself")
+            self._miss("no output yet", "new lines appear here automatically")
             return
         whose = view.whose
         if whose is None and (places.is_tagged or not places.has_launcher):
@@ -280,7 +282,7 @@ class LogReader:
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
             self._miss(
                 f"{who} has no log in attempt {places.attempt}",
-                "[ and ] choose another rank, < and > another attempt",
+                "[ and ] switch ranks, < and > switch attempts",
             )
 
     def _feed(self, read: LogRead) -> None:

@@ -28,7 +28,7 @@ RECENT_S = 10.0
 LATE_LOOKS, OLD_LOOKS = 3, 60
 """How many looks back a line was printed before that of another rank, and long before it."""
 
-EARLIER = "──── the last {:,} lines of each rank; one rank's log goes back to its first ────"
+EARLIER = "──── last {:,} lines of each rank; open one rank to see its whole log ────"
 
 Told = tuple[str, Level, bool]
 """A line, its level, and whether it goes on with the one before."""
@@ -76,7 +76,7 @@ class _Tail:
                 data, missed = log.read_new(MOST_NEW_BYTES)
                 if missed:
                     self.cleaner = LineCleaner()
-                    lines.append("──── lines left out: they came too fast ────")
+                    lines.append("──── lines skipped: output too fast to follow ────")
                 lines += self.cleaner.feed(data)
             self.position = log.position
         return [(text, *self.levels.read(text)) for text in lines]

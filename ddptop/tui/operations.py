@@ -90,7 +90,8 @@ def _ranks(view: JobView) -> str:
 def _everything(view: JobView) -> str:
     if view.spec.is_command:
         return f"{launcher_in_words(view)} and everything it started"
-    return f"{_ranks(view)} and everything they started"
+    ranks = _ranks(view)
+    return f"{ranks} and everything {'it' if ranks == 'its rank' else 'they'} started"
 
 
 def _asked_to_end(view: JobView) -> str:
@@ -118,7 +119,7 @@ def stop(view: AnyJob) -> Operation:
         f"Stop {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s, SIGKILL to all that remain. The "
+        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s, SIGKILL to any that remain. The "
         "job will not restart. Logs and history are kept.",
         "Stop",
         f"stopping {view.job}",
@@ -214,8 +215,8 @@ def remove(view: AnyJob) -> Operation:
 def stacks_source(view: AnyJob) -> str:
     """Where the stacks of a job come from, in words."""
     if isinstance(view, ForeignView):
-        return "reading them with py-spy, without pausing any process"
-    return "asking every rank, without pausing it" if view.is_live else "from the saved evidence"
+        return "reading stacks with py-spy, without pausing any process"
+    return "reading stacks from every rank, without pausing it" if view.is_live else "saved stacks"
 
 
 def read_stacks(view: AnyJob) -> list[tuple[str, str]]:

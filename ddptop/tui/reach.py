@@ -193,4 +193,4 @@ class ReachApp(KeyedApp):
 
     def action_refuse_suspending(self) -> None:
         """A suspended program would leave the terminal raw."""
-        self.notify("ctrl+z cannot suspend ddptop; d leaves it, and every job goes on")
+        self.notify("ddptop cannot be suspended; press d to quit, jobs keep running")

@@ -110,7 +110,7 @@ class ReplaySource:
         try:
             course = self._course(view)
             if course is None:
-                words = f"nothing is recorded of {view.job}: it has no history"
+                words = f"{view.job} has no history"
                 return Replay(view.job, trouble=words)
             return self._read(view, course, opening(course) if at is None else at, chart)
         except DdptopError as error:
@@ -174,7 +174,7 @@ class ReplaySource:
             return None
         self._logged = (path, size, wish.viewer)
         if size is None:
-            lines = ["how much it had printed by then was not recorded"]
+            lines = ["n/a: how much it had printed by then was not recorded"]
         else:
             lines = log_end(path, LOG_BYTES, size, LOG_BYTES).splitlines()
         key = LogKey(view.job, view.spec.job_id, rank, wish.viewer)

@@ -33,47 +33,61 @@ class RankRow(Base, frozen=True, kw_only=True):
 
     rank: int
     pid: int | None
+    """Process ID on the job's host."""
     gpu: int | None
+    """Machine index (PCI order) of its device."""
 
 
 class JobRow(Base, frozen=True, kw_only=True):
     """One job in a list."""
 
     job: str
+    """Name of the job."""
     state: JobState
     host: str
+    """Host where the job runs."""
     command: str
+    """Command that was launched, on one line."""
     launcher: str
+    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
+    or python."""
     world_size: int | None
+    """Number of ranks on all hosts."""
     attempt: int | None
+    """Current or last attempt, from 0."""
     step: int | None
+    """Step of the slowest rank; see `step_counts`."""
     total_steps: int | None
+    """Steps of the whole run, if known."""
     eta_s: float | None
+    """Estimated time until the run ends."""
     started_at: dt.datetime
+    """When the job was launched."""
     ranks: list[RankRow]
     policy: str | None = None
-    """Why the restart policy did what it did last, in words."""
+    """Last decision of the restart policy and its reason."""
     restart_at: dt.datetime | None = None
-    """When the next attempt begins; null when none is waited for."""
+    """When the next attempt starts; None unless a restart is pending."""
     set_aside: list[int] = []
-    """The job's devices that it goes on without."""
+    """Machine indices of failed devices that the job continues without."""
     progress: Progress | None = None
-    """How far it is; null where nothing said a total."""
+    """Progress toward a known total; None if no total is known."""
     step_counts: StepCounts | None = None
-    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
     attempt_step: int | None = None
-    """The slowest rank's own steps in this attempt."""
+    """Steps that the slowest rank took in this attempt."""
     pause: Pause | None = None
-    """That a live job takes no step; null while steps come, and where that is not known."""
+    """Set while a live job takes no steps; None while it does, or if that is unknown."""
 
 
 class DamagedRow(Base, frozen=True, kw_only=True):
-    """A run folder that cannot be shown as a job."""
+    """A run folder that cannot be read as a job."""
 
     job: str
-    """The folder's name, by which `rm` deletes it."""
+    """Name of the folder; pass it to `rm` to delete it."""
     reason: str
-    """Why, and what to do."""
+    """What is wrong, and how to fix it."""
 
 
 class JobList(Base, frozen=True, kw_only=True):
@@ -82,28 +96,30 @@ class JobList(Base, frozen=True, kw_only=True):
     schema: int = SCHEMA
     jobs: list[JobRow]
     damaged: list[DamagedRow] | msgspec.UnsetType = msgspec.UNSET
-    """Run folders that cannot be shown; the key is there only where there are some."""
+    """Run folders that cannot be read; this key is present only if there are any."""
 
 
 class ForeignRow(JobRow, frozen=True, kw_only=True):
     """One job that ddptop did not start."""
 
     user: str
+    """Owner of the processes."""
     root_pid: int
-    """The launcher, or the only process."""
+    """Process ID of the launcher, or of the only process."""
     notes: list[str]
-    """What could not be seen, and what follows from it."""
+    """What could not be inspected, and the consequences."""
 
 
 class UnreadableRow(Base, frozen=True, kw_only=True):
-    """One process that may be training, and that this user may not look into."""
+    """A process that may be training but that this user cannot inspect."""
 
     pid: int
     user: str | None
     command: str | None
     gpus: list[str]
-    """UUIDs of the devices that it holds."""
+    """UUIDs of the devices that it uses."""
     reason: str
+    """Why it cannot be inspected."""
 
 
 class ForeignList(Base, frozen=True, kw_only=True):
@@ -119,48 +135,69 @@ class JobStatus(Base, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     job: str
+    """Name of the job."""
     state: JobState
     host: str
+    """Host where the job runs."""
     command: str
+    """Command that was launched, on one line."""
     attempt: int | None
+    """Current or last attempt, from 0."""
     restarts_used: int
+    """Restarts used up from the budget (`--max-restarts`)."""
     restarts_left: int
+    """Restarts left in the budget; progress refills it."""
     world_size: int | None
+    """Number of ranks on all hosts."""
     started_at: dt.datetime
+    """When the job was launched."""
     ended_at: dt.datetime | None
+    """None while the job is live."""
     exit_code: int | None
+    """Exit status of the job; None while it is live."""
     cause: Cause | None
+    """Why the job failed; None if it did not."""
     guarded: bool | None
+    """Whether the guardian is alive; None if that cannot be determined."""
     snapshot_age_s: float | None
+    """Age of the values below; they are refreshed about once a second while the job is live."""
     step: int | None
+    """Step of the slowest rank; see `step_counts`."""
     total_steps: int | None
+    """Steps of the whole run, if known."""
     eta_s: float | None
+    """Estimated time until the run ends."""
     ranks: list[RankSample]
+    """One entry per rank."""
     gpus: list[GpuSample]
+    """Devices of the job."""
     imbalance: Imbalance
+    """How unevenly the ranks or devices are loaded."""
     alerts: list[Alert]
+    """Current problems; empty if there are none."""
     checkpoint: Checkpoint | None
-    """The last one that was seen being written."""
+    """Last detected checkpoint."""
     policy: str | None
-    """Why the restart policy did what it did last, in words."""
+    """Last decision of the restart policy and its reason."""
     restart_at: dt.datetime | None
-    """When the next attempt begins; null when none is waited for."""
+    """When the next attempt starts; None unless a restart is pending."""
     restarts_refilled: str | None
-    """The progress that filled the budget of restarts again last, in words."""
+    """Progress that last refilled the restart budget."""
     set_aside: list[int]
-    """The job's devices that it goes on without."""
+    """Machine indices of failed devices that the job continues without."""
     previous_cause: Cause | None
-    """Why the attempt before this one failed; null where it did not."""
+    """Why the previous attempt failed; None if it did not."""
     launcher: LauncherSample | None
-    """The process that a command started; null of a job whose ranks ddptop starts itself."""
+    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
     progress: Progress | None
-    """How far it is; null where nothing said a total."""
+    """Progress toward a known total; None if no total is known."""
     step_counts: StepCounts | None
-    """What `step` counts: run, or attempt or epoch where nothing tells the step of the run."""
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
     attempt_step: int | None
-    """The slowest rank's own steps in this attempt."""
+    """Steps that the slowest rank took in this attempt."""
     pause: Pause | None
-    """That a live job takes no step; null while steps come, and where that is not known."""
+    """Set while a live job takes no steps; None while it does, or if that is unknown."""
 
 
 def job_row(view: JobView) -> JobRow:

@@ -84,8 +84,8 @@ def judge_platform(found: facts.PlatformFacts) -> Judgement:
     if not found.pidfd:
         return Judgement(
             "warning",
-            f"{', '.join(where)}; no pidfd, so the order in which ranks die is approximate",
-            "kernel 5.3 or newer, or a container profile that allows pidfd_open",
+            f"{', '.join(where)}; no pidfd, so the order in which ranks exit is approximate",
+            "use kernel 5.3 or newer, or a container profile that allows pidfd_open",
         )
     return Judgement("ok", ", ".join(where))
 
@@ -95,13 +95,13 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
     if found.unusable:
         return Judgement(
             "warning",
-            f"{found.unusable}: jobs run as daemons, without a tmux pane",
+            f"{found.unusable}; jobs run as daemons, without a tmux pane",
             "install tmux 3.2a or newer (sudo apt install tmux)",
         )
     if found.socket_problem:
         return Judgement(
             "warning",
-            f"{found.socket_dir} {found.socket_problem}: jobs run as daemons, without a tmux pane",
+            f"{found.socket_dir} {found.socket_problem}; jobs run as daemons, without a tmux pane",
             f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a directory of your own",
         )
     return Judgement("ok", f"usable, sockets in {found.socket_dir}")
@@ -135,7 +135,7 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
             return Judgement(
                 "error",
                 f"{found.pci_devices} NVIDIA devices on the bus, but no libnvidia-ml.so.1",
-                "install the NVIDIA driver; in a container start it with the NVIDIA runtime"
+                "install the NVIDIA driver; for a container, use the NVIDIA runtime"
                 " (docker run --gpus all)",
             )
         return Judgement("ok", "no NVIDIA device: jobs run on the CPU (launch --nproc N)")
@@ -149,16 +149,16 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
             "error" if found.pci_devices else "ok", found.note or "the driver reports no device"
         )
     devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
-    known = f"driver {found.driver or 'of unknown version'}, {devices}"
+    known = f"driver {found.driver or 'version unknown'}, {devices}"
     ill, remedies = [], []
     if found.ecc:
         counts = (f"GPU {index}: {errors}" for index, errors in found.ecc)
-        ill.append(f"memory errors that could not be corrected ({', '.join(counts)})")
-        remedies.append("look at `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
+        ill.append(f"uncorrectable memory errors ({', '.join(counts)})")
+        remedies.append("see `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
     if found.hot:
         degrees = (f"GPU {index}: {celsius:.0f} °C" for index, celsius in found.hot)
-        ill.append(f"hot, so that clocks are or will be lowered ({', '.join(degrees)})")
-        remedies.append("look at fans, airflow and the power limit")
+        ill.append(f"at or near the temperature at which clocks are lowered ({', '.join(degrees)})")
+        remedies.append("check the fans, airflow, and power limit")
     if found.note:
         ill.insert(0, found.note)
     if ill:
@@ -192,7 +192,7 @@ def judge_limits(found: facts.LimitFacts) -> Judgement:
     if found.processes is not None and found.processes < LOW_PROCESSES:
         return Judgement(
             "warning",
-            f"{detail}: a rank needs about 100 threads and processes",
+            f"{detail}; a rank needs about 100 threads and processes",
             "raise `ulimit -u`, or the container's --pids-limit",
         )
     if few:
@@ -202,7 +202,7 @@ def judge_limits(found: facts.LimitFacts) -> Judgement:
         remedy = f"ulimit -n {raised} before launching"
         if raised < LOW_OPEN_FILES:
             remedy = "raise nofile in /etc/security/limits.conf"
-        return Judgement("warning", f"{detail}: data loaders may run out of open files", remedy)
+        return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
     if found.infiniband and found.locked_bytes is not None:
         return Judgement(
             "warning",
@@ -219,7 +219,7 @@ def judge_disk(found: Sequence[facts.DiskFacts]) -> Judgement:
         if room.free_bytes < NO_DISK_BYTES or room.free_files == 0:
             what = "files" if room.free_files == 0 else "space"
             return Judgement(
-                "error", f"no {what} left for {room.what} ({room.path})", "free some space"
+                "error", f"no free {what} for {room.what} ({room.path})", "free some space"
             )
     for room in found:
         if room.free_bytes < LOW_DISK_BYTES:
@@ -239,12 +239,12 @@ def judge_shared_memory(found: facts.SharedMemoryFacts) -> Judgement:
     if found.size_bytes < LOW_SHARED_MEMORY_BYTES:
         return Judgement(
             "warning",
-            f"{detail}: data loader workers crash with a bus error when it is full",
+            f"{detail}; data loader workers crash with a bus error when it is full",
             "docker run --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm",
         )
     if found.free_bytes is not None and found.free_bytes < LOW_SHARED_MEMORY_BYTES // 4:
         return Judgement(
-            "warning", detail, "remove leftovers of dead processes from /dev/shm (ls -la /dev/shm)"
+            "warning", detail, "delete files that dead processes left in /dev/shm (ls -la /dev/shm)"
         )
     return Judgement("ok", detail)
 
@@ -269,7 +269,7 @@ def judge_host(found: facts.HostFacts) -> Judgement:
         line = f"'{found.addresses[0]} {found.name}'"
         return Judgement(
             "warning",
-            f"{detail}; looking up an address takes {took}, at each group start",
+            f"{detail}; each group start waits {took} for a reverse lookup",
             f"add the line {line} to /etc/hosts",
         )
     return Judgement("ok", detail)
@@ -284,7 +284,7 @@ def judge_folder(found: facts.FolderFacts) -> Judgement:
             "set DDPTOP_HOME to a directory",
         )
     if found.local_reason:
-        return Judgement("ok", f"{found.path}; {found.local_reason}: live files are in /var/tmp")
+        return Judgement("ok", f"{found.path} ({found.local_reason}; live files are in /var/tmp)")
     return Judgement("ok", f"{found.path}, on a local disk")
 
 
@@ -319,7 +319,7 @@ def judge_memory(found: facts.MemoryFacts) -> Judgement:
     if found.limit_bytes < LOW_MEMORY_BYTES:
         return Judgement(
             "warning",
-            f"{detail}: the kernel kills ranks that exceed it",
+            f"{detail}; the kernel kills ranks that exceed it",
             "raise the container's --memory, or the unit's MemoryMax=",
         )
     return Judgement("ok", detail)

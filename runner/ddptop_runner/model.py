@@ -53,101 +53,116 @@ class RankSample(Base, frozen=True, kw_only=True):
     """One rank at one moment."""
 
     rank: int
+    """Global rank."""
     local_rank: int
+    """Rank on its host."""
     host: str
     pid: int | None = None
     gpu: int | None = None
-    """Machine index (PCI order) of the rank's own device; None when none of those it holds is."""
+    """Machine index (PCI order) of the rank's own device; None if it has none."""
     gpus: list[str] = []
-    """UUIDs of every device the rank's process holds."""
+    """UUIDs of all devices that the rank's process uses."""
     state: RankState = "unknown"
+    """See `state_reason` for why. `quiet`: no step for much longer than usual; `paused`: stopped by
+    SIGSTOP; `blocked`: in uninterruptible sleep (D); `stuck`: its device reads full utilization at
+    idle power; `exited`: exit status 0; `stopped`: ended by ddptop."""
     step: int | None = None
-    """Optimizer steps in this attempt; as printed where `step_source` is "log"."""
+    """Optimizer steps in this attempt, or the printed step if `step_source` is `log`."""
     step_source: LossSource | None = None
-    """Who counted `step`: the rank's probe, or its output."""
+    """Where `step` comes from: the probe, `ddptop.report` (`api`), or the output (`log`)."""
     global_step: int | None = None
-    """Step of the whole training, only where something said it (report, log, checkpoint)."""
+    """Step of the whole run, if a report, the log, or a checkpoint states it."""
     loss: float | None = None
+    """Latest loss."""
     loss_step: int | None = None
-    """The step (of this attempt) that `loss` belongs to."""
+    """Step of this attempt that `loss` belongs to."""
     loss_state: LossState | None = None
+    """Whether `loss` is finite."""
     loss_source: LossSource | None = None
+    """Where `loss` comes from; see `step_source`."""
     step_time_s: float | None = None
     """Mean duration of the latest steps."""
     steps_per_s: float | None = None
     data_wait_s: float | None = None
-    """Mean time per step that the main thread waited for its data loader."""
+    """Mean time per step that the main thread waits for its data loader."""
     sync_s: float | None = None
-    """Mean time per step that it waited for other ranks in collectives, beyond what computing hid;
-    None where torch does not tell. The longer it is, the slower are the others."""
+    """Mean time per step spent waiting for other ranks in collectives and not overlapped with
+    compute; None if torch does not report it. A long wait means that other ranks are slower."""
     compute_s: float | None = None
-    """What is left of a mean step; None where one of both waits is not known."""
+    """Rest of a mean step; None unless both waits are known."""
     cpu_percent: float | None = None
-    """CPU of the rank and its descendants; 100 is one core."""
+    """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
     """Resident memory of the rank and its descendants."""
     gpu_util_percent: float | None = None
+    """Utilization of the rank's own device."""
     gpu_mem_used_bytes: int | None = None
+    """Memory that the rank uses on its devices."""
     last_progress_at: dt.datetime | None = None
+    """When the rank last made progress."""
     exit_code: int | None = None
-    """Exit status; None while alive and when ended by a signal."""
+    """Exit status; None while the rank is alive, or if a signal ended it."""
     signal: str | None = None
-    """Name of the signal that ended the rank, such as "SIGKILL"."""
+    """Signal that ended the rank, such as `SIGKILL`."""
     loss_min: float | None = None
     """Smallest loss since the previous snapshot."""
     loss_max: float | None = None
     """Largest loss since the previous snapshot."""
     metrics: dict[str, float | None] = {}
-    """What the script reported besides loss and step."""
+    """Other values passed to `ddptop.report`."""
     state_reason: str | None = None
-    """Why the state is what it is, in words, where that is not plain."""
+    """Why the rank is in this state, unless that is obvious."""
     cuda_device: int | None = None
-    """The i of `cuda:i` by which the rank's own process names `gpu`; None when not known."""
+    """Index i of `cuda:i`, the name of `gpu` inside the rank's process; None if unknown."""
     gpu_power_w: float | None = None
-    """Of the rank's own device, where no other rank is on it."""
+    """Power of the rank's own device, unless it shares the device with another rank."""
     has_probe: bool | None = None
-    """Whether the rank's probe has been heard; None when the job was launched with --no-probe."""
+    """Whether the rank's probe has reported; None if the job was launched with `--no-probe`."""
     phase: Phase | None = None
-    """What the rank is doing; None when nothing tells."""
+    """What the rank is doing; None if unknown."""
     phase_since: dt.datetime | None = None
+    """When the phase started."""
     stands_at: str | None = None
-    """`file:line in function` of the script where the rank's main thread stands, while it takes no
-    step; None while steps go on, and when nothing tells."""
+    """`file:line in function` where the rank's main thread is in the script, while it takes no
+    steps; None while it does, or if unknown."""
     quiet_since: dt.datetime | None = None
-    """The last progress of a rank that takes longer than usual for its next; None otherwise."""
+    """Last progress of a rank whose next step takes longer than usual; None otherwise."""
     collectives: int | None = None
-    """Collectives completed in this attempt, over all process groups (flight recorder)."""
+    """Collectives completed in this attempt, over all process groups (from the flight recorder)."""
     collectives_enqueued: int | None = None
+    """Collectives started in this attempt, including those still pending."""
     batches: int | None = None
-    """Batches taken from data loaders in this attempt, for training and evaluation alike."""
+    """Batches taken from data loaders in this attempt, for training and evaluation."""
     gpu_mem_peak_bytes: int | None = None
-    """The most of `gpu_mem_used_bytes` in this attempt."""
+    """Peak of `gpu_mem_used_bytes` in this attempt."""
     loss_bad_since: int | None = None
-    """The step since which no loss was finite; None while they are, and when nothing tells."""
+    """First step since which every loss was NaN or infinite; None if the loss is finite or
+    unknown."""
     loss_last_good: float | None = None
-    """The last finite loss."""
+    """Last finite loss."""
     loss_parts: int | None = None
-    """Backward passes that `loss` is made of, with gradient accumulation; None when not known."""
+    """Number of backward passes that `loss` combines (gradient accumulation); None if unknown."""
     loss_is: LossIs | None = None
-    """What `loss` is of its `loss_parts`; None with one, and when not known."""
+    """How `loss` combines its `loss_parts`; None for one part, or if unknown."""
     losses: dict[str, float | None] = {}
-    """By optimizer ("Adam 1"), where there are several; `loss` is the first's."""
+    """Loss by optimizer (`Adam 1`), if there are several; `loss` is that of the first."""
     frameworks: list[str] = []
-    """Training frameworks that the rank has imported, such as "lightning" or "deepspeed"."""
+    """Training frameworks that the rank imported, such as `lightning` or `deepspeed`."""
     replicas: int | None = None
-    """Devices that this one process trains on as replicas (DataParallel, MirroredStrategy)."""
+    """Number of devices that this one process trains on (DataParallel, MirroredStrategy)."""
     rank_source: str | None = None
-    """Where ddptop did not number it: "probe", or a `foreign.types.RankEvidence`."""
+    """Where the rank's number comes from, if ddptop did not assign it: probe, environment,
+    arguments, device, sockets, single, or start order."""
     log_bytes: int | None = None
-    """How much the rank's log of this attempt holds; of a command all ranks share one."""
+    """Size of the rank's log in this attempt; all ranks of a launched command share one log."""
     run_step: int | None = None
-    """Step of the whole run, over restarts; None where only `step` is known."""
+    """Step of the whole run, across restarts; None if only `step` is known."""
     step_counts: StepCounts | None = None
-    """What `step` counts where `run_step` is None; also None in snapshots of an older ddptop."""
+    """What `step` counts if `run_step` is None; also None in snapshots from older versions."""
 
 
 class Imbalance(Base, frozen=True, kw_only=True):
-    """max/median - 1 over the job's ranks or devices; None with fewer than two known values."""
+    """max/median - 1 over the job's ranks or devices; null with fewer than two known values."""
 
     memory: float | None = None
     utilization: float | None = None
@@ -156,80 +171,92 @@ class Imbalance(Base, frozen=True, kw_only=True):
 
 
 class Cause(Base, frozen=True, kw_only=True):
-    """Why a job failed."""
+    """Why an attempt or a job failed."""
 
     kind: str
-    """exception, exit_code, signal, hang, launch, early_exit, cuda_oom, host_oom, nan, gpu or
-    unknown; may grow."""
+    """exception, exit_code, signal, hang, launch, early_exit, cuda_oom, host_oom, nan, gpu, or
+    unknown; new versions may add kinds."""
     rank: int | None = None
+    """Rank that failed first."""
     signal: str | None = None
+    """Signal that ended it, such as `SIGKILL`."""
     exit_code: int | None = None
+    """Exit status of that rank."""
     summary: str
-    """One paragraph that a person understands."""
+    """Explanation in one paragraph."""
     evidence: str | None = None
-    """Path of the file or folder that proves it."""
+    """Path of the file or folder with the evidence."""
     exception: str | None = None
-    """Type of the Python exception, such as "ValueError"."""
+    """Type of the Python exception, such as `ValueError`."""
     place: str | None = None
-    """`file:line in function` that raised it, or where a hung rank stood."""
+    """`file:line in function` that raised it, or where a hung rank was."""
     work_lost_steps: int | None = None
-    """Steps of this attempt since the last checkpoint that was seen; all of it without one."""
+    """Steps of this attempt since the last detected checkpoint; without one, all of them."""
     work_lost_s: float | None = None
+    """The same as a duration."""
 
 
 class Pause(Base, frozen=True, kw_only=True):
-    """A running job that has taken no step for longer than its steps take."""
+    """A live job that takes no steps for longer than usual."""
 
     state: PauseState
+    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: longer than
+    any usual pause of this job; `hung`: confirmed by the hang detector."""
     since: dt.datetime
-    """When any rank took its last step."""
+    """Time of the last step of any rank."""
     reason: str | None = None
-    """What is known of it, in words: `rank 0 saves a checkpoint`."""
+    """What is known about it, such as `rank 0 saves a checkpoint`."""
     ranks: list[int] = []
-    """Whom the others wait for; empty where that is nobody."""
+    """Ranks that the others are waiting for; may be empty."""
 
 
 class Checkpoint(Base, frozen=True, kw_only=True):
-    """A checkpoint that was seen being written."""
+    """A checkpoint that ddptop saw being written."""
 
     path: str
+    """Its file or folder; the largest one if there are several files."""
     at: dt.datetime
     """When it was complete."""
     rank: int | None = None
+    """Rank that wrote it."""
     attempt: int | None = None
     step: int | None = None
-    """Optimizer steps of the attempt when it was written."""
+    """Steps of the attempt when it was written."""
     global_step: int | None = None
-    """Steps of the whole run by then, where something told them."""
+    """Steps of the whole run when it was written, if known."""
     size_bytes: int | None = None
-    """Of all its files."""
+    """Total size of its files."""
     took_s: float | None = None
-    """From the beginning of its first file to the end of its last."""
+    """Time from the start of its first file to the end of its last."""
     files: int = 1
-    """How many were seen being saved for it, by all ranks; `path` is the largest."""
+    """Number of files that all ranks wrote for it."""
     inode: int | None = None
-    """Of `path`: a script may rename it later."""
+    """Inode of `path`, which a script may rename later."""
 
 
 class Alert(Base, frozen=True, kw_only=True):
-    """Something a person should look at."""
+    """A problem that needs attention."""
 
     id: str
+    """Kind of problem, such as `straggler`."""
     severity: Severity
     ranks: list[int] = []
+    """Affected ranks."""
     gpus: list[int] = []
+    """Machine indices of affected devices."""
     message: str
     since: dt.datetime
 
 
 class Event(Base, frozen=True, kw_only=True):
-    """One line of the job's story."""
+    """One entry of a job's history."""
 
     schema: int = SCHEMA
     ts: dt.datetime
     seq: int = 0
-    """1, 2, ... in the order of the job's history; 0 before it is stored."""
+    """Position in the job's history, from 1; 0 before it is stored."""
     type: str
+    """See [Events](#events)."""
     attempt: int | None = None
     rank: int | None = None
     pid: int | None = None
@@ -237,57 +264,63 @@ class Event(Base, frozen=True, kw_only=True):
     signal: str | None = None
     message: str
     evidence: str | None = None
+    """Path of the saved evidence, if any."""
 
 
 class Progress(Base, frozen=True, kw_only=True):
-    """How far a job is, of a total that something said."""
+    """How far a job is toward a known total."""
 
     step: int | None = None
-    """In `counts`; for the run as a whole it may be ahead of the attempt's steps."""
+    """Position, in the unit of `counts`; for a whole run it may be ahead of the attempt's steps."""
     total: int | None = None
+    """Total, in the unit of `counts`."""
     counts: ProgressUnit = "run"
+    """`run`: steps of the whole run; `epoch`: steps of the current epoch; `samples`: samples of the
+    current epoch."""
     epoch: float | None = None
-    """As the script numbers them; None where it does not."""
+    """Current epoch, as numbered by the script; None if it does not number them."""
     epochs: int | None = None
-    """How many there are to be."""
+    """Total number of epochs."""
     fraction: float | None = None
-    """Of the whole run, 0 to 1; None where that is not known."""
+    """Completed fraction of the whole run, 0 to 1; None if unknown."""
     eta_s: float | None = None
-    """To the end of the run, by its speed; None where that is not known."""
+    """Estimated time until the run ends; None if unknown."""
     estimated: bool = False
-    """Whether `fraction` and `eta_s` are estimates: the command line gives the number of epochs,
-    or a bar does not say whether it counts the run or one epoch."""
+    """Whether `fraction` and `eta_s` are estimates: the number of epochs comes from the command
+    line, or a progress bar may count either the run or one epoch."""
     epoch_fraction: float | None = None
-    """Of the present epoch, 0 to 1; None where steps count the run."""
+    """Completed fraction of the current epoch, 0 to 1; None if `counts` is `run`."""
     epoch_eta_s: float | None = None
-    """To the end of the present epoch."""
+    """Estimated time until the current epoch ends."""
     source: ProgressSource
+    """Where the total comes from: `ddptop.report` (`api`), the trainer object of a framework, or
+    the output (`log`)."""
 
 
 class RunStep(Base, frozen=True, kw_only=True):
-    """The step at which a job is: the slowest rank's."""
+    """Step of a job: that of its slowest rank."""
 
     step: int
     counts: StepCounts
-    """Other than "run" where nothing tells the step of the whole run."""
+    """Other than `run` if the step of the whole run is unknown."""
     attempt: int | None = None
     began: int | None = None
-    """The step of the run at which the attempt began, where `counts` is "run" and it is known."""
+    """Step of the run at which the attempt started, if known; only if `counts` is `run`."""
 
 
 class LauncherSample(Base, frozen=True, kw_only=True):
-    """The process that a command started: another launcher, or the only process."""
+    """The process of a launched command: another launcher, or the only process."""
 
     name: str
-    """As in `ls`: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning, python."""
+    """Name of the launcher, as in `ls`."""
     pid: int | None = None
     state: RankState = "unknown"
     exit_code: int | None = None
     signal: str | None = None
     cpu_percent: float | None = None
-    """Of the whole tree; 100 is one core."""
+    """CPU usage of the whole process tree; 100 is one core."""
     rss_bytes: int | None = None
-    """Of the whole tree."""
+    """Resident memory of the whole process tree."""
 
 
 class NodeSnapshot(Base, frozen=True, kw_only=True):
@@ -313,7 +346,7 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     exit_code: int | None = None
     cause: Cause | None = None
     step: int | None = None
-    """The slowest rank's own, in this attempt; the run's is `run_step`."""
+    """Steps of the slowest rank in this attempt; `run_step` is that of the run."""
     total_steps: int | None = None
     eta_s: float | None = None
     guardian: ProcessId | None = None
@@ -324,41 +357,41 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     imbalance: Imbalance = Imbalance()
     alerts: list[Alert] = []
     source: str | None = None
-    """Back end of the device figures: "nvml", or None without devices."""
+    """Back end of the device figures: `nvml`, or None without devices."""
     driver: str | None = None
     device_note: str | None = None
-    """Why devices are missing or incomplete, in words; None when all is well."""
+    """Why devices are missing or incomplete; None if all is well."""
     requeue: bool | None = None
-    """After a failure: whether running it again may help (False: exit status 93)."""
+    """After a failure, whether running the job again may help (False: exit status 93)."""
     checkpoint: Checkpoint | None = None
-    """The last one that was seen being written."""
+    """Last detected checkpoint."""
     policy: str | None = None
-    """Why the restart policy did what it did last, in words."""
+    """Last decision of the restart policy and its reason."""
     previous_cause: Cause | None = None
-    """Why the attempt before this one failed; None where it did not."""
+    """Why the previous attempt failed; None if it did not."""
     restarts_refilled: str | None = None
-    """The progress that filled the budget of restarts again last, in words."""
+    """Progress that last refilled the restart budget."""
     restart_at: dt.datetime | None = None
-    """When the next attempt begins; None when none is waited for."""
+    """When the next attempt starts; None unless a restart is pending."""
     set_aside: list[int] = []
-    """Machine indices of the job's devices that its attempts go on without."""
+    """Machine indices of failed devices that the job continues without."""
     ran_s: float | None = None
-    """For how long the job has lived by `ts`, over all its attempts, without the time between its
-    end and a later restart."""
+    """Time that the job has been live by `ts`, over all attempts, excluding the time between its
+    end and a later relaunch."""
     boottime_s: float | None = None
-    """CLOCK_BOOTTIME at `ts`: how old the snapshot is does not depend on the wall clock."""
+    """CLOCK_BOOTTIME at `ts`, so that the snapshot's age does not depend on the wall clock."""
     launcher: LauncherSample | None = None
-    """Of a job that is a command; None of one whose ranks ddptop starts itself."""
+    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
     progress: Progress | None = None
-    """None where nothing said a total."""
+    """None if no total is known."""
     run_step: RunStep | None = None
-    """None before any step was told, and in snapshots of an older ddptop."""
+    """None before the first known step, and in snapshots from older versions."""
     attempts_began: dict[int, int] = {}
-    """By attempt, the step of the run at which it began, where that is known."""
+    """By attempt, the step of the run at which it started, if known."""
     pause: Pause | None = None
-    """None while steps come, and where nothing tells whether they do."""
+    """None while the job takes steps, or if that is unknown."""
     memory: dict[str, Any] = {}
-    """What a supervisor that is started again has to know; nobody else reads it."""
+    """State that a restarted supervisor restores; not for other readers."""
 
 
 _snapshot_decoder = msgspec.json.Decoder(NodeSnapshot)

@@ -219,7 +219,7 @@ def test_status_says_how_old_its_words_are(ddptop_home, ddptop_cli):
     state = {"state": "running", "guardian": gone(), "supervisor": here}
     put_job("train", {**state, "ts": utc_now() - dt.timedelta(seconds=90)})
     answer = ddptop_cli("status")
-    assert "the following is 1m3" in answer.stdout
+    assert "the values below are 1m3" in answer.stdout
     assert "unguarded: its guardian is gone; the ranks keep running" in answer.stdout
     status = json.loads(ddptop_cli("status", "--json").stdout)
     assert status["guarded"] is False and status["snapshot_age_s"] >= 90

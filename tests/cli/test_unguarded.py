@@ -81,7 +81,7 @@ def test_what_nothing_tells_any_more_is_named(taken, capsys, monkeypatch):
     monkeypatch.setenv("LOST", "1")
     ddptop.cli.cli.main(["ls"], standalone_mode=False)
     said = capsys.readouterr().err
-    assert said == TAKEN_UP + "ddptop: these variables could not be recovered: LOST\n"
+    assert said == TAKEN_UP + "ddptop: could not recover these environment variables: LOST\n"
 
 
 def test_who_waits_for_its_end_takes_it_up_meanwhile(taken):

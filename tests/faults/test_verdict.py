@@ -68,7 +68,7 @@ def test_what_has_not_happened_is_missing(change: dict[str, object], words: str)
 @pytest.mark.parametrize(
     ("fault", "change", "words"),
     [
-        ("kill", {"attempt": 2}, "came to attempt 2 instead of 1"),
+        ("kill", {"attempt": 2}, "reached attempt 2 instead of 1"),
         ("kill", {"state": "failed"}, "the job is failed"),
         ("kill", {"events": [changed(KILLED, rank=0)]}, "names rank 0 instead of 1"),
         ("kill", {"events": [changed(KILLED, signal="SIGTERM")]}, "instead of SIGKILL"),
@@ -135,8 +135,8 @@ def test_a_whole_story_has_no_gaps() -> None:
     whole = story("finished")
     assert story_gaps(whole, 0) == []
     assert "numbers have gaps" in story_gaps(whole[1:], 0)[0]
-    assert "0 events tell of the end" in story_gaps(whole[:-1], 0)[0]
-    assert "2 events tell of the end" in story_gaps(story("finished", "finished"), 0)[0]
+    assert "0 events report the end" in story_gaps(whole[:-1], 0)[0]
+    assert "2 events report the end" in story_gaps(story("finished", "finished"), 0)[0]
     assert "attempt 1" in story_gaps(whole, 1)[0]
     unseen_end = [one for one in whole if one.type != "rank_exited"]
     assert any("ranks {0} started, set() ended" in one for one in story_gaps(unseen_end, 0))

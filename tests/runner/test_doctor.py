@@ -53,7 +53,7 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
     (doctor.judge_tmux, but(TMUX, unusable="tmux 3.1 is too old"), "warning", "daemons", "3.2a"),
     (doctor.judge_tmux, but(TMUX, socket_problem="is open"), "warning", "is open", "chmod 700"),
     (doctor.judge_python, PYTHON, "ok", "torch 2.13.0 in /env/bin/python (Python 3.11)", None),
-    (doctor.judge_python, but(PYTHON, torch_version=None), "error", "no torch", "--python"),
+    (doctor.judge_python, but(PYTHON, torch_version=None), "error", "torch is not installed", "--python"),
     (doctor.judge_python, but(PYTHON, torch_version="2.5.1"), "error", "too old", "2.6"),
     (doctor.judge_python, but(PYTHON, problem="x: no such file"), "error", "x: no", "--python"),
     (
@@ -80,10 +80,10 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
         doctor.judge_driver,
         but(DRIVER, ecc=((1, 3),)),
         "warning",
-        "memory errors that could not be corrected (GPU 1: 3)",
+        "uncorrectable memory errors (GPU 1: 3)",
         "nvidia-smi -q -d ECC",
     ),
-    (doctor.judge_driver, but(DRIVER, hot=((0, 88.0),)), "warning", "hot", "airflow"),
+    (doctor.judge_driver, but(DRIVER, hot=((0, 88.0),)), "warning", "clocks are lowered", "airflow"),
     (doctor.judge_ptrace, PTRACE, "warning", "ptrace_scope 1", "sysctl"),
     (doctor.judge_ptrace, but(PTRACE, capable=True), "ok", "can trace", None),
     (doctor.judge_ptrace, but(PTRACE, yama_scope=0), "ok", "can trace", None),
@@ -108,12 +108,12 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
     ),
     (doctor.judge_disk, (DISK,), "ok", "run folders 90.0 GiB free", None),
     (doctor.judge_disk, (DISK, but(DISK, free_bytes=GIB // 2)), "warning", "0.5 GiB", "ddptop rm"),
-    (doctor.judge_disk, (DISK, but(DISK, free_bytes=0)), "error", "no space left", "free"),
-    (doctor.judge_disk, (but(DISK, free_files=0),), "error", "no files left", "free"),
+    (doctor.judge_disk, (DISK, but(DISK, free_bytes=0)), "error", "no free space", "free"),
+    (doctor.judge_disk, (but(DISK, free_files=0),), "error", "no free files", "free"),
     (doctor.judge_disk, (but(DISK, free_files=None),), "ok", "90.0", None),
     (doctor.judge_shared_memory, SHM, "ok", "32.0 GiB", None),
     (doctor.judge_shared_memory, but(SHM, size_bytes=64 * MIB), "warning", "bus error", "shm-size"),
-    (doctor.judge_shared_memory, but(SHM, free_bytes=0), "warning", "0.0 GiB free", "leftovers"),
+    (doctor.judge_shared_memory, but(SHM, free_bytes=0), "warning", "0.0 GiB free", "delete files"),
     (
         doctor.judge_shared_memory,
         but(SHM, size_bytes=None),
@@ -125,7 +125,7 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
     (doctor.judge_host, but(HOST, addresses=("127.0.1.1",)), "ok", "loopback", None),
     (doctor.judge_host, but(HOST, addresses=()), "warning", "does not resolve", "/etc/hosts"),
     (doctor.judge_host, but(HOST, addresses=None), "warning", "within 1 s", "/etc/hosts"),
-    (doctor.judge_host, but(HOST, reverse_s=0.7), "warning", "takes 0.7 s", "'10.0.0.7 box'"),
+    (doctor.judge_host, but(HOST, reverse_s=0.7), "warning", "waits 0.7 s", "'10.0.0.7 box'"),
     (doctor.judge_host, but(HOST, reverse_s=None), "warning", "over 1 s", "/etc/hosts"),
     (doctor.judge_folder, FOLDER, "ok", "local disk", None),
     (doctor.judge_folder, but(FOLDER, local_reason="it is on nfs"), "ok", "/var/tmp", None),
@@ -300,7 +300,7 @@ def test_an_interpreter_without_torch_and_none_at_all(tmp_path: Path) -> None:
     bare.chmod(0o755)
     where = but(place(tmp_path), python=str(bare))
     judged = doctor.judge_python(facts.gather_interpreter(where))
-    assert judged.status == "error" and f"no torch in {bare}" in judged.detail
+    assert judged.status == "error" and f"torch is not installed in {bare}" in judged.detail
     where = but(place(tmp_path), python="/no/such/python")
     judged = doctor.judge_python(facts.gather_interpreter(where))
     assert judged.status == "error" and "/no/such/python" in judged.detail

@@ -158,7 +158,7 @@ class TestJob:
             assert "s Stop" in keys_shown(app)
             folder.spec_file.unlink()
             await look(pilot)
-            assert "mlp-cpu is not there any more" in shown(app)
+            assert "mlp-cpu no longer exists" in shown(app)
             told = "".join(map(plain, header._lines))
             assert "? gone   not there any more   last seen 12:00:00" in told
             assert "running" not in told
@@ -166,7 +166,7 @@ class TestJob:
             for key in "Rtif":
                 app.clear_notifications()
                 await pilot.press(key)
-                assert "mlp-cpu is not there any more" in said(app), key
+                assert "mlp-cpu no longer exists" in said(app), key
 
     async def test_a_job_without_snapshot_or_history(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.make_folder(frozen, fake_home.spec_of("young", 2, 3))
@@ -175,7 +175,7 @@ class TestJob:
             await settle(pilot)
             assert "◔ starting" in shown(app)
             assert "no loss seen yet" in shown(app)
-            assert "no rank has started" in shown(app)
+            assert "no rank has started yet" in shown(app)
 
     async def test_a_damaged_history_is_no_reason_to_fall(
         self, frozen: Path, make_app: MakeApp

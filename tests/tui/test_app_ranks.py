@@ -85,7 +85,7 @@ async def test_a_person_may_have_another_shape(frozen: Path, make_app: MakeApp) 
         await pilot.press("T")
         assert ranks.shape == "cards"
         await pilot.press("m", "S")
-        assert "this is for the map" in said(app) and "this is for the table" in said(app)
+        assert "only on the rank map" in said(app) and "only on the rank table" in said(app)
         assert app.screen.explain()[0][0] == "rank 2: ● running"
 
 
@@ -98,7 +98,7 @@ async def test_cards_that_do_not_fit_are_a_table(frozen: Path, make_app: MakeApp
         assert app.screen.max_scroll_y == 0 and app.screen.ranks.size.width == 60
         assert app.screen.query_one(LossChart).region.bottom <= 17, "the keys' row is not covered"
         await pilot.press("T", "T")
-        assert "cards for so many ranks do not fit here" in said(app)
+        assert "cards for this many ranks do not fit" in said(app)
 
 
 async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> None:
@@ -142,10 +142,10 @@ async def test_only_ranks_that_match_what_is_typed(frozen: Path, make_app: MakeA
         await pilot.press("enter", "j")
         assert ranks.rank == 5
         await pilot.press("T")
-        assert ranks.shape == "table" and "the map is of all ranks" in said(app)
+        assert ranks.shape == "table" and "the map cannot be filtered" in said(app)
         await pilot.press("slash", *"rank:4 state:hun")
         await until(pilot, lambda: ranks.rank is None, "nobody is shown")
-        assert "no rank matches: esc shows all of them again" in shown(app)
+        assert "no rank matches; press esc to show all" in shown(app)
         await pilot.press("escape")
         await until(pilot, lambda: ranks.shape == "heat")
         assert app.screen is screen
@@ -187,7 +187,7 @@ async def test_of_a_foreign_job_there_is_no_history(held_gpus: Path, make_app: M
         for key, word in (("e", "story"), ("p", "history"), ("C", "history")):
             await pilot.press(key)
             assert app.screen is screen
-            assert f"ddptop did not start train.py:4711: no {word} is kept of it" in said(app)
+            assert f"train.py:4711 has no {word}: ddptop did not start it" in said(app)
 
 
 async def test_what_a_foreign_rank_s_state_means_stands_below_the_cards(

@@ -194,7 +194,7 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
         assert "▸accelerate   ● running   whole tree CPU 96 %  RSS 240 MiB   pid 4700" in shown(app)
         assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
         assert ranks.rank is None, "the launcher stays chosen"
-        assert " l: what all ranks wrote" in shown(app)
+        assert " press l for the output of all ranks" in shown(app)
         await pilot.press("down")
         assert ranks.rank == 0
         assert " rank 0  pid 4711" in shown(app)

@@ -121,12 +121,12 @@ async def test_a_process_of_a_foreign_job_and_one_of_none(
         screen.devices.focus()
         await pilot.press("G")
         await look(pilot)
-        assert "no process: the device is free" in shown(app)
+        assert "no processes; the device is free" in shown(app)
         screen.processes.focus()
         await pilot.pause()
         screen.action_open()
         await pilot.pause()
-        assert "belongs to no job that is known here" in said(app)
+        assert "belongs to no known job" in said(app)
 
 
 async def test_the_chart_zooms_and_begins_with_another_figure(
@@ -173,7 +173,7 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
         assert "row remap pending" in found[3][0]
         assert "should be replaced" in found[4][0]
         assert "no permission" in found[5][0]
-        assert "the driver does not tell which processes are on it" in found[5][0]
+        assert "the driver does not report its processes" in found[5][0]
         assert "2 MIG instances" in found[6][0]
         assert "MIG instance" in found[7][1]["GPU 6"]
 
@@ -193,7 +193,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
         assert "Back" in keys_shown(app)
         await pilot.press("enter", "m", "down")
         await pilot.pause()
-        assert "no device is known here" in said(app)
+        assert "no device is selected" in said(app)
 
 
 async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:

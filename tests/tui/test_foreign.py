@@ -162,7 +162,7 @@ class TestJobScreen:
             await settle(pilot)
             text = shown(app)
             assert "■ gone" in text
-            assert "as last seen" in text
+            assert "last known figures" in text
             assert "loss 2.1843 from the log" in text
             assert "nobody saw how" in text
             assert "61.2 GiB" in text
@@ -232,7 +232,7 @@ class TestJobScreen:
             assert "worst first" in said(app)
             FakeWorld.views.clear()
             await look(pilot)
-            await until(pilot, lambda: "not there any more" in said(app))
+            await until(pilot, lambda: "no longer exists" in said(app))
 
     async def test_only_stop_and_kill_are_offered(self, held_gpus: Path, make_app: MakeApp) -> None:
         view = fake_foreign.healthy()

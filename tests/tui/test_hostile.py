@@ -132,7 +132,7 @@ def test_a_job_that_is_removed_under_the_viewer(
     one = terminal("attach", "vit-base")
     wait_until(lambda: one.draws(b"failed first"), what="the job")
     shutil.rmtree(folder.path)
-    wait_until(lambda: one.draws(b"not there any more"), what="the word of it")
+    wait_until(lambda: one.draws(b"no longer exists"), what="the word of it")
     one.type("sktfia\x11")
     wait_until(one.ended, what="its end")
     assert one.process.returncode == 0

@@ -103,7 +103,7 @@ async def test_the_job_ends_and_is_removed_while_it_is_watched(
         await look(pilot, 2)
         assert "finished" in shown(app)
         shutil.rmtree(folder.path)
-        await until(pilot, lambda: app.collector.ask() or "not there any more" in shown(app))
+        await until(pilot, lambda: app.collector.ask() or "no longer exists" in shown(app))
         for key in ("s", "k", "t", "f", "i", "a", "l", "e", "p", "v", "r", "R", "c"):
             await pilot.press(key)
             await look(pilot)

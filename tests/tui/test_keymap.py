@@ -81,12 +81,12 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ),
         (
             {"job.stop": "K"},
-            'K is bound to "job.stop" and "job.kill" on the screen all jobs; remap one of '
+            'K is bound to "job.stop" and "job.kill" on the screen "all jobs"; remap one of '
             "them; the default is kept",
         ),
         (
             {"job.stop": "j"},
-            'j is bound to "job.stop" and "move.down" on the screen all jobs; remap one of '
+            'j is bound to "job.stop" and "move.down" on the screen "all jobs"; remap one of '
             "them; the default is kept",
         ),
     ],

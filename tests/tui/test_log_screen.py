@@ -150,7 +150,7 @@ class TestOneRank:
             assert "attempt 0 of 0-1" in title(screen)
             assert view(screen)[:2] == ["  attempt 0 of rank 1", "✗ Killed"]
             await pilot.press("less_than_sign")
-            assert [note.message for note in app._notifications] == ["there is no earlier attempt"]
+            assert [note.message for note in app._notifications] == ["no earlier attempt"]
             await press(pilot, screen, "greater_than_sign")
             assert "attempt 1 of 0-1" in title(screen)
             row = plain(screen.query_one(LogHead)._lines[1])
@@ -296,7 +296,7 @@ class TestCommands:
             screen = await opened(pilot, None, "sft")
             assert "everything accelerate printed" in title(screen)
             await pilot.press("m", "right_square_bracket")
-            assert "do not say whose they are" in [*app._notifications][-1].message
+            assert "do not identify their rank" in [*app._notifications][-1].message
 
 
 class TestNothing:
@@ -318,7 +318,7 @@ class TestNothing:
         async with app.run_test(size=(80, 24)) as pilot:
             await look(pilot)
             app.post_message(LogsWanted("nobody", 0))
-            await until(pilot, lambda: "this job is not there any more" in shown(app))
+            await until(pilot, lambda: "this job no longer exists" in shown(app))
             await pilot.press("G", "g", "j", "L", "W", "enter", "right", "F", "c")
             await pilot.press("escape")
             await until(pilot, lambda: not isinstance(app.screen, LogsScreen))

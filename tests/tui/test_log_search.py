@@ -32,7 +32,7 @@ class TestSearch:
             screen = await opened(pilot, 0)
             await search(pilot, screen, "epoch")
             assert cursor(screen).startswith("epoch 5"), "from the end the last one is the nearest"
-            assert "n next, N before" in shown(app)
+            assert "n next, N previous" in shown(app)
             styles = [span for line in screen.pager._lines for span in line if span[1] == "match"]
             assert set(styles) == {("epoch", "match")}
             for nearest in ("epoch 4", "epoch 3"):  # each goes on from where the one before led
@@ -43,7 +43,7 @@ class TestSearch:
             await pilot.press("n")
             await until(pilot, lambda: cursor(screen).startswith("epoch 5"))
             await pilot.press("n")
-            await until(pilot, lambda: "no match below: N looks above" in shown(app))
+            await until(pilot, lambda: "no match below; N searches up" in shown(app))
             await pilot.press("escape")
             await pilot.pause()
             assert screen.pager.pattern is None and isinstance(app.screen, LogsScreen)
@@ -113,7 +113,7 @@ class TestSearch:
             await pilot.press("k")
             assert not screen.pager.following, "one can move while it runs"
             await pilot.press("escape")
-            await until(pilot, lambda: "search cancelled" in shown(app))
+            await until(pilot, lambda: "search canceled" in shown(app))
             await until(pilot, lambda: screen._reader._search is None)
             monkeypatch.setattr(screen._reader, "_search_on", ordinary)
             await pilot.press("N")

@@ -131,7 +131,7 @@ async def test_of_a_foreign_job_it_says_why_it_cannot(held_gpus: Path, make_app:
         assert posted == []
         assert screen.jobs.marked == []
         text = said(app)
-        assert "nobody wrote its story" in text
+        assert "no story: ddptop did not start this job" in text
         assert "no history to replay" in text
         assert "only jobs that ddptop started can be compared" in text
 
@@ -141,7 +141,7 @@ async def test_without_a_job_keys_say_what_to_do(frozen: Path, make_app: MakeApp
     async with overview(app) as (pilot, _, posted):
         await pilot.press("l", "e", "p", "C", "space")
         assert posted == []
-        assert "there is no job to do that with; n launches one" in said(app)
+        assert "no job is selected; press n to launch one" in said(app)
 
 
 class TestFilter:
@@ -187,7 +187,7 @@ class TestFilter:
             await pilot.press("slash", *"nobody", "down")
             await until(pilot, lambda: rows(screen) == [])
             assert "no job matches" in shown(app)
-            assert "esc shows every job again" in shown(app)
+            assert "press esc to show all jobs" in shown(app)
             await pilot.press("slash")
             await until(pilot, lambda: screen.query_one(FilterBar).is_typing)
             assert screen.query_one(FilterBar).text == "nobody", "it is edited further"

@@ -64,7 +64,7 @@ class MonitorScreen(Screen[None]):
     def show_findings(self, view: AnyJob | None, snapshot: Snapshot) -> None:
         """All that is wrong with a job, in full."""
         if view is None:
-            self.notify("there is no job under the cursor", severity="warning")
+            self.notify("no job is selected", severity="warning")
             return
         job = view.job
 
@@ -72,7 +72,7 @@ class MonitorScreen(Screen[None]):
             known = next((one for one in later.jobs if one.job == job), None)
             return findings(known, later.taken_at)
 
-        self.post_message(SectionsWanted(f"findings of {job}", *look(snapshot), look))
+        self.post_message(SectionsWanted(f"findings for {job}", *look(snapshot), look))
 
     def wish(self) -> Wish:
         """What this screen needs to know."""

@@ -122,7 +122,7 @@ class CompareScreen(ChartKeys):
         self._keys.show(None, readonly=self.readonly)
         gone = [job for job in self.given if all(view.job != job for view in own)]
         if gone:
-            self._title.show(f"{' and '.join(gone)} is not there any more", right)
+            self._title.show(f"no longer exists: {', '.join(gone)}", right)
             return
         if compared is None or compared.comparison is None:
             self._title.show(title, right)
@@ -180,11 +180,14 @@ class CompareScreen(ChartKeys):
         """Keep the job under the cursor on the chart, or let it go."""
         job = self._companions.cursor_key
         if not self.chooses or job is None:
-            self.notify("these jobs were named: C on all jobs chooses others", severity="warning")
+            self.notify(
+                "the jobs of this chart are fixed; press C on all jobs to pick others",
+                severity="warning",
+            )
         elif job in self._kept:
             self._kept.remove(job)
         elif len(self.given) + len(self._kept) >= MOST_JOBS:
-            self.notify(f"{MOST_JOBS} jobs are on the chart: no more fit", severity="warning")
+            self.notify(f"the chart holds at most {MOST_JOBS} jobs", severity="warning")
         else:
             self._kept.append(job)
             self._companions.action_move(1)

@@ -59,8 +59,8 @@ class ConfirmScreen(ModalScreen[bool]):
         """What each answer does."""
         return [
             (self._question, self._effect),
-            (f"{self._verb}  (y)", "does it; what happens is said when it is done"),
-            ("No  (n, esc, q)", "changes nothing, and so does enter until you go to the other"),
+            (f"{self._verb}  (y)", "carries it out; a message reports the result"),
+            ("No  (n, esc, q)", "changes nothing; it has the focus, so enter does the same"),
         ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

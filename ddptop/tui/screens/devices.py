@@ -162,7 +162,7 @@ class DevicesScreen(ChartKeys):
         if history is None or history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
-                self._chart.show(FiguresData(empty="reading what is known of it ..."), title)
+                self._chart.show(FiguresData(empty="reading its history ..."), title)
             return
         shown = self._chart.view
         known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)
@@ -207,7 +207,7 @@ class DevicesScreen(ChartKeys):
 
     def _explain_device(self) -> None:
         if (gpu := self.devices.chosen) is None:
-            self.notify("no device is known here", severity="warning")
+            self.notify("no device is selected", severity="warning")
             return
         key = key_of(gpu)
 
@@ -226,7 +226,7 @@ class DevicesScreen(ChartKeys):
         jobs = () if self.snapshot is None else self.snapshot.jobs
         view = next((one for one in jobs if one.job == job), None)
         if view is None:
-            self.notify("this process belongs to no job that is known here", severity="warning")
+            self.notify("this process belongs to no known job", severity="warning")
             return
         self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 

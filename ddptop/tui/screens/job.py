@@ -155,7 +155,7 @@ class JobScreen(PagedScreen):
         detail, now = snapshot.detail, snapshot.taken_at
         right = self.place(snapshot)
         if detail is None:
-            self._title.show(f"{self.job} is not there any more", right)
+            self._title.show(f"{self.job} no longer exists", right)
             self._header.show_gone()
             self._keys.show(None, foreign=self.foreign, readonly=self.readonly)
             return
@@ -367,24 +367,24 @@ class JobScreen(PagedScreen):
         wanted = self.ranks.next_shape()
         self._show_ranks_again()
         if self.ranks.shape != wanted:
-            why = "cards for so many ranks do not fit here"
+            why = "cards for this many ranks do not fit"
             if wanted == "heat" and self._wanted:
-                why = "the map is of all ranks, and esc ends the filter"
-            self.notify(f"{why}: this is the table")
+                why = "the map cannot be filtered (esc clears the filter)"
+            self.notify(f"{why}; showing the table")
 
     def action_figure(self) -> None:
         """What the cells of the map show."""
         if self.ranks.shape == "heat":
             self.ranks.heat.next_figure()
         else:
-            self.notify("this is for the map of ranks: T shows it")
+            self.notify("works only on the rank map; press T to show it")
 
     def action_sort(self) -> None:
         """Ranks by number, or the worst first."""
         if self.ranks.shape == "table":
             self.ranks.table.next_order()
         else:
-            self.notify("this is for the table of ranks: T shows it")
+            self.notify("works only on the rank table; press T to show it")
 
     def explain(self) -> list[tuple[str, str]]:
         """What is under the cursor, and what the job's state means."""

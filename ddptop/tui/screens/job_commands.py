@@ -18,7 +18,7 @@ from ddptop.tui.render.rank_figures import device_uuid
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.chart_keys import ChartKeys
 
-NO_HISTORY = "ddptop did not start {}: no {} is kept of it"
+NO_HISTORY = "{} has no {}: ddptop did not start it"
 
 
 class JobCommands(ChartKeys):
@@ -43,7 +43,7 @@ class JobCommands(ChartKeys):
         """The latest look; where the job is gone, says so."""
         looked = self.snapshot is not None and self.snapshot.wish.job == self.job
         if looked and self.detail is None:
-            self.notify(f"{self.job} is not there any more", severity="warning", markup=False)
+            self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
         return self.detail
 
     def _want(self, make: operations.Maker, needs_live: bool) -> None:

@@ -113,7 +113,7 @@ class LaunchScreen(ModalScreen[str | None]):
     VERTICAL_BREAKPOINTS = VERTICAL
     BINDINGS = [
         Binding("escape", "cancel", "Cancel", id="launch.cancel"),
-        Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch what is filled in"),
+        Binding("ctrl+l", "launch", "Launch", id="launch.go", tooltip="launch the job"),
         HELP.binding(),
         EXIT.binding(),
     ]
@@ -147,11 +147,11 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
                     yield Word(id="nproc", placeholder="auto")
-                    yield Label("auto is one per chosen GPU", classes="after")
+                    yield Label("auto: one per selected GPU", classes="after")
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
                     yield Word(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
-                    yield Label("of all ranks on failure", classes="after")
+                    yield Label("restarts of all ranks after a failure", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
                     yield Word(id="name", placeholder="from the script")
@@ -181,7 +181,7 @@ class LaunchScreen(ModalScreen[str | None]):
         if not devices.gpus and devices.note == "asking the driver":
             return
         if not devices.gpus:  # a driver that does not answer yet may still tell of some
-            known = f"none known: {devices.note}" if devices.note else "none on this machine"
+            known = f"none found: {devices.note}" if devices.note else "none on this machine"
             self.query_one("#no-gpus", Static).update(known)
             return
         silent = any(
@@ -269,7 +269,7 @@ class LaunchScreen(ModalScreen[str | None]):
         """Show the job, or why there is none."""
         self._busy = False
         if message.job is None:
-            error = message.error or "it failed without a word"
+            error = message.error or "ddptop launch failed without a message"
             self.query_one("#error", Static).update(error)
             if launching.is_busy_refusal(error):
                 self.query_one("#busy").display = True
@@ -282,4 +282,4 @@ def _here() -> str:
     try:
         return str(Path.cwd())
     except OSError:
-        return "a folder that is gone"
+        return "a deleted directory"

@@ -23,7 +23,7 @@ class LogSearch(MonitorScreen):
         self.pattern: LogPattern | None = None
         """What was searched for."""
         self._reader = reader
-        self._bar = FilterBar("a text or a pattern, then enter")
+        self._bar = FilterBar("text or regex, then enter")
         self._generation = 0
         self._search = 0
         self._is_searching = False
@@ -79,15 +79,15 @@ class LogSearch(MonitorScreen):
             self._say_found()
         elif message.is_over:
             where, other = (
-                ("below", "N looks above") if self._step > 0 else ("above", "n looks below")
+                ("below", "N searches up") if self._step > 0 else ("above", "n searches down")
             )
-            self._bar.say(f"{self._note}no match {where}: {other}", trouble=True)
+            self._bar.say(f"{self._note}no match {where}; {other}", trouble=True)
         else:
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
             self._bar.say(f"searching {size}: {message.share:.0%}, esc cancels")
 
     def _say_found(self) -> None:
-        self._bar.say(f"{self._note}n next, N before")
+        self._bar.say(f"{self._note}n next, N previous")
 
     @property
     def _note(self) -> str:
@@ -99,6 +99,6 @@ class LogSearch(MonitorScreen):
         if self._is_searching:
             self._is_searching = False
             self._reader.cancel()
-            self._bar.say("search cancelled", trouble=True)
+            self._bar.say("search canceled", trouble=True)
         elif not self._bar.drop():
             self.dismiss()

@@ -172,7 +172,7 @@ class LogsScreen(LogSearch):
         elif self.view.attempt is None and self.places.attempt != before.attempt:
             if self.pager.following:
                 self._open(self.view)
-                self.notify(f"attempt {self.places.attempt} begins", markup=False)
+                self.notify(f"attempt {self.places.attempt} started", markup=False)
             else:
                 self.view = replace(self.view, attempt=before.attempt)
         self._show_head()
@@ -291,7 +291,7 @@ class LogsScreen(LogSearch):
         if self.view.whose is not None:
             self.action_show("all")
         elif not ranks:
-            text = "its lines do not say whose they are: this is all of it"
+            text = "this is the whole log; its lines do not identify their rank"
             self.notify(text, severity="warning", markup=False)
         else:
             chosen = self._last_rank if self._last_rank in ranks else ranks[0]
@@ -302,7 +302,7 @@ class LogsScreen(LogSearch):
         ranks = self._ranks()
         choices = [LAUNCHER, *ranks] if self.places.has_launcher else list(ranks)
         if not ranks:
-            text = "there is one log: its lines do not say whose they are"
+            text = "there is only one log, and its lines do not identify their rank"
             self.notify(text, severity="warning", markup=False)
         elif self.view.whose is None:
             self.action_show(str(choices[0 if step > 0 else -1]))
@@ -325,7 +325,7 @@ class LogsScreen(LogSearch):
         if 0 <= at < len(known):
             self.action_show_attempt(known[at])
         else:
-            text = f"there is no {'later' if step > 0 else 'earlier'} attempt"
+            text = f"no {'later' if step > 0 else 'earlier'} attempt"
             self.notify(text, severity="warning", markup=False)
 
     def action_level(self) -> None:
@@ -336,7 +336,9 @@ class LogsScreen(LogSearch):
     def action_alike(self) -> None:
         """Of merged lines: identical ones as one, alike ones as one, or each alone."""
         if not self._is_merged:
-            self.notify("only lines of all ranks are collapsed: m shows them", severity="warning")
+            self.notify(
+                "only the merged log can be collapsed; press m to merge", severity="warning"
+            )
             return
         view = self.view
         alike = not view.alike and not view.each

@@ -186,7 +186,7 @@ class OverviewScreen(MonitorScreen):
 
     def action_mark(self) -> None:
         """Mark the job under the cursor, or take its mark away."""
-        if self._own("marks are for comparing, and only jobs that ddptop started can be compared"):
+        if self._own("only jobs that ddptop started can be marked and compared"):
             self.jobs.mark()
 
     def action_back(self) -> None:
@@ -214,14 +214,14 @@ class OverviewScreen(MonitorScreen):
 
     def action_story(self) -> None:
         """What happened to the job under the cursor."""
-        refusal = "nobody wrote its story: ddptop did not start it; enter shows what is seen of it"
+        refusal = "no story: ddptop did not start this job; press enter to watch it"
         if (view := self._own(refusal)) is not None:
             self._looked_at(view)
             self.post_message(StoryWanted(view.job))
 
     def action_replay(self) -> None:
         """The job under the cursor as it was."""
-        refusal = "there is no history to replay: ddptop did not start it"
+        refusal = "no history to replay: ddptop did not start this job"
         if (view := self._own(refusal)) is not None:
             self.post_message(ReplayWanted(view.job))
 
@@ -249,7 +249,7 @@ class OverviewScreen(MonitorScreen):
             self._seen.add(seen_key(view))
 
     def _say_no_job(self) -> None:
-        self.notify("there is no job to do that with; n launches one", severity="warning")
+        self.notify("no job is selected; press n to launch one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
         if self.snapshot is None:
@@ -299,14 +299,14 @@ class OverviewScreen(MonitorScreen):
     def action_unseen(self) -> None:
         """Processes that may be training, and why they may not be looked into."""
         unreadable = self.snapshot.unreadable if self.snapshot is not None else ()
-        hint = "they may be training; ddptop may not look into them"
+        hint = "these may be training jobs, but ddptop cannot inspect them"
         if not unreadable:
-            hint = "every process that may be training could be looked into"
+            hint = "every process that may be training could be inspected"
         sections = unreadable_sections(unreadable)
         damaged = self.snapshot.damaged if self.snapshot is not None else ()
         sections += damaged_sections(damaged)
         title = "run folders and processes" if damaged else "processes"
-        self.post_message(SectionsWanted(f"{title} that could not be seen", hint, sections))
+        self.post_message(SectionsWanted(f"{title} that cannot be inspected", hint, sections))
 
     def action_launch(self) -> None:
         """Open the form."""

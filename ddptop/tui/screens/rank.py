@@ -55,7 +55,7 @@ DEVICE_S = 1800.0
 """How far back the device of a foreign rank is shown, as this viewer saw it."""
 
 _NOTHING = RankDeviation()
-_OUTSIDE = "ddptop did not start this job: nobody measures what its steps are made of"
+_OUTSIDE = "n/a: ddptop did not start this job, so it cannot measure its steps"
 
 
 class RankScreen(PagedScreen):
@@ -155,7 +155,7 @@ class RankScreen(PagedScreen):
         detail, now = snapshot.detail, snapshot.taken_at
         self._title.show(f"{self.job}  rank {self.rank}", self.place(snapshot))
         if detail is None:
-            self._head.show((f"{self.job} is not there any more", "warn"), [], [])
+            self._head.show((f"{self.job} no longer exists", "warn"), [], [])
             return
         view, state = detail.view, detail.view.snapshot
         self._keys.show(view.is_live, foreign=self.foreign, readonly=self.readonly)
@@ -199,9 +199,9 @@ class RankScreen(PagedScreen):
         state = detail.view.snapshot
         ranks = [] if state is None else state.ranks
         if not ranks:
-            return f"rank {self.rank} has not been seen yet", "busy"
+            return f"rank {self.rank} has not started yet", "busy"
         return (
-            f"there is no rank {self.rank}: [ and ] go through the {len(ranks)} there are",
+            f"there is no rank {self.rank}; [ and ] step through the {len(ranks)} ranks",
             "warn",
         )
 
@@ -238,7 +238,9 @@ class RankScreen(PagedScreen):
         device = device_of(detail.view.snapshot, self.rank)
         seen = snapshot.device_history
         if device is None or seen is None or seen.device != device.uuid:
-            return FiguresData(empty="no device of it is known, and its figures are not kept")
+            return FiguresData(
+                empty="n/a: its device is unknown, and ddptop keeps no history of this job"
+            )
         return FiguresData(
             curves=tuple(device_curves(device, seen.figures)),
             since=seen.since,
@@ -272,8 +274,8 @@ class RankScreen(PagedScreen):
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
-        self._split.show(SplitData(empty="being read"))
-        self._load.show(FiguresData(empty="being read"))
+        self._split.show(SplitData(empty="reading its history ..."))
+        self._load.show(FiguresData(empty="reading its history ..."))
         self.show(self.snapshot)
         self.post_message(WishChanged())
 

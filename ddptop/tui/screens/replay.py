@@ -95,7 +95,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         replay = self.replay
         if replay is None or replay.course is None or self.at is None:
             return super().place(snapshot)
-        return line(("as it was at ", "dim"), (moment_label(replay.course, self.at), "warn"))
+        return line(("state at ", "dim"), (moment_label(replay.course, self.at), "warn"))
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring every panel to the moment."""
@@ -104,8 +104,8 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             return
         if replay is None or replay.detail is None or replay.at is None:
             gone = replay is None
-            words = f"{self.job} is not there any more" if gone else (replay and replay.trouble)
-            self.timeline.say(words or "nothing is recorded")
+            words = f"{self.job} no longer exists" if gone else (replay and replay.trouble)
+            self.timeline.say(words or "no history recorded")
             self._title.show(f"REPLAY of {self.job}", super().place(snapshot))
             return
         if self.at is None:
@@ -254,7 +254,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         if found is None:
             side = "later" if direction > 0 else "earlier"
             what = "failure or hang" if kinds else "event"
-            self.notify(f"there is no {side} {what}", severity="warning")
+            self.notify(f"no {side} {what}", severity="warning")
         else:
             self.go(found.at)
             self.app.clear_notifications()  # of marks that were passed: they cover the charts

@@ -18,7 +18,7 @@ from ddptop.tui.snapshot import Snapshot
 MORE = "; j and k scroll"
 """Said where not all of the text has room."""
 
-READING = "j, k, page up, page down, g and G scroll; esc, q or the key that opened it close it."
+READING = "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened it closes it."
 
 
 class SectionsScreen(PagerScreen):
@@ -82,7 +82,7 @@ class SectionsScreen(PagerScreen):
 
     def explain(self) -> list[tuple[str, str]]:
         """What this text is, and how it is read."""
-        return [(self._title, self._hint), ("a text to read", READING)]
+        return [(self._title, self._hint), ("keys", READING)]
 
     def fail(self, message: str, hint: str | None) -> None:
         """Say why there are none."""

@@ -116,7 +116,7 @@ class StoryScreen(JobCommands):
         if snapshot.wish.job != self.job or not snapshot.wish.story:
             return
         if snapshot.detail is None or snapshot.story is None:
-            self._title.show(f"{self.job} is not there any more", right)
+            self._title.show(f"{self.job} no longer exists", right)
             self._keys.show(None, readonly=self.readonly)
             return
         view, story = snapshot.detail.view, snapshot.story
@@ -198,7 +198,7 @@ class StoryScreen(JobCommands):
             return
         if chosen.cause is None:
             self.notify(
-                f"attempt {chosen.number} did not fail: nothing was kept of it", markup=False
+                f"attempt {chosen.number} did not fail, so no evidence was saved", markup=False
             )
             return
         self.post_message(EvidenceWanted(detail.view, chosen.number))

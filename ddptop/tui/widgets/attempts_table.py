@@ -23,14 +23,14 @@ COLUMNS = (
 )
 
 ENDINGS = {
-    "lives": "it has not ended: its ranks are at work, or are being started",
-    "failed": "a rank raised an exception, was killed, hung or lost its device; the name is that "
-    "of the rank that failed first, and the others were ended because of it",
-    "finished": "every rank exited with 0",
-    "stopped": "a person, a batch system or a signal to the guardian asked for its end",
-    "again": "a person asked for a group restart: nothing had failed",
-    "lost": "its processes went without having said why: a reboot, or a kill -9 of all of them",
-    "unknown": "another attempt followed, and no event tells how this one ended",
+    "lives": "still active: its ranks are running or being started",
+    "failed": "a rank raised an exception, was killed, hung, or lost its device; the rank shown "
+    "is the one that failed first, and the others were ended because of it",
+    "finished": "every rank exited with status 0",
+    "stopped": "a user, the batch system, or a signal to the guardian stopped it",
+    "again": "a user restarted all ranks; nothing had failed",
+    "lost": "all its processes disappeared without a recorded cause: a reboot, or kill -9",
+    "unknown": "another attempt followed, and no event records how this one ended",
 }
 """What the words in the table mean."""
 
@@ -53,7 +53,7 @@ class AttemptsTable(Table):
         was_last = bool(self._attempts) and self.cursor_key == str(self._attempts[0].number)
         is_new = bool(attempts) and len(attempts) != len(self._attempts)
         self._attempts = attempts
-        self.empty = "nothing is told of it yet"
+        self.empty = "no attempts yet"
         self.set_rows([(str(one.number), attempt_row(one, state, now)) for one in attempts])
         if attempts and (not self._placed or (is_new and was_last)):
             self._placed = True
@@ -65,11 +65,11 @@ class AttemptsTable(Table):
             return []
         return [
             (f"attempt {one.number}", ENDINGS[one.ending]),
-            ("steps", "optimizer steps that its slowest rank took in this attempt"),
-            ("rank", "the rank that failed first: the one to ask, the others are its victims"),
+            ("steps", "optimizer steps of the slowest rank in this attempt"),
+            ("rank", "the rank that failed first; the others failed because of it"),
             (
                 "work lost",
-                "steps and time since the last checkpoint that was seen; without one, all of it",
+                "steps and time since the last detected checkpoint; without one, the whole attempt",
             ),
         ]
 

@@ -51,7 +51,7 @@ class CompareChart(FigureChart):
     def _draw(self) -> None:
         by_step = self.view.axis == "step" and self._by_step is not None
         data = self._by_step if by_step else None
-        since = "since each one's start" if len(self._by_time.curves) > 1 else "since its start"
+        since = "since each job's start" if len(self._by_time.curves) > 1 else "since its start"
         self.show(data or self._by_time, "loss by step" if by_step else f"loss {since}")
 
     def explain(self) -> list[tuple[str, str]]:
@@ -59,14 +59,14 @@ class CompareChart(FigureChart):
         return [
             (
                 "loss",
-                "the median of the ranks' losses of each job. A, B ... name the curves at their "
-                "right ends, and each has a pattern of its own",
+                "the median loss over the ranks of each job. Letters at the right end name the "
+                "curves, and each curve has its own pattern",
             ),
             (
                 "by step",
-                "steps since the job's very start. Where a job went back, the later attempt's "
-                "losses stand. b changes to the time since each job's start",
+                "steps since the start of the job. Where attempts overlap, the later attempt's "
+                "losses are shown. b switches to the time since each job's start",
             ),
-            ("A↻1", "here job A's attempt 1 begins: all its ranks were started again"),
-            ("✕", "here a loss was NaN or infinite"),
+            ("A↻1", "attempt 1 of job A starts here: all its ranks were restarted"),
+            ("✕", "the loss was NaN or infinite here"),
         ]

@@ -23,9 +23,7 @@ COMPANIONS = (
 )
 
 
-NOBODY = (
-    "no other job: launch it again with other arguments,\nand both stand beside each other here"
-)
+NOBODY = "no other job to compare with;\nlaunch this one again with different arguments"
 """What to do where there is nobody to compare with."""
 
 
@@ -33,7 +31,7 @@ class CompareTable(Table):
     """One row a thing that is told of every job, one column a job."""
 
     def __init__(self) -> None:
-        super().__init__("what differs", (LABEL,), empty="", id="differences")
+        super().__init__("differences", (LABEL,), empty="", id="differences")
         self._comparison: Comparison | None = None
         self._shown: list[Row] = []
 
@@ -82,7 +80,7 @@ class CompanionTable(Table):
         self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
     ) -> None:
         """Take the jobs in order; `letters` are those on the chart, `all_` counts hidden ones."""
-        self.empty = "no job has these words" if all_ else NOBODY
+        self.empty = "no job matches" if all_ else NOBODY
         self.set_rows(
             [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
         )
@@ -90,10 +88,10 @@ class CompanionTable(Table):
     def explain(self) -> list[tuple[str, str]]:
         """What choosing does."""
         return [
-            ("compare with", "jobs of the same script first, the newest first"),
+            ("compare with", "jobs with the same script first, then newest first"),
             (
                 "different options",
-                "the options in which it is not the same; of another script all that was typed",
+                "options that differ; for a different script, its whole command",
             ),
-            ("A B C D", "the letter of a job that is on the chart; space keeps one there"),
+            ("A B C D", "the letter of a job on the chart; space keeps it there"),
         ]

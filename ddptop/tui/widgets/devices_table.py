@@ -25,8 +25,8 @@ from ddptop_runner.model import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()
 FIRST_LOOK = "asking the driver for its devices ..."
-FREE = "no process: the device is free"
-NOT_TOLD = "the driver does not tell which processes are on it"
+FREE = "no processes; the device is free"
+NOT_TOLD = "the driver does not report its processes"
 
 
 class DevicesTable(Table):
@@ -127,8 +127,8 @@ class ProcessTable(Table):
         if process is None:
             return []
         return [
-            (f"process {process.pid}", process.command or process.note or "its command is n/a"),
-            ("job", "The job that this process belongs to, and its rank there; enter opens it."),
-            ("memory", "What it holds on this device, its CUDA context included."),
-            ("SM", "The share of the last seconds in which its kernels ran on this device."),
+            (f"process {process.pid}", process.command or process.note or "command: n/a"),
+            ("job", "The job and rank of this process; enter opens the job."),
+            ("memory", "Memory that it uses on this device, including its CUDA context."),
+            ("SM", "Share of the last few seconds during which its kernels ran on this device."),
         ]

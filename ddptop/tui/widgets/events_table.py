@@ -22,7 +22,7 @@ class EventsTable(Table):
     """One row an event."""
 
     def __init__(self) -> None:
-        super().__init__("events", COLUMNS, empty="nothing has happened yet", id="events")
+        super().__init__("events", COLUMNS, empty="no events yet", id="events")
         self._shown: Sequence[Event] = ()
 
     def show(self, events: Sequence[Event]) -> None:

@@ -32,7 +32,7 @@ SHORT_COMMAND = 24
 def holder_words(gpu: GpuSample) -> str:
     """Who holds a device, in words."""
     if gpu.lost:
-        return "lost: the driver does not answer"
+        return "lost: the driver does not respond"
     if is_divided(gpu):
         return "in MIG mode: ddptop launch --gpus MIG-..."
     use = _use(gpu)
@@ -99,9 +99,9 @@ class GpuChoice(Table):
         self.post_message(self.Changed())
 
     def _show(self) -> None:
-        note = f"{ranks(list(self.chosen))} chosen" if self._chosen else "none chosen"
+        note = f"{ranks(list(self.chosen))} selected" if self._chosen else "none selected"
         rows = [(str(gpu.index), self._row(gpu)) for gpu in self._gpus]
-        self.set_rows(rows, line((f"{note}, space changes", "dim")))
+        self.set_rows(rows, line((f"{note}; space toggles", "dim")))
 
     def _row(self, gpu: GpuSample) -> dict[str, Span]:
         used = gpu.index in self._chosen

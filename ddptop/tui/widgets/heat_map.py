@@ -114,7 +114,7 @@ class HeatMap(RankGrid):
         number = len(self.shown)
         title = f"{number:,} ranks by {name_of(self.figure)}"
         if not number:
-            return [rule("ranks", width_), line(("  no rank has started", "dim"))]
+            return [rule("ranks", width_), line(("  no rank has started yet", "dim"))]
         foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
         self._grid = grid = self._lay(width_, height)
         self.per_row = grid.per_row
@@ -145,9 +145,9 @@ class HeatMap(RankGrid):
         if rows < 2:
             return []
         found = worst_ranks(self.figure, self.shown, self._apart, rows - 1)
-        head = line((" farthest off", "title"))
+        head = line((" largest deviations", "title"))
         if not found:
-            calm = "every rank is well" if self.figure == STATE else "no rank: all are close"
+            calm = "all ranks healthy" if self.figure == STATE else "none: all ranks are close"
             return [head, line((f"  {calm}", "dim"))]
         hosts = {rank.rank: rank.host for rank in self.shown}
         return [

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
 
 FIRST_LOOK = "looking for jobs and training on this machine ..."
-EMPTY = """no jobs yet: nothing that trains was found on this machine
+EMPTY = """no jobs yet, and no other training found on this machine
 
 {how}
 
    ddptop launch --gpus 0-3 train.py
    ddptop launch --gpus none --nproc 2 train.py    on CPUs
-   ddptop demo                                     to see what it is like"""
+   ddptop demo                                     to try it out"""
 NO_MATCH = """no job matches
 
-esc shows every job again"""
+press esc to show all jobs"""
 
 MOST_MARKS = 4
 """As many as can be compared."""
@@ -47,7 +47,7 @@ class JobsTable(Table):
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name need not be said."""
-        how = "in a shell:" if readonly else "n launches one from here; in a shell:"
+        how = "in a shell:" if readonly else "press n to launch one, or in a shell:"
         super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me

@@ -88,7 +88,7 @@ class LogView(Vertical):
         self._title.title = f"{kind}{whose}"
         text = output or ("" if attempt is None else f"attempt {attempt}")
         if following and not self._pager.following:
-            text += ", not following: G goes to the end"
+            text += ", not following (G: go to the end)"
         self._title.note = line((text, "dim")) if text else ()
         self._title.redraw()
 

@@ -144,7 +144,7 @@ class LossChart(ChartWidget):
         if data.by_step:
             shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
         elif view.span is None and data.watched and data.window_s is None:
-            shown = "as far as it was watched"
+            shown = "since it was first watched"
         elif view.span is not None and view.right is not None:
             shown = window_label(view.span).removeprefix("last ")
         else:
@@ -159,10 +159,12 @@ class LossChart(ChartWidget):
 
 def _log_axis(chart: Chart) -> str:
     """Whether values are logarithmic, where a person wants them so."""
-    return "log axis" if chart.logarithmic or chart.area is None else "log axis: n/a, none above 0"
+    return (
+        "log axis" if chart.logarithmic or chart.area is None else "log axis: n/a, no value above 0"
+    )
 
 
 def _by_step(data: ChartData) -> str:
     """What the axis counts."""
     number = len(data.attempts)
-    return "by step" if number < 2 else f"by step, {number} attempts after one another"
+    return "by step" if number < 2 else f"by step, {number} attempts joined"

@@ -8,8 +8,8 @@ from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
 
 TO_DO = (
-    ("ddptop doctor", "looks at driver, library and permissions, and says what to mend"),
-    ("ddptop launch --gpus none --nproc 2 train.py", "trains on CPUs meanwhile"),
+    ("ddptop doctor", "checks the driver, its library, and permissions, and tells what to fix"),
+    ("ddptop launch --gpus none --nproc 2 train.py", "trains on the CPU in the meantime"),
 )
 
 
@@ -32,7 +32,7 @@ class MachinePanel(LinesView):
         if self._machine is not None:
             lines += machine_lines(self._machine, width)
         lines += [(), rule("no device", width)]
-        reason = self._reason or "the driver tells of none"
+        reason = self._reason or "the driver reports none"
         lines += [line((f" {text}", "")) for text in wrap(reason, width - 2, 4)]
         lines.append(())
         for command, what in TO_DO:

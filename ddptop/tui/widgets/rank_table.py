@@ -91,8 +91,8 @@ FOREIGN_CPU_COLUMNS = tuple(
 """The same without devices."""
 
 
-NO_RANK = "no rank has started"
-NO_MATCH = "no rank matches: esc shows all of them again"
+NO_RANK = "no rank has started yet"
+NO_MATCH = "no rank matches; press esc to show all"
 
 
 class RankTable(Table):
@@ -132,7 +132,7 @@ class RankTable(Table):
         if self._waiting:
             return line((f" {self._waiting}", "busy"))
         if self.rank is None or self.rank not in self._by_rank:
-            return line((" l: what all ranks wrote", "dim")) if self._launcher else ()
+            return line((" press l for the output of all ranks", "dim")) if self._launcher else ()
         detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 
@@ -151,11 +151,11 @@ class RankTable(Table):
         self.empty = NO_RANK if detail.only is None else NO_MATCH
         if self._worst_first:
             ranks = worst_first(ranks, detail.deviations, live)
-            note = (*note, ("  worst first: S by number", "dim"))
+            note = (*note, ("  worst first; S sorts by rank", "dim"))
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
         if foreign and not live:
-            note = line(("as last seen", "dim"))
+            note = line(("last known figures", "dim"))
         apart = detail.deviations
         rows = [
             (

@@ -51,7 +51,7 @@ class ToldTable(Table):
             lines = fold(shown[1])
             self._told = [one for one in lines if filtered.matches(facts_of(one))]
             self.title = "events" if attempt is None else f"events of attempt {attempt.number}"
-            self.empty = "no event has these words" if filtered and lines else "nothing yet"
+            self.empty = "no event matches" if filtered and lines else "no events yet"
             start = None if attempt is None else attempt.started_at
             if another:
                 self.cursor_key = None
@@ -62,10 +62,13 @@ class ToldTable(Table):
         """What the event under the cursor is."""
         if (one := self.chosen) is None:
             return []
-        meaning = EVENT_MEANINGS.get(one.type, "something that ddptop noted down")
+        meaning = EVENT_MEANINGS.get(one.type, "an entry in the job's history")
         return [
             (event_words(one.type), meaning),
-            ("after", "how long after the attempt's ranks were started; -3s is before that"),
+            (
+                "after",
+                "time since the attempt's ranks were started; negative values are before that",
+            ),
         ]
 
 

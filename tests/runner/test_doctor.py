@@ -53,7 +53,7 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
     (doctor.judge_tmux, but(TMUX, unusable="tmux 3.1 is too old"), "warning", "daemons", "3.2a"),
     (doctor.judge_tmux, but(TMUX, socket_problem="is open"), "warning", "is open", "chmod 700"),
     (doctor.judge_python, PYTHON, "ok", "torch 2.13.0 in /env/bin/python (Python 3.11)", None),
-    (doctor.judge_python, but(PYTHON, torch_version=None), "error", "torch is not installed", "--python"),
+    (doctor.judge_python, but(PYTHON, torch_version=None), "error", "not installed", "--python"),
     (doctor.judge_python, but(PYTHON, torch_version="2.5.1"), "error", "too old", "2.6"),
     (doctor.judge_python, but(PYTHON, problem="x: no such file"), "error", "x: no", "--python"),
     (
@@ -83,7 +83,7 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
         "uncorrectable memory errors (GPU 1: 3)",
         "nvidia-smi -q -d ECC",
     ),
-    (doctor.judge_driver, but(DRIVER, hot=((0, 88.0),)), "warning", "clocks are lowered", "airflow"),
+    (doctor.judge_driver, but(DRIVER, hot=((0, 88.0),)), "warning", "clocks", "airflow"),
     (doctor.judge_ptrace, PTRACE, "warning", "ptrace_scope 1", "sysctl"),
     (doctor.judge_ptrace, but(PTRACE, capable=True), "ok", "can trace", None),
     (doctor.judge_ptrace, but(PTRACE, yama_scope=0), "ok", "can trace", None),

@@ -21,15 +21,24 @@ FILE_BYTES = 32 << 20
 """More than a snapshot of ten thousand ranks."""
 
 
-def open_regular(path: Path) -> int:
+def open_regular(path: Path, *, can_write: bool = False) -> int:
     """A descriptor to read a regular file by; never waits, and follows no link.
+
+    Args:
+        path: the file.
+        can_write: open it for writing too where that is allowed, which rules out all leases on it.
 
     Raises:
         OSError: when there is no such file, or something else in its place.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
+    flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
     try:
-        fd = os.open(path, flags)
+        try:
+            fd = os.open(path, flags | (os.O_RDWR if can_write else os.O_RDONLY))
+        except OSError as error:
+            if not can_write or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            fd = os.open(path, flags)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise OSError(errno.EINVAL, "not a regular file", str(path)) from error

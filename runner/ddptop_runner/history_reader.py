@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.clock import is_time, utc_from_unix
 from ddptop_runner.errors import DamagedFileError, DdptopError
 from ddptop_runner.history_schema import (
@@ -34,7 +35,14 @@ MOST_CPU_S = 5.0
 """Of this thread, for one look into a history."""
 PROGRESS_STEPS = 100_000
 """Of SQLite's machine, between two looks at that."""
-LONGEST_VALUE_BYTES = 32 << 20
+LONGEST_VALUE_BYTES = 4 << 20
+"""Of a text in the history."""
+HEAP_BYTES = 128 << 20
+"""What SQLite may hold at a time, whatever one of its functions is asked to make."""
+EVENTS_BYTES = 64 << 20
+"""Of the texts of all events."""
+MOST_POINTS = 1_000_000
+"""Of all series of one metric."""
 BUSY_TIMEOUT_S = 2.0
 """How long a read waits for a writer that opens, recovers or closes the file."""
 
@@ -114,8 +122,13 @@ class HistoryReader:
         with self.open() as db:
             if db is None:
                 return []
-            rows = db.execute(query, (after_seq, -1 if limit is None else limit)).fetchall()
-            return [_event(row) for row in reversed(rows)]
+            found, left_bytes = [], EVENTS_BYTES
+            for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
+                left_bytes -= sum(len(value) for value in row if isinstance(value, str))
+                if left_bytes < 0:
+                    raise sqlite3.DatabaseError("its events hold more text than events do")
+                found.append(_event(row))
+            return found[::-1]
 
     def attempt_starts(self) -> list[tuple[int, float]]:
         """Each attempt with the unix time of its start, in order."""
@@ -145,12 +158,17 @@ class HistoryReader:
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection | None]:
         """The open file, or None where there is none yet."""
+        with contextlib.ExitStack() as held:
+            yield from self._open(held)
+
+    def _open(self, held: contextlib.ExitStack) -> Iterator[sqlite3.Connection | None]:
         deadline = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             try:
-                db = self._connect()
+                db = self._connect(held)
                 break
             except sqlite3.OperationalError as error:
+                held.close()
                 if not self.path.exists():
                     db = None
                     break
@@ -163,7 +181,7 @@ class HistoryReader:
             yield db
         except sqlite3.OperationalError as error:
             raise DdptopError(f"{self.path} cannot be read ({error})") from error
-        except (ArithmeticError, TypeError, ValueError) as error:  # values of another kind
+        except (ArithmeticError, TypeError, ValueError, MemoryError) as error:  # of another kind
             raise _damaged(self.path, error) from error
         except OSError as error:  # the file was removed while it was read
             raise DdptopError(f"{self.path} cannot be read ({error.strerror})") from error
@@ -173,10 +191,10 @@ class HistoryReader:
             if db is not None:
                 db.close()
 
-    def _connect(self) -> sqlite3.Connection | None:
+    def _connect(self, held: contextlib.ExitStack) -> sqlite3.Connection | None:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
         for suffix in ("", "-wal", "-shm", "-journal"):
-            _require_file(self.path.with_name(self.path.name + suffix))
+            _require_file(self.path.with_name(self.path.name + suffix), held)
         try:
             return self._check(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S))
         except sqlite3.OperationalError:
@@ -235,22 +253,35 @@ def distrust(db: sqlite3.Connection) -> None:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
     started_s = time.thread_time()  # CPU time: a busy machine is no reason to give up
     db.set_progress_handler(lambda: time.thread_time() - started_s > MOST_CPU_S, PROGRESS_STEPS)
-    others = db.execute(
-        "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"
-        " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '% AS (%'"
+    db.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}")  # one call of a function is not interrupted
+    # what it is to be is in `sql` alone: the other columns may say anything
+    (others,) = db.execute(
+        "SELECT count(*) FROM sqlite_master WHERE NOT"
+        " (type = 'table' AND sql LIKE 'CREATE TABLE %' OR type = 'index' AND sql IS NULL)"
     ).fetchone()
-    if others != (0,):
+    tables = ["meta", "events", *(kind.table(tier) for kind in KINDS for tier in TIERS)]
+    columns = (row for table in tables for row in db.execute(f"PRAGMA table_xinfo({table})"))
+    if others or any(column[6] for column in columns):  # computed at each look
         raise sqlite3.DatabaseError("it holds what no history has")
 
 
-def _require_file(path: Path) -> None:
-    """SQLite would wait at a pipe until somebody writes to it."""
+def _require_file(path: Path, held: contextlib.ExitStack) -> None:
+    """SQLite would wait at a pipe until somebody writes to it, and at a file under a lease.
+
+    Another user's file is kept open until `held` ends, so that its owner can take no lease on it.
+    One's own is not: to close it would drop the locks that this process has on it.
+    """
     try:
-        mode = path.lstat().st_mode
+        found = path.lstat()
     except OSError:
         return
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(found.st_mode):
         raise sqlite3.DatabaseError(f"{path.name} is not a regular file")
+    if found.st_uid != os.geteuid():
+        try:
+            held.callback(os.close, bounded.open_regular(path, can_write=True))
+        except OSError as error:
+            raise sqlite3.DatabaseError(f"{path.name}: {error.strerror}") from error
 
 
 def _damaged(path: Path, error: Exception) -> DamagedFileError:
@@ -262,7 +293,7 @@ def _damaged(path: Path, error: Exception) -> DamagedFileError:
 def _is_wal(path: Path) -> bool:
     """Whether the file's header says that a WAL belongs to it."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(bounded.open_regular(path), "rb") as file:
             return file.read(20)[18:20] == b"\x02\x02"
     except OSError:
         return False
@@ -389,6 +420,8 @@ class _Points:
             point = self._points.get((who, bucket))
             weight = n * tier.width_s
             if point is None:
+                if len(self._points) >= MOST_POINTS:
+                    raise sqlite3.DatabaseError("it holds more ranks than there are")
                 total = mean * weight if n else 0.0
                 self._points[who, bucket] = [
                     *(low, total, weight, high, last, attempt, nonfinite or 0, step),

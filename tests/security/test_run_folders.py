@@ -12,6 +12,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +27,9 @@ from tests.runner.builders import put_job
 from ddptop_runner import commands, paths, procs
 from ddptop_runner.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.history_reader import HistoryReader
+from ddptop_runner.history_schema import ddl
 from ddptop_runner.paths import RunFolder, create_local_dir, run_folder
-from ddptop_runner.registry import JobView, read_all, read_job
+from ddptop_runner.registry import JobView, is_locked, read_all, read_job
 
 IN_TIME_S = 30.0
 
@@ -218,8 +221,6 @@ NULL AS signal, 'm' AS message, NULL AS evidence FROM n
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    from ddptop_runner.history_schema import ddl
-
     path = tmp_path / "history.db"
     with sqlite3.connect(path) as db:
         for statement in ddl():
@@ -241,6 +242,132 @@ def test_a_view_in_place_of_the_events_is_refused(history):
     reader = altered(history, "DROP TABLE events", f"CREATE VIEW events AS {RECURSIVE}")
     with pytest.raises(DamagedFileError, match="holds what no history has"):
         in_time(reader.events)
+
+
+def with_schema(path: Path, table: str, sql: str) -> HistoryReader:
+    """`sql` made the definition of a table, though its file says that it is one."""
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA writable_schema=ON")
+    db.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql, table))
+    db.commit()
+    db.close()
+    return HistoryReader(path)
+
+
+GENERATED = "CREATE TABLE meta (key TEXT PRIMARY KEY, value{}GENERATED ALWAYS AS({}) VIRTUAL)"
+ENDLESS_PATTERN = "'1' || (key LIKE '%a%a%a%a%a%a%a%a%a%a%a%b')"
+PROGRAMS = {
+    "memory": GENERATED.format(" ", "hex(zeroblob(450000000))"),
+    "time": GENERATED.format("\t", ENDLESS_PATTERN),
+    "hidden view": "CREATE VIEW meta AS SELECT 'schema' AS key, 1 AS value",
+    "commented view": "CREATE/**/VIEW meta AS SELECT 'schema' AS key, 1 AS value",
+}
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_table_that_computes_is_refused_before_it_is_asked(history, what):
+    reader = with_schema(history, "meta", PROGRAMS[what])
+    with pytest.raises(DamagedFileError):
+        in_time(reader.events)
+    with pytest.raises(DamagedFileError):
+        in_time(lambda: reader.rank_series("loss", 0, 9e9, 10))
+
+
+@pytest.mark.parametrize("index", ["(hex(type))", "(type) WHERE length(hex(message)) > 1"])
+def test_an_index_that_computes_is_refused(history, index):
+    with pytest.raises(DamagedFileError, match="holds what no history has"):
+        altered(history, f"CREATE INDEX i ON events {index}").events()
+
+
+def test_a_newer_ddptops_column_is_no_damage(history):
+    reader = altered(
+        history,
+        "ALTER TABLE rank_1s ADD COLUMN newer REAL",
+        "INSERT INTO events (ts, type, message) VALUES (1e9, 'failed', 'x')",
+    )
+    assert len(reader.events()) == 1
+
+
+def test_texts_of_any_length_cost_little_memory(history):
+    write = (  # in a process of its own: what reads histories limits SQLite's memory for good
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]);"
+        'db.execute("INSERT INTO events (ts, type, message)'
+        " VALUES (1e9, 'failed', CAST(zeroblob(150000000) AS TEXT))\"); db.commit()"
+    )
+    subprocess.run([sys.executable, "-c", write, str(history)], check=True)
+    script = (
+        "import resource, sys; from pathlib import Path;"
+        "from ddptop_runner.history_reader import HistoryReader;"
+        "from ddptop_runner.errors import DdptopError;"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: HistoryReader(Path(sys.argv[1])).events()\n"
+        "except DdptopError: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(history)], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 64 << 10, "KiB"
+
+
+def test_events_without_end_are_damage(history, monkeypatch):
+    monkeypatch.setattr("ddptop_runner.history_reader.EVENTS_BYTES", 100)
+    row = (
+        "INSERT INTO events (ts, type, message) VALUES (1e9, 'failed', 'of twenty-five characters')"
+    )
+    assert len(altered(history, *[row] * 3).events()) == 3
+    with pytest.raises(DamagedFileError, match="more text"):
+        altered(history, row).events()
+
+
+def test_points_without_end_are_damage(history, monkeypatch):
+    monkeypatch.setattr("ddptop_runner.history_reader.MOST_POINTS", 3)
+    rows = [f"INSERT INTO rank_1s (t, rank, loss_last) VALUES (1000, {rank}, 1)" for rank in "0123"]
+    reader = altered(history, *rows[:3])
+    assert len(reader.rank_series("step", 0, 9e9, 10)) == 0
+    altered(history, rows[3])
+    with pytest.raises(DamagedFileError, match="more ranks"):
+        reader.rank_series("step", 0, 9e9, 10)
+
+
+LEASE = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: None)
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("what", ["history.db", "job.json", "guardian.lock"])
+def test_a_lease_on_another_users_file_holds_nobody_up(ddptop_home, attacker, what):
+    folder = put_job("train", {"state": "finished"})
+    with contextlib.closing(sqlite3.connect(folder.path / "history.db")) as db:
+        for statement in ddl():
+            db.execute(statement)
+        db.commit()
+    folder.guardian_lock.touch()
+    for path in (ddptop_home.parent, ddptop_home, folder.path.parent, folder.path):
+        path.chmod(0o755)
+    os.chown(folder.path / what, attacker.uid, attacker.gid)
+    assert HistoryReader(folder.path / "history.db").events() == []
+    holder = attacker.popen(
+        [attacker.python, "-c", LEASE, str(folder.path / what)], stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        if "held" not in holder.stdout.readline():
+            pytest.skip("this file system has no leases, or the folder is out of reach")
+        action = {
+            "history.db": lambda: read_events(read_job(folder)),
+            "job.json": read_all,
+            "guardian.lock": lambda: is_locked(folder),
+        }[what]
+        in_time(action)
+    finally:
+        holder.kill()
+        holder.communicate()
 
 
 def test_what_still_takes_for_ever_is_given_up(history, monkeypatch):

@@ -1,4 +1,4 @@
-"""The interface in ASCII, for fonts and locales that have nothing else: cell by cell.
+"""The interface in ASCII, cell by cell, for fonts and locales without Unicode.
 
 What is drawn is translated as it goes to the screen, so nothing else needs to know. A glyph that
 the interface draws becomes the ASCII character that looks most like it; letters that a person's

@@ -1,4 +1,4 @@
-"""Horizontal bars of thin lines, half a cell fine."""
+"""Horizontal bars of thin lines, with a resolution of half a cell."""
 
 from __future__ import annotations
 

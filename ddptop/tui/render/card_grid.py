@@ -1,4 +1,4 @@
-"""How cards lie beside and below each other. Pure."""
+"""The layout of cards in rows and columns. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A card for each rank: what it does, how far it is from the others, and what it uses. Pure."""
+"""A card for each rank: its state, its distance from the others, and what it uses. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss chart as lines of text: axes, braille curves, restarts and values that are not finite.
+"""The loss chart as lines of text: axes, braille curves, restarts, and non-finite values.
 
 The default view is the ranks' median on a dim band from the least to the greatest rank, and above
 it each rank that lies apart, in the alert style. Eight lines in eight colours would share cells.

@@ -1,4 +1,4 @@
-"""Several named figures over time: one plot for each unit, below each other on one axis. Pure.
+"""Several named figures over time: one plot for each unit, stacked on one axis. Pure.
 
 A curve is told from its neighbours by its pattern and by its name at its right end, not by its
 colour alone.

@@ -1,4 +1,4 @@
-"""What every chart is drawn with: a plane of dots, its value axis, curves, bands and rows. Pure."""
+"""The parts of every chart: a plane of dots, its value axis, curves, bands, and rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the time of a step went into, over time, as a stack. Pure."""
+"""Where the time of a step goes, over time, as a stack. Pure."""
 
 from __future__ import annotations
 

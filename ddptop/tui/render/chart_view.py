@@ -1,4 +1,4 @@
-"""Which part of a chart's axis is shown, and where its cursor stands. Pure."""
+"""Which part of a chart's axis is shown, and the position of its cursor. Pure."""
 
 from __future__ import annotations
 

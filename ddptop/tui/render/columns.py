@@ -1,4 +1,4 @@
-"""Columns of fixed widths, and which of them fit beside each other."""
+"""Table columns of fixed widths, and which of them fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs beside each other as rows: how far each came, and what differs between them. Pure."""
+"""Compared jobs as rows: their figures, and the options in which they differ. Pure."""
 
 from __future__ import annotations
 

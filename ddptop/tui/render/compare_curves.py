@@ -1,4 +1,4 @@
-"""Jobs' losses as curves of one chart, by time and by step. Pure."""
+"""The losses of several jobs as curves of one chart, by time and by step. Pure."""
 
 from __future__ import annotations
 

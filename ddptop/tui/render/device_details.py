@@ -1,4 +1,4 @@
-"""All that is known of one device, and why the rest is not."""
+"""Every figure of one device, and why some are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be said of devices: who holds them, which are wasted, and which lie far off. Pure."""
+"""Devices in words: who uses them, which are wasted, and which are outliers. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices as lines: bars and figures, who holds them, and all that is known of one."""
+"""Devices as lines: bars, figures, problems, and who uses them."""
 
 from __future__ import annotations
 

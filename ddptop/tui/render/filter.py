@@ -1,4 +1,4 @@
-"""What a person types behind `/`: words, `state:failed`, `gpu:3`, `loss>2`, `!word`, "two words".
+"""Filters typed after `/`: words, `state:failed`, `gpu:3`, `loss>2`, `!word`, "two words".
 
 All terms must match. A filter that cannot be read hides nothing, and says what is wrong with it.
 """

@@ -1,4 +1,4 @@
-"""What a filter looks at of jobs and of ranks."""
+"""The values of jobs and ranks that a filter compares."""
 
 from __future__ import annotations
 

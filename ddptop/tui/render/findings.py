@@ -1,4 +1,4 @@
-"""What is wrong with a job, in full: each alert with whom it is about and what to do."""
+"""The problems of a job in full: each alert with its ranks and its remedy."""
 
 from __future__ import annotations
 

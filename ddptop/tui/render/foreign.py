@@ -1,4 +1,4 @@
-"""Jobs that ddptop did not start, in words: title, header, notes, and what could not be seen."""
+"""Jobs that ddptop did not start, in words: title, header, notes, and what cannot be inspected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many ranks as a map: a cell each, in five levels of one figure, by glyph and by colour. Pure."""
+"""Many ranks as a map: one cell per rank, in five levels by glyph and color. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as rows of a table: which columns there are, what stands in them, and in which order."""
+"""Jobs as rows of a table: its columns, its cells, and its order."""
 
 from __future__ import annotations
 

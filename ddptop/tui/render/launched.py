@@ -1,4 +1,4 @@
-"""Jobs that run another launcher, or one process as it is: what is to be said besides figures."""
+"""Jobs that run another launcher or a plain command: the row of the launcher, and details."""
 
 from __future__ import annotations
 

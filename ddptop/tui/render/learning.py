@@ -1,4 +1,4 @@
-"""Is it learning: which way a job's loss goes over the last tenth of its run. Pure."""
+"""The trend of a job's loss over the last tenth of its run. Pure."""
 
 from __future__ import annotations
 

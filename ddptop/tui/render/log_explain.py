@@ -1,4 +1,4 @@
-"""What can be said of one line of a log."""
+"""Explain one line of a log for the help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for in logs: a text or a pattern, small letters standing for both cases."""
+"""Search patterns for logs: text or a regex; lowercase ignores case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands above a log: whose it is, which attempt, what is left out, and whether it goes on."""
+"""The head of a log: its rank and attempt, what is hidden, and whether it follows."""
 
 from __future__ import annotations
 

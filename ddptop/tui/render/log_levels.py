@@ -1,4 +1,4 @@
-"""How grave a line of a log is: decided by what loggers, Python, glog, NCCL and CUDA print."""
+"""The level of a log line, from what loggers, Python, glog, NCCL, and CUDA print."""
 
 from __future__ import annotations
 

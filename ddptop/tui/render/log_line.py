@@ -1,4 +1,4 @@
-"""A log's lines as they are drawn: a mark for how grave, whose it is, and the text."""
+"""The lines of a log as they are drawn: a mark for the level, the rank, and the text."""
 
 from __future__ import annotations
 

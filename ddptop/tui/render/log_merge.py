@@ -1,4 +1,4 @@
-"""Lines of many ranks as one run of lines, identical ones as one, each rank's order kept."""
+"""Merge the lines of many ranks: identical ones become one, and each rank's order is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a line a pattern may be tried on: some patterns take for ever where they do not match.
+"""How long a line a pattern may be tried on: some never finish where they do not match.
 
 Python cannot be interrupted in the middle of a match, and nothing is drawn meanwhile. So a pattern
 is looked at before it is tried: what can branch at each character again and again is refused, and

@@ -1,4 +1,4 @@
-"""One line of a log as it is shown: its text, where it stands, how grave it is, whose it is."""
+"""One line of a log as it is shown: its text, position, level, and rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log's text in terminal cells: safe, cut, wrapped, and with what was searched for marked."""
+"""Log text in terminal cells: sanitized, cut, wrapped, and with matches marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is the odd one, and in what: one verdict a rank, in words. Pure."""
+"""Which rank is an outlier, and in which figure: one verdict per rank, in words. Pure."""
 
 from __future__ import annotations
 

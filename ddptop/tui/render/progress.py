@@ -1,4 +1,4 @@
-"""How far a job is, as a bar and as figures; no bar where the share is not known."""
+"""The progress of a job as a bar and as figures; no bar if the share is unknown."""
 
 from __future__ import annotations
 

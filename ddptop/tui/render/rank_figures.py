@@ -1,4 +1,4 @@
-"""A rank's figures on its own screen: its state in a sentence, and what stands below it. Pure."""
+"""A rank's figures on its own screen: three rows of facts, and the curves of its device. Pure."""
 
 from __future__ import annotations
 

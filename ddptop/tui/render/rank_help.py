@@ -25,7 +25,7 @@ _FIGURES: dict[Figure, str] = {
     "step_time": "step time",
     "loss": "loss",
     "memory": "memory",
-    "utilization": "load",
+    "utilization": "utilization",
     "power": "power",
 }
 
@@ -77,7 +77,7 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
     return [
         (
             f"the map: {figure}",
-            "a cell is a rank; a higher block is more, the legend below says how much. A dot is a "
-            "rank of which it is not known. m shows the next figure, T cards or the table",
+            "each cell is a rank; a taller block means more, as in the legend below. A dot means "
+            "unknown. m shows the next figure, T shows cards or the table",
         )
     ]

@@ -1,4 +1,4 @@
-"""What a rank is doing and since when it is odd, in one sentence. Pure."""
+"""What a rank is doing, and since when it is an outlier, in one sentence. Pure."""
 
 from __future__ import annotations
 

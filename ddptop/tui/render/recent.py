@@ -1,4 +1,4 @@
-"""A job's last minutes, as its screen tells of them."""
+"""The last minutes of a job, as its screen shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs, ranks and events as rows of tables."""
+"""Ranks and events as rows of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time series of several ranks, put into the columns of a chart. Pure."""
+"""Time series of several ranks, reduced to the columns of a chart. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small curves of one row, for cards. Pure."""
+"""Sparklines for cards and tables. Pure."""
 
 from __future__ import annotations
 

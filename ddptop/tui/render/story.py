@@ -1,4 +1,4 @@
-"""A job's story as lines: what became of each attempt, why, and what to do about it. Pure."""
+"""The story of a job as lines: how each attempt ended, why, and what to do. Pure."""
 
 from __future__ import annotations
 

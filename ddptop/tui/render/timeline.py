@@ -1,4 +1,4 @@
-"""The time line of a replay: where a job's history begins and ends, what happened, where one is."""
+"""The timeline of a replay: the span of a job's history, its events, and the position. Pure."""
 
 from __future__ import annotations
 

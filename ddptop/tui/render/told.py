@@ -1,4 +1,4 @@
-"""Events as they are told on a time line: what repeats itself is one line. Pure."""
+"""Events as lines of a timeline: repeated events share one line. Pure."""
 
 from __future__ import annotations
 

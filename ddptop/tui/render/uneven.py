@@ -1,4 +1,4 @@
-"""How uneven a job is, worst figure first, and whether that is worth a warning."""
+"""The imbalance of a job, worst figure first, and whether it deserves a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States and causes as a symbol, a word and a style: color is never the only sign."""
+"""States and causes as a symbol, a word, and a style: color is never the only sign."""
 
 from __future__ import annotations
 

@@ -213,4 +213,4 @@ async def test_where_the_loss_goes_is_said(frozen: Path, make_app: MakeApp) -> N
     app = make_app("mlp-cpu")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        assert "loss 2.1304   → flat for 1m" in shown(app)
+        assert "2.1304   → flat for 1m" in shown(app)

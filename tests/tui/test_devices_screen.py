@@ -40,10 +40,10 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert "GPU 5, last 15m" in text
         assert "temperature 88 °C" in text
         assert "▼ thermal, by hardware" in text
-        assert "it is too hot: it runs far slower" in text
+        assert "it is too hot and runs much slower" in text
         assert "52345 llama-ft" in text
         assert "⠉" in text, "the small curves"
-        assert "GPU 0: memory 21 % above the others of llama-ft" in text
+        assert "GPU 0: memory 21 % above the other GPUs of llama-ft" in text
         await pilot.press("up")
         await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
         assert "processes on GPU 4" in shown(app)
@@ -168,10 +168,10 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
             await pilot.press("down")
         assert "31000 ada" in found[0][0]
         assert "no job" in found[0][0]
-        assert "Only a reset or a reboot brings it back." in found[1][1]["lost"]
-        assert "only a reset or a reboot brings it back: look at power" in found[2][0]
+        assert "Only a reset or reboot brings it back." in found[1][1]["lost"]
+        assert "only a reset or reboot brings it back: check power" in found[2][0]
         assert "row remap pending" in found[3][0]
-        assert "should be replaced" in found[4][0]
+        assert "no spare rows left: replace the device" in found[4][0]
         assert "no permission" in found[5][0]
         assert "the driver does not report its processes" in found[5][0]
         assert "2 MIG instances" in found[6][0]

@@ -163,8 +163,8 @@ class TestJobScreen:
             text = shown(app)
             assert "■ gone" in text
             assert "last known figures" in text
-            assert "loss 2.1843 from the log" in text
-            assert "nobody saw how" in text
+            assert "2.1843 from the log" in text
+            assert "how they exited is unknown" in text
             assert "61.2 GiB" in text
             assert "Stop" not in keys_shown(app)
             await pilot.press("s")

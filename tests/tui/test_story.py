@@ -107,7 +107,7 @@ async def test_a_job_without_a_failure_reads_well(frozen: Path, make_app: MakeAp
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "1 attempt, no failure; it is running" in text
+        assert "1 attempt, no failures; the job is running" in text
         assert "● running   for 59m 57s, 1,200 steps so far" in text
         assert "No failures. Last event: first step after 9.0 s." in text
         await pilot.press("i")
@@ -201,7 +201,7 @@ async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: 
         await pilot.press("slash", *"x:3")
         await pilot.pause()
         assert "ranks 0-3 started" in shown(app)  # what cannot be read hides nothing
-        assert "there is no x here" in shown(app)
+        assert "unknown name x" in shown(app)
 
 
 async def test_what_is_under_the_cursor_is_explained(frozen: Path, make_app: MakeApp) -> None:

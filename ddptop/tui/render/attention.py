@@ -22,11 +22,11 @@ from ddptop_runner.registry import AnyJob, pause_of
 from ddptop_runner.spans import name_ranks
 
 LASTING_S = 2.0
-"""What a rank does besides steps is told once it has lasted so long."""
+"""What a rank does instead of steps is shown after this long."""
 
 
 class Attention(msgspec.Struct, frozen=True):
-    """What is to be said of a job."""
+    """The need of a job, in words."""
 
     need: Need
     sentence: str
@@ -34,7 +34,7 @@ class Attention(msgspec.Struct, frozen=True):
 
 
 def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
-    """What a job needs.
+    """The most urgent thing to know about a job.
 
     Args:
         view: the job.
@@ -58,7 +58,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
 
 
 def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
-    """Which keys help now; empty where nothing is to be done."""
+    """Which keys help now; empty if there is nothing to do."""
     if isinstance(view, ForeignView):
         steps = "enter: details" + ("; f: findings" if alerts_of(view) else "")
         return steps if readonly or not view.is_live else f"{steps}; s: stop"
@@ -156,7 +156,7 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
 
 
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
-    """The worst alert, and how many more there are."""
+    """The worst alert, and the number of others."""
     first, *others = alarms(view)
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
@@ -165,7 +165,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
-    """What no alert tells: restarts, old figures, no guardian."""
+    """Problems without an alert: restarts, stale figures, a dead guardian."""
     if judged.why == "restarting":
         cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")

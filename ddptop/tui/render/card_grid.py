@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 MOST = 8
-"""Up to so many ranks are cards by themselves."""
+"""The most ranks that are shown as cards by default."""
 
 LEAST_WIDTH = 19
 LEAST_HEIGHT = 4
-"""Unless less tells everything."""
+"""Unless fewer show everything."""
 
 LEAST_BOX = 21
 """Narrower cards have an edge at the left only."""

@@ -20,13 +20,13 @@ from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
 
 BOXED = 6
-"""Cards of so many rows and more have an edge all around, and so have those that tell all."""
+"""Cards of this many rows or more have a full border, and so do those that show everything."""
 
 ROWS = ("step", "loss", "time", "wait", "sync", "util", "mem", "power", "cpu")
 """Of a card, from top to bottom."""
 
 _TELLING = ("loss", "time", "util", "mem", "step", "wait", "sync", "power", "cpu")
-"""The same, the most telling first: where there is no room the last ones go."""
+"""The same, most informative first: the last ones are dropped first."""
 
 _TELLING_LATE = ("loss", "wait", "time", "util", "mem", "sync", "step", "power", "cpu")
 """Where a rank holds up the others: they all take equally long for a step, so what it waits for
@@ -39,7 +39,7 @@ TIGHT = 6
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What a card tells besides its own rank: the others, and the last minutes."""
+    """Context for a card: the other ranks, and the last minutes."""
 
     now: dt.datetime
     live: bool
@@ -110,7 +110,7 @@ def known_rows(ranks: Sequence[RankSample]) -> frozenset[str]:
 
 
 def wanted_rows(ranks: Sequence[RankSample]) -> int:
-    """Rows of a card that tells everything that is known of these ranks."""
+    """Rows of a card that shows every known figure of these ranks."""
     return max(1, len(known_rows(ranks))) + 2
 
 
@@ -156,7 +156,7 @@ def _head(
     edge: str = "",
     after: int = 0,
 ) -> Line:
-    """Number, state or in what it is the odd one, and at the right its device.
+    """Number, state or outlying figure, and the device at the right.
 
     Args:
         rank: whose.
@@ -186,7 +186,7 @@ def _head(
 def _body(
     rank: RankSample, apart: RankDeviation, others: Around, cells: int, rows: int
 ) -> list[Line]:
-    """As many of its rows as fit, in their usual order; the least telling go first."""
+    """As many rows as fit, in their usual order; the least informative are dropped first."""
     on_device = rank.gpu is not None or bool(rank.gpus)
     made = {
         "step": _step(rank, others, cells),
@@ -238,7 +238,7 @@ def _room(cells: int) -> int:
 
 
 def _deviation(apart: RankDeviation, figure: Figure) -> Span:
-    """How far from the median; an outlier is marked by its side, not by colour alone."""
+    """Distance from the median; an outlier is marked by its side, not only by color."""
     ratio, is_marked = apart.marked(figure)
     if ratio is None:
         return "", ""
@@ -359,7 +359,7 @@ def memory_share(rank: RankSample, gpus: Mapping[int, GpuSample]) -> float | Non
 
 
 def _short_bar(name: str, text: str, share: float | None, cells: int, style: str) -> Line:
-    """Where a bar and a distance do not fit beside each other, the bar tells more."""
+    """The bar without the distance, where both do not fit."""
     tight = cells < LABEL + VALUE + ASIDE
     size = TIGHT if tight else VALUE
     room = max(0, cells - LABEL - size - 1)

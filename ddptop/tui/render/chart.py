@@ -73,7 +73,7 @@ class Plot(msgspec.Struct, frozen=True):
 
 
 def make_plot(data: ChartData, since: float, until: float, dots: int) -> Plot:
-    """Put what lies between two places of the axis into columns."""
+    """Reduce the samples between two places of the axis to columns."""
     cuts = [at for at, _ in data.marks]
     ranks = {
         rank: bin_points(points, since, until, dots, cuts)
@@ -277,7 +277,7 @@ def said(text: str, width: int, height: int) -> list[Line]:
 def _read(
     plot: Plot, options: ChartOptions, area: Area, words: AxisWords, cell: int | None
 ) -> Reading | None:
-    """What stands under the cursor."""
+    """The values under the cursor."""
     at = options.view.cursor
     if cell is None or at is None:
         return None

@@ -14,7 +14,7 @@ from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import duration
 
 TICK_CELLS = 10
-"""Cells that a tick and the room beside it take."""
+"""Cells that a tick takes, with the space next to it."""
 
 
 class AxisWords(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class AxisWords(msgspec.Struct, frozen=True):
     attempts: tuple[AttemptSteps, ...] = ()
     """By step: where each attempt begins."""
     clock: bool = True
-    """Whether moments are unix seconds, which a clock can tell."""
+    """Whether moments are unix seconds, so that they have a time of day."""
 
 
 def axis_words(data: ChartData, view: View) -> AxisWords:
@@ -102,7 +102,7 @@ def place_label(words: AxisWords, at: float) -> str:
 
 
 def clock_label(words: AxisWords, at: float) -> str:
-    """The time of day at a place on the axis; empty where the axis does not tell moments."""
+    """The time of day at a place on the axis; empty if the axis has none."""
     if words.by_step or not words.clock:
         return ""
     moment = dt.datetime.fromtimestamp(at, dt.timezone.utc).astimezone()

@@ -147,7 +147,7 @@ def units_of(data: FiguresData) -> tuple[str, ...]:
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """A curve in dot columns, with the style and pattern that tell it from its neighbours."""
+    """A curve in dot columns, with the style and pattern that distinguish it from its neighbors."""
 
     curve: Curve
     raw: Columns
@@ -348,7 +348,7 @@ def _read(
     words: AxisWords,
     cell: int | None,
 ) -> Reading | None:
-    """What stands under the cursor."""
+    """The values under the cursor."""
     at = options.view.cursor
     if cell is None or at is None:
         return None

@@ -42,7 +42,7 @@ def value_range(values: Sequence[float], logarithmic: bool) -> tuple[float, floa
 MOST_OF_IT = 0.75
 """Of a value axis: ticks that cover less of it are taken only where no others are even."""
 FAR_APART = 3
-"""Ticks that are so many rows apart look even with one row more or less."""
+"""Ticks at this distance in rows look even with one row more or less."""
 
 
 def tick_rows(
@@ -74,7 +74,7 @@ def tick_rows(
 def _even_ticks(
     axis: scale.Scale, most: int, unit: float, row_of: Callable[[float], int]
 ) -> list[float]:
-    """Round values that lie equally many rows apart: those that tell most of the axis."""
+    """Round values at equal distances in rows, covering as much of the axis as possible."""
     low, high = axis.low / unit, axis.high / unit
     fine = [scale.value_ticks(low, high, number) for number in (*range(most, 1, -1), 2 * most)]
     best, chosen = (False, 0), list[float]()
@@ -212,7 +212,7 @@ class Behind(msgspec.Struct, frozen=True):
         return found
 
     def name_marks(self, overlay: Overlay, canvas: Canvas) -> None:
-        """Write each mark's name beside it, in one of the upper rows where no curve is."""
+        """Write each mark's name next to it, in one of the upper rows without a curve."""
         for x, text in sorted(self.marks.items()):
             name = f" {text} "
             start = x + 1 if x + len(name) < canvas.columns else x - len(name)
@@ -268,7 +268,7 @@ def plot_row(
 def mark_cells(
     marks: Sequence[tuple[float, str]], since: float, until: float, cells: int
 ) -> dict[int, str]:
-    """Marks by the cell that they stand in; of two in a cell the later one."""
+    """Marks by cell; of two in one cell, the later one."""
     span = max(1e-9, until - since)
     return {
         min(cells - 1, int((at - since) / span * cells)): label

@@ -71,7 +71,7 @@ class Stack:
     """The mean step of one cell of the plot."""
 
     parts: tuple[float | None, float | None, float | None, float]
-    """Seconds of each of PARTS; None where nobody measured it. The last is what is left."""
+    """Seconds of each of PARTS; None if not measured. The last is the rest."""
 
     @property
     def total(self) -> float:

@@ -13,7 +13,7 @@ GAP = 1
 """Cells between two columns."""
 
 Cell: TypeAlias = Span | Line
-"""What stands in one column of one row: one text, or several styles beside each other."""
+"""The content of one column of one row: one text, or several styled spans."""
 
 Row: TypeAlias = Mapping[str, Cell]
 """By column."""
@@ -34,7 +34,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit into `width` beside each other, and how wide each is."""
+    """The columns that fit into `width`, and the width of each."""
     chosen = list(columns)
 
     def needed() -> int:
@@ -61,7 +61,7 @@ def row_line(row: Row, layout: Sequence[tuple[Column, int]], width: int) -> Line
 
 
 def cell_line(cell: Cell, cells: int, align: str = "<") -> Line:
-    """What stands in a column, cut or filled to exactly `cells`."""
+    """The content of a column, cut or padded to exactly `cells`."""
     if not cell:
         return ((" " * cells, ""),)
     first = cell[0]

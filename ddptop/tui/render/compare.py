@@ -30,7 +30,7 @@ _MEASURED = ("common", "best", "last", "pace", "step_time", "steps", "elapsed", 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that is told of every job."""
+    """One figure or option of every job."""
 
     key: str
     label: str
@@ -45,7 +45,7 @@ class Row:
 
 
 def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
-    """`12 % lower`, `3.1 times lower`; empty where nobody's loss is least."""
+    """`12 % lower`, `3.1 times lower`; empty if no loss is the lowest."""
     if best is None or by is None or by < NOTABLE:
         return ""
     least = losses[best]
@@ -100,7 +100,7 @@ def _faster(runs: Sequence[Run]) -> str:
 
 
 def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
-    """Everything that is told, what matters most first."""
+    """All rows, most important first."""
     runs = comparison.runs
     lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
     found = [

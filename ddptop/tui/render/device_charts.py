@@ -50,6 +50,6 @@ def _share(points: Points, total: int | None) -> Points:
 
 
 def pause_s(span_s: float | None, history: DeviceHistory, cells: int) -> float:
-    """How long the chart can stay as it is: until it would look different by a column."""
+    """How long the chart need not be redrawn: until it would differ by a column."""
     shown_s = history.until - (history.first or history.since) if span_s is None else span_s
     return min(MAX_PAUSE_S, max(0.9, shown_s / max(1, 2 * cells)))

@@ -259,7 +259,7 @@ def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
 
 
 def _flow(name: str, parts: Sequence[Line], cells: int) -> list[Line]:
-    """Parts beside each other behind a label, going on below it where they do not fit."""
+    """Parts after a label, wrapped where they do not fit."""
     rows: list[list[Line]] = [[]]
     room = cells - _LABEL_CELLS - 1
     for part in parts:

@@ -109,7 +109,7 @@ def _errors(found: object) -> str:
 
 
 def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief: bool) -> Line:
-    """What is wrong with it, and who holds it; of a device in parts, that it is."""
+    """Its problems and who uses it; for a device split into MIG instances, their number."""
     parts = [wasted_words(gpu, idle_s), holder_text(gpu, owners, brief=brief)]
     if gpu.mig_instances:
         parts = [device_trouble(gpu, brief)]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ddptop.tui.snapshot import Snapshot
 
 WASTED_S = 120.0
-"""A device that is held and does nothing for so long is wasted."""
+"""A device that is in use and idle for this long is wasted."""
 
 MOST_RANKS = 64
-"""Of a job with more ranks its own screen says which one lies far off."""
+"""Outliers of jobs with more ranks are shown only on their own screens."""
 
 _NAMES: Sequence[tuple[Figure, str]] = (
     ("utilization", "utilization"),
@@ -30,7 +30,7 @@ _NAMES: Sequence[tuple[Figure, str]] = (
 
 
 def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
-    """For how long a held device has done nothing; None where it works, or nobody holds it."""
+    """How long a device in use has been idle; None if it is busy or free."""
     spent_s = idle_s.get(gpu.uuid or "", 0.0)
     held = any((p.mem_used_bytes or 0) > SMALL_CONTEXT_BYTES for p in gpu.processes or [])
     if gpu.lost or not held or spent_s < WASTED_S or (gpu.util_percent or 0) > 1:
@@ -47,7 +47,7 @@ def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
 
 
 def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
-    """Who holds a device, what is wrong with it, and whether it is wasted."""
+    """Who uses a device, its problems, and whether it is wasted."""
     owners: Owners = snapshot.owners
     history = snapshot.device_history
     idle_s = {} if history is None else history.idle_s

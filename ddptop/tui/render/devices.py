@@ -16,7 +16,7 @@ from ddptop_runner.model import GpuProcess, GpuSample
 from ddptop_runner.registry import AnyJob
 
 Holder = Callable[[GpuSample], Line]
-"""Who holds a device, and what is wrong with it."""
+"""Who uses a device, and its problems."""
 
 Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by pid."""
@@ -39,7 +39,7 @@ def device_lines(
     holder: Holder,
     recent: Mapping[str, Sequence[float | None]] | None = None,
 ) -> list[Line]:
-    """A row of column names, then one device a line: bars, figures, and who holds it.
+    """A row of column names, then one line per device: bars, figures, and who uses it.
 
     Args:
         gpus: the devices.
@@ -149,7 +149,7 @@ def _memory_bar(gpu: GpuSample, cells: int) -> Line:
 
 
 def slowed_by(gpu: GpuSample) -> list[str]:
-    """Why its clocks are held down, without the reasons that are no trouble."""
+    """Why its clocks are lowered, without harmless reasons."""
     return [reason for reason in gpu.throttle_reasons or [] if reason not in _CALM_REASONS]
 
 
@@ -201,7 +201,7 @@ def _brief_reason(reasons: Sequence[str]) -> str:
 
 
 def holder_text(gpu: GpuSample, owners: Owners | None = None, *, brief: bool = False) -> Line:
-    """What is wrong with a device, and who holds it: jobs and ranks, or user and command.
+    """The problems of a device and who uses it: jobs and ranks, or user and command.
 
     `brief` leaves room for the holder by giving no reasons.
     """

@@ -31,17 +31,17 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "%": {"": 1, "%": 1},
     "": {"": 1, "k": 1e3, "m": 1e6},
 }
-"""What a number is multiplied by, by the figure's unit and what is written behind the number."""
+"""The factor for a number, by the figure's unit and the suffix of the number."""
 
 RANK_EXAMPLES = "rank:0-7, state:hung, gpu:3, loss>2, wait>50ms, util<20, !word"
 EXAMPLES = 'words, state:failed, gpu:3, loss>2, util<20, !word, "two words"'
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """What can be asked for besides words."""
+    """The fields and figures that a filter may name."""
 
     fields: tuple[str, ...] = ()
-    """Names that stand before a colon."""
+    """Names before a colon."""
     figures: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Names that are compared with a number, and their unit: "bytes", "s", "%" or ""."""
     strict: bool = True
@@ -54,7 +54,7 @@ class Facts(msgspec.Struct, frozen=True):
     text: str = ""
     """Where words are looked for."""
     fields: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
-    """The values of each field; a thing may have several, such as devices."""
+    """The values of each field; there may be several, as for devices."""
     figures: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     """In bytes, seconds and percent; None where it is not known."""
 

@@ -33,7 +33,7 @@ def findings(view: AnyJob | None, now: dt.datetime) -> tuple[str, list[tuple[str
 
 
 def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
-    """Of a job that has ended: why, as far as it failed, and which keys tell more."""
+    """For an ended job: why it failed, if it did, and which keys show more."""
     state, _ = words.job_state(view.state)
     cause = None if view.snapshot is None else view.snapshot.cause
     if view.state == "failed" and cause is not None:

@@ -37,7 +37,7 @@ START_S = 60.0
 """So long after an attempt began a total that is not known may still come."""
 
 LATE_S = 5.0
-"""A last step this long ago is drawn as a warning where the rank is said to be hung."""
+"""A last step this long ago is drawn as a warning if the rank is hung."""
 
 
 def header_lines(
@@ -73,7 +73,7 @@ def header_lines(
 
 
 def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
-    """Of a job that is not there any more: that it is not, and when it was `seen` last."""
+    """For a job that no longer exists: when it was last `seen`."""
     parts = [line(("? gone", "bad")), line(("the job no longer exists", "strong"))]
     if seen is None:
         return [fit(line(*question(0, cells), *join(parts)), cells)]
@@ -83,7 +83,7 @@ def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
 
 
 def question(place: int, cells: int) -> Line:
-    """What stands before a row: the question that it answers, where there is room."""
+    """The label in front of a row, if there is room."""
     if cells < LABELLED:
         return line(" ")
     name = _QUESTIONS[place] if place < len(_QUESTIONS) else ""
@@ -171,7 +171,7 @@ def checkpoint_field(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
 
 
 def _queued_lines(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime, cells: int) -> list[Line]:
-    """Of a job without a step to tell of: since when it waits; for what, an alert says."""
+    """For a queued job: how long it has waited; an alert says for what."""
     since = next((a.since for a in snapshot.alerts if a.id == "queued"), snapshot.started_at)
     waited = field("waited", units.duration((now - since).total_seconds()))
     facts = [line(" "), *facts_of(view, snapshot, now)]
@@ -197,7 +197,7 @@ def restart_line(snapshot: NodeSnapshot, now: dt.datetime) -> Line:
 
 
 def begins(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> bool:
-    """Whether an attempt is so young that its total may still be told."""
+    """Whether an attempt is so young that its total may still be reported."""
     if not view.is_live:
         return False
     if view.state in ("starting", "restarting", "queued") or snapshot.step is None:
@@ -250,7 +250,7 @@ def eta_fields(progress: Progress) -> list[Line]:
 def learning_line(
     snapshot: NodeSnapshot, trend: LossTrend | None, cells: int, pause: Pause | None = None
 ) -> Line:
-    """The loss now, whose it is, which way it goes; and losses of further optimizers.
+    """The current loss, its optimizer, and its trend; then the losses of further optimizers.
 
     A trend is of new losses: while no step is taken there is none.
     """
@@ -288,6 +288,6 @@ def other_losses(snapshot: NodeSnapshot) -> list[Line]:
 
 
 def from_log(snapshot: NodeSnapshot) -> Line:
-    """Says it of losses that were read from output or files; empty where a probe told one."""
+    """A note if the losses come from output or files; empty if a probe reported one."""
     sources = {rank.loss_source for rank in snapshot.ranks if rank.loss_state is not None}
     return line(("from the log", "dim")) if sources == {"log"} else ()

@@ -18,13 +18,13 @@ from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import GpuSample, RankSample
 
 FEWEST = 65
-"""From so many ranks on a map is shown by itself."""
+"""With this many ranks or more, the map is shown by default."""
 
 GLYPHS = "▁▂▄▆█"
 """Of the five levels, from the least to the most."""
 
 UNKNOWN: Span = ("·", "faint")
-"""Of a rank whose figure is not known: never level 0."""
+"""For a rank whose figure is unknown: never level 0."""
 
 _SIDES = ("busy", "median", "band", "median", "busy")
 """A rank that an alert names is drawn as a warning, whatever its level."""
@@ -47,10 +47,10 @@ class HeatFigure(msgspec.Struct, frozen=True):
     styles: tuple[str, ...]
     read: Callable[[RankSample, RankDeviation], float | None]
     worst: Callable[[float], float] = abs
-    """How much a value needs somebody: more is worse."""
+    """How urgent a value is: more is worse."""
     text: Callable[[float], str] = units.deviation
     calm: tuple[int, ...] = (2,)
-    """The levels that need nobody."""
+    """The levels that need no attention."""
 
 
 def _of(figure: Figure) -> Callable[[RankSample, RankDeviation], float | None]:
@@ -179,7 +179,7 @@ def _state_cell(rank: RankSample) -> Span:
 
 
 def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
-    """What each glyph stands for; of states, those that there are and how many ranks have each.
+    """What each glyph means; for states, those present and the number of ranks in each.
 
     Entries stand closer where `cells` are few.
     """
@@ -201,7 +201,7 @@ def legend(key: str, ranks: Sequence[RankSample], cells: int) -> Line:
 
 
 def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
-    """Glyphs and what they stand for, with a gap between two of them."""
+    """Glyphs and their meanings, with a gap between them."""
     spans: list[Span] = [(" ", "")]
     for place, ((glyph, style), text) in enumerate(entries, 1):
         after = gap if place < len(entries) else ""
@@ -210,7 +210,7 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
 
 
 def map_hint(title: str, rows: str, cells: int) -> Line:
-    """Beside the map's title: which `rows` are shown, where it is not all, and the key's name."""
+    """Next to the map's title: which `rows` are shown, unless all are, and the key."""
     key = ("m", "busy")
     whole, brief = line(key, (" next figure", "dim")), line(key, (" next", "dim"))
     hints = [whole]
@@ -221,7 +221,7 @@ def map_hint(title: str, rows: str, cells: int) -> Line:
 
 
 class Worst(msgspec.Struct, frozen=True):
-    """A rank that needs somebody, and why."""
+    """A rank that needs attention, and why."""
 
     rank: int
     text: str
@@ -264,12 +264,12 @@ class HeatGrid(msgspec.Struct, frozen=True):
 
     per_row: int
     cell: int
-    """Columns of one cell: 1, or 2 with a gap behind its glyph."""
+    """Columns of one cell: 1, or 2 with a gap after its glyph."""
     label: int
     """Columns of a row's label."""
 
     def rows(self, number: int) -> int:
-        """How many rows so many ranks take."""
+        """How many rows this number of ranks takes."""
         return -(-number // self.per_row)
 
 

@@ -133,7 +133,7 @@ COLUMN_OF_ORDER: Mapping[str, str] = {
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A job with what is to be said of it."""
+    """A job and its attention."""
 
     view: AnyJob
     attention: Attention
@@ -239,7 +239,7 @@ def calm_duration(seconds: float | None) -> str:
 
 
 def sentence_cell(needs: Attention, who: str = "") -> Line:
-    """What is to be said of a job; only what needs a person is coloured."""
+    """The sentence about a job; colored only if it needs attention."""
     style = needs.style if needs.need < Need.RUNNING else "dim"
     return line((who, "dim"), (needs.sentence, style)) if who else line((needs.sentence, style))
 

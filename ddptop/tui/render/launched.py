@@ -49,7 +49,7 @@ def common_parts(ranks: Sequence[RankSample]) -> str:
 
 
 def launcher_name(view: AnyJob) -> str | None:
-    """Who starts a command's ranks; None of a job whose ranks ddptop starts itself."""
+    """Who starts a command's ranks; None if ddptop starts them itself."""
     if isinstance(view, JobView):
         return launcher_in_words(view) if view.spec.is_command else None
     has_one = view.snapshot is not None and view.snapshot.launcher is not None
@@ -63,7 +63,7 @@ def launcher_line(
     layout: Sequence[tuple[Column, int]],
     cells: int,
 ) -> Line:
-    """Its row above those of ranks: CPU and RSS, of the whole tree, stand in their columns.
+    """Its row above those of ranks: CPU and RSS of the whole tree are in their columns.
 
     Where these are left out for want of room, they follow the state.
     """
@@ -118,7 +118,7 @@ def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
 
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:
-    """What the columns do not tell of a rank; empty where there is nothing."""
+    """What the columns do not show about a rank; empty if nothing."""
     parts = [
         _losses(rank),
         _said(replicas_in_words(rank, launcher), ""),

@@ -24,7 +24,7 @@ POINTS = 40
 """Moments of that stretch that are compared."""
 
 LEAST_POINTS = 8
-"""With fewer of them nothing is said."""
+"""With fewer, there is no trend."""
 
 CHANGE = 0.005
 """Of the loss: a change below half a percent is none."""
@@ -119,7 +119,7 @@ def bad_loss(snapshot: NodeSnapshot) -> Span | None:
 
 
 def whose_loss(snapshot: NodeSnapshot | None) -> str:
-    """The optimizer whose loss is shown, where there are several; else empty."""
+    """The optimizer whose loss is shown if there are several; else empty."""
     for rank in snapshot.ranks if snapshot is not None else ():
         if len(rank.losses) > 1:
             return next(iter(rank.losses))

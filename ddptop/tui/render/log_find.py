@@ -12,7 +12,7 @@ from ddptop.tui.render import log_risk
 MAX_MARKS = 200
 """Places marked in one line."""
 MAX_MARKED_CHARS = 4000
-"""Of one line; what stands behind is searched, and not marked."""
+"""In one line; matches after these are found but not highlighted."""
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 _ESCAPED = re.compile(r"\\.")
 _SEQUENCE = re.compile("\x1b\\[[ -?]*[@-~]")

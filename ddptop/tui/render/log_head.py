@@ -22,7 +22,7 @@ LEVEL_WORDS: dict[Level, str] = {
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """What is to be said of the log that is shown."""
+    """The facts about the log that is shown."""
 
     whose: int | None = None
     ranks: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class HeadFacts:
 
 
 def whose_words(facts: HeadFacts, *, brief: bool = False) -> str:
-    """Whose lines these are; briefly without how those of many ranks are made one."""
+    """The ranks of these lines; if brief, without how lines of many ranks are merged."""
     if facts.whose == LAUNCHER or (facts.whose is None and not facts.is_merged):
         return (
             f"everything {facts.launcher} printed" if facts.has_launcher else "everything printed"

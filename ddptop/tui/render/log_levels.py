@@ -8,7 +8,7 @@ from typing import Final
 from ddptop.tui.render.log_row import Level
 
 MAX_BLOCK_LINES = 400
-"""A traceback that goes on for longer is taken to have ended."""
+"""A longer traceback is considered to have ended."""
 MAX_SPEAKERS = 4096
 
 _WORDS: Final = (
@@ -90,7 +90,7 @@ def _says_something(small: str) -> bool:
 
 
 def level_of(text: str) -> Level:
-    """The level of a line that stands alone, whatever stands before its words."""
+    """The level of a single line, whatever its prefix."""
     head = text[:1]
     if (head == "[" or head.isdigit() or head in "IWEF") and (found := _GLOG.match(text)):
         mark = found["glog"] or found["flow"]
@@ -122,7 +122,7 @@ class LevelReader:
         """By speaker: the level of the block that is open, and how many lines it may still have."""
 
     def read(self, text: str) -> tuple[Level, bool]:
-        """The level of the next line, and whether it goes on with what the one before began."""
+        """The level of the next line, and whether it continues the one before."""
         who, said = "", text
         if text[:1] == "[" and (whose := WHOSE.match(text)):
             who, said = whose["tag"] or whose["out"], text[whose.end() :]

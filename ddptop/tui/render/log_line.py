@@ -28,7 +28,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(row: LogRow, cells: int, *, wrap: bool) -> Shape:
-    """How a line is laid out where so many cells are left for its text."""
+    """The layout of a line with this many cells for its text."""
     text = safe(row.text)
     return Shape(text, tuple(wrapped(text, cells)) if wrap else ((0, len(text)),))
 
@@ -94,7 +94,7 @@ def label_width(rows: list[LogRow]) -> int:
 
 
 def thumb(height: int, share_before: float, share_shown: float) -> tuple[int, int]:
-    """The first cell of a scroll bar's handle and the one behind its last."""
+    """The first cell of a scroll bar's handle and the one after its last."""
     size = max(1, min(height, round(height * share_shown)))
     start = round((height - size) * max(0.0, min(1.0, share_before / max(1e-9, 1 - share_shown))))
     return start, start + size

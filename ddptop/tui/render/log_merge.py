@@ -28,7 +28,7 @@ _RANKS = re.compile(
 
 
 def said(text: str) -> str:
-    """What a rank printed, without what stands before it to say whose it is."""
+    """What a rank printed, without the prefix that names the rank."""
     if text[:1] != "[":
         return text
     found = WHOSE.match(text)
@@ -139,7 +139,7 @@ def when(text: str) -> str:
 
 
 def step_of(text: str) -> str:
-    """The step that a line tells of, so that those of other lines compare; empty: none."""
+    """The step that a line names, so that it compares with those of other lines; empty: none."""
     found = _STEP.search(text)
     return "" if found is None else found[1].zfill(18)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Level = Literal["", "warn", "error"]
-"""How grave a line is, as far as its words tell."""
+"""The level of a line, judging by its text."""
 
 GRAVITY: dict[Level, int] = {"": 0, "warn": 1, "error": 2}
 """Levels in order: a filter shows those that are at least as grave as its own."""
@@ -19,15 +19,15 @@ class LogRow(msgspec.Struct, frozen=True):
     at: int
     """Its first byte in the log; of merged lines, a number that is its own."""
     to: int
-    """The first byte behind it."""
+    """The first byte after it."""
     text: str
     level: Level = ""
     inside: bool = False
-    """Whether it goes on with what a line before it began, such as a traceback."""
+    """Whether it continues an earlier line, as in a traceback."""
     label: str = ""
-    """Whose it is, where lines of several ranks stand together: `0-7`."""
+    """Its ranks, where lines of several ranks are merged: `0-7`."""
     is_note: bool = False
-    """Whether nobody printed it: it stands for lines that are not there."""
+    """Whether it is a placeholder for missing lines, not output."""
 
     def passes(self, least: Level) -> bool:
         """Whether a filter for `least` shows it."""

@@ -15,10 +15,10 @@ LASTING_PHASE_S = 2.0
 """A rank that evaluates, saves or compiles for less is shown as running."""
 
 CALM = ("running", "starting", "exited", "stopped", "unknown")
-"""States that need nobody."""
+"""States that need no attention."""
 
 _ORDER: tuple[Figure, ...] = ("step_time", "loss", "memory", "utilization", "power")
-"""What is said of a rank that is odd in several figures."""
+"""Which figure is named if a rank is an outlier in several."""
 
 
 def lasting_phase(rank: RankSample, now: dt.datetime) -> Phase | None:
@@ -70,7 +70,7 @@ def verdict(
     now: dt.datetime,
     live: bool,
 ) -> Span:
-    """Its state; of one that runs and is the odd one, in what."""
+    """Its state; for a running outlier, the figure."""
     state = state_of(rank, now, live)
     if rank.state in CALM and live and (odd := oddity(rank, apart)) is not None:
         return odd
@@ -78,7 +78,7 @@ def verdict(
 
 
 def severity(rank: RankSample, apart: RankDeviation, live: bool) -> int:
-    """How much it needs somebody: 0 not at all, 1 it is the odd one, 2 something is wrong."""
+    """How urgent it is: 0 not at all, 1 an outlier, 2 a problem."""
     if rank.state in ("failed", "hung", "stuck", "zombie") or rank.loss_state in ("nan", "inf"):
         return 2
     if rank.state not in CALM:
@@ -104,7 +104,7 @@ def worst_first(
     apart: Mapping[int, RankDeviation],
     live: bool,
 ) -> list[RankSample]:
-    """What needs somebody before what is the odd one, then by distance from the median."""
+    """Problems before outliers, then by distance from the median."""
     nothing = RankDeviation()
 
     def need(rank: RankSample) -> tuple[int, float]:

@@ -26,7 +26,7 @@ HOT_C = 85.0
 """From here on a temperature is drawn as a warning."""
 
 ALERT_ROWS = 3
-"""An alert is wrapped over so many lines at most."""
+"""The most lines of one alert."""
 
 FULL_SHARE = 0.95
 """From here on a memory bar is drawn as a warning."""
@@ -63,7 +63,7 @@ def restarts_text(snapshot: NodeSnapshot) -> str:
 def title_line(
     name: str, right: Line, cells: int, about: str = "", *, readonly: bool = False
 ) -> Line:
-    """The top row: program, job and what is to be said about it, and where one is."""
+    """The top row: program, job, a note about it, and the current place."""
     left = line((" ddptop", "title"), ("  ", ""))
     if readonly:
         left = (*left, ("read-only", "warn"), ("  ", ""))
@@ -133,7 +133,7 @@ def who_first(cause: Cause) -> str:
 
 
 def setback_lines(attempt: int | None, cause: Cause, cells: int, rows: int) -> list[Line]:
-    """Why an attempt of a job that goes on has failed, in at most `rows` rows."""
+    """Why an attempt of a running job failed, in at most `rows` rows."""
     who = "the last attempt" if attempt is None else f"attempt {attempt}"
     hint = "   press i" if cause.evidence else ""
     *texts, last = wrap(f"{who} failed: {cause.summary}", cells - 4 - len(hint), rows)

@@ -13,7 +13,7 @@ LEAST_BAR = 10
 
 
 def progress_of(view: AnyJob) -> Progress | None:
-    """How far a job is; None where nothing said a total."""
+    """The progress of a job; None if no total is known."""
     return None if view.snapshot is None else of_snapshot(view.snapshot, view.is_live)
 
 
@@ -26,7 +26,7 @@ def percent_text(progress: Progress | None) -> str:
 
 
 def label(progress: Progress) -> str:
-    """What stands behind a bar: `24.7 %`, and in which epoch where steps count epochs."""
+    """The label after a bar: `24.7 %`, and the epoch if steps count epochs."""
     percent = ""
     if progress.fraction is not None:
         percent = f"{shown_percent(progress.fraction):5.1f} %"

@@ -16,7 +16,7 @@ from ddptop_runner.model import Alert, RankSample
 from ddptop_runner.model_words import Phase
 
 TELLING_WAIT = 0.1
-"""Of its steps: a wait for data, or for others, is said from this share on."""
+"""Waits for data or for others are shown from this share of a step on."""
 
 _DOING: dict[Phase, str] = {
     "compile": "is compiling",
@@ -75,7 +75,7 @@ def _well(rank: RankSample, known: Known, name: str) -> Span:
 
 
 def _odd(rank: RankSample, known: Known, name: str) -> str:
-    """In what it is the odd one, the worst first; empty where it is like the others."""
+    """The figures in which it is an outlier, worst first; empty if none."""
     apart, parts = known.apart, []
     if "step_time" in apart.outliers:
         since = _since(known, "step_time")
@@ -118,7 +118,7 @@ def _waits(rank: RankSample) -> str:
 
 
 def _still(rank: RankSample, name: str) -> str:
-    """Of a rank that takes no steps: since when, and where it stands."""
+    """For a rank that takes no steps: since when, and where it was last seen."""
     if rank.state == "paused":
         go = "" if rank.pid is None else f"; kill -CONT {rank.pid} resumes it"
         return f"{name} is stopped by SIGSTOP{go}"

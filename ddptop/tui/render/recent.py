@@ -10,7 +10,7 @@ from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.series import Points
 
 SPARK_S = 300.0
-"""How far back the small curves on the cards go."""
+"""The time span of the sparklines on the cards."""
 
 
 class Recent(msgspec.Struct, frozen=True):

@@ -74,7 +74,7 @@ def _brief(verdict_: Span) -> Span:
 
 
 def _marked(text: str, apart: RankDeviation, figure: Figure | None) -> Span:
-    """A figure; an outlier is marked by its side of the median, not by colour alone."""
+    """A figure; an outlier is marked by its side of the median, not only by color."""
     if figure is None or figure not in apart.outliers:
         return f"{text} ", _unknown(text)
     return f"{text}{'▲' if (apart.of(figure) or 0) > 0 else '▼'}", "warn"

@@ -101,7 +101,7 @@ class Scale(msgspec.Struct, frozen=True):
     logarithmic: bool = False
 
     def position(self, value: float) -> float:
-        """Where a value lies, in dots; outside of the range it is clamped."""
+        """The position of a value in dots, clamped to the range."""
         low, high = self.low, self.high
         if self.logarithmic:
             value = math.log(value) if value > 0 else math.log(low)

@@ -27,7 +27,7 @@ class Points(msgspec.Struct, frozen=True):
     attempt: Sequence[int | None] = ()
     """The attempt that each sample belongs to."""
     bucket_s: float = 0.0
-    """How long a time each sample stands for."""
+    """The time span of each sample."""
 
 
 class AttemptSteps(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class ChartData(msgspec.Struct, frozen=True):
     window_s: float | None = None
     """None: the whole run."""
     marks: tuple[tuple[float, str], ...] = ()
-    """Moments worth a vertical line, such as group restarts: unix seconds and a label."""
+    """Moments with a vertical line, like group restarts: unix seconds and a label."""
     ended: bool = False
     watched: bool = False
     """Whether it begins where watching began, and not with the job."""
@@ -75,7 +75,7 @@ class ChartData(msgspec.Struct, frozen=True):
     """All ranks as one, where that is known already: least, median and greatest rank. `series`
     then holds only those that are drawn beside it."""
     odd: tuple[int, ...] = ()
-    """Ranks whose loss has left the others', by the alerts."""
+    """Ranks whose loss has moved away from the others, according to the alerts."""
     apart: Mapping[int, float] = msgspec.field(default_factory=dict)
     """With `middle`: by which ratio those are away from the median."""
     number: int | None = None

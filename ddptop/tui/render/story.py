@@ -31,7 +31,7 @@ _KINDS = {
     "launch": "did not start",
     "early_exit": "a rank exited early",
 }
-"""What failures are called where the kind says more than an exception or a signal."""
+"""Names of failures whose kind says more than an exception or a signal."""
 
 REFUSED = 2
 """Exit status of argparse, click and most command lines on bad arguments."""
@@ -161,7 +161,7 @@ def sentence(attempt: Attempt) -> str:
 
 
 def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
-    """What a person can do about it; empty where there is nothing to be done."""
+    """What a person can do about it; empty if nothing."""
     cause = attempt.cause
     again = is_last and state in ("failed", "stopped", "lost")
     parts = []
@@ -183,7 +183,7 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
 
 
 def aftermath(attempt: Attempt) -> list[str]:
-    """What was done about its end, without what the panel says anyway."""
+    """What was done about its end, without what the panel says already."""
     return [text.replace("restarting all ranks as", "restarted as") for text in attempt.aftermath]
 
 
@@ -234,7 +234,7 @@ ROOMY = 9
 def _labelled(
     attempt: Attempt, state: JobState, room: int, *, is_last: bool, roomy: bool
 ) -> list[Line]:
-    """What was done, what to do, and where the evidence lies."""
+    """What was done, what to do, and the saved evidence."""
     lines: list[Line] = []
 
     def say(label: str, text: str, rows: int, style: str = "") -> None:

@@ -99,7 +99,7 @@ def spread(left: Line, right: Line, cells: int) -> Line:
 
 
 def join(parts: Iterable[Line], separator: str = "   ") -> Line:
-    """Non-empty lines beside each other."""
+    """Non-empty lines joined into one."""
     spans: list[Span] = []
     for part in parts:
         if not part:
@@ -111,7 +111,7 @@ def join(parts: Iterable[Line], separator: str = "   ") -> Line:
 
 
 def fill(parts: Iterable[Line], cells: int, separator: str = "   ") -> Line:
-    """As many of `parts`, in order, as fit in `cells` beside each other."""
+    """As many of `parts`, in order, as fit in `cells`."""
     chosen: list[Line] = []
     used = 0
     for part in parts:

@@ -64,7 +64,7 @@ class Mark:
 
     @property
     def letter(self) -> str:
-        """What stands on the time line for it."""
+        """Its letter on the timeline."""
         if self.kind == "attempt":
             return str(self.attempt if self.attempt is not None else "0")
         return GLYPHS[self.kind][0]
@@ -72,7 +72,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Course:
-    """A job's history as the time line shows it."""
+    """A job's history as the timeline shows it."""
 
     first: float
     """Unix seconds of the first thing recorded."""
@@ -82,7 +82,7 @@ class Course:
     marks: tuple[Mark, ...] = ()
     """In order."""
     live: bool = False
-    """Whether it goes on."""
+    """Whether the job is still running."""
 
     @property
     def span_s(self) -> float:
@@ -135,7 +135,7 @@ def opening(course: Course) -> float:
 
 
 def timeline_lines(course: Course, position: Position, cells: int, rows: int) -> list[Line]:
-    """The time line: words, the bar, its clock; where there is a fourth row, a legend first."""
+    """The timeline: words, the bar, and its clock; a legend first if there is a fourth row."""
     lines = [
         words_line(course, position, cells),
         bar_line(course, position, cells),
@@ -147,7 +147,7 @@ def timeline_lines(course: Course, position: Position, cells: int, rows: int) ->
 
 
 def legend(course: Course) -> Line:
-    """The letters that are on this time line."""
+    """The letters on this timeline."""
     kinds = {mark.kind for mark in course.marks}
     spans: list[Span] = []
     for kind, (letter, style) in GLYPHS.items():
@@ -161,7 +161,7 @@ def legend(course: Course) -> Line:
 
 
 def column(course: Course, at: float, cells: int) -> int:
-    """The cell of the bar in which a moment lies."""
+    """The cell of the bar for a moment."""
     share = (at - course.first) / course.span_s
     return min(cells - 1, max(0, int(share * (cells - 1) + 0.5)))
 
@@ -180,7 +180,7 @@ def mark_at(course: Course, x: int, cells: int) -> Mark | None:
 
 
 def bar_line(course: Course, position: Position, cells: int) -> Line:
-    """The bar: what lies behind, what is to come, gaps, marks and the position."""
+    """The bar: past, future, gaps, marks, and the position."""
     inside = cells - 2 * _MARGIN
     here = column(course, position.at, inside)
     drawn = _drawn(course, inside)

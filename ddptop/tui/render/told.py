@@ -15,19 +15,19 @@ _WHO = re.compile(r"^rank \d+ ")
 _DIGITS = re.compile(r"\d+(\.\d+)?")
 
 REPEATED = ("alert", "alert_over", "hang_suspected", "checkpoint_asked")
-"""Types of events that are the same where only their figures differ."""
+"""Types of events that count as repeated if only their figures differ."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """One line of a time line."""
+    """One line of a timeline."""
 
     events: tuple[Event, ...]
-    """What it tells, in order; never empty."""
+    """Its events, in order; never empty."""
 
     @property
     def key(self) -> str:
-        """Tells it apart from the other lines."""
+        """Unique among the lines."""
         return str(self.events[0].seq)
 
     @property
@@ -42,17 +42,17 @@ class Told:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that it is about."""
+        """The ranks of its events."""
         return sorted({event.rank for event in self.events if event.rank is not None})
 
     @property
     def evidence(self) -> str | None:
-        """Where the proof lies."""
+        """Where the saved evidence is."""
         return next((event.evidence for event in self.events if event.evidence), None)
 
     @property
     def message(self) -> str:
-        """What happened, in words, once for all of them."""
+        """What happened, in words, for all of its events."""
         first, last, number = self.events[0], self.events[-1], len(self.events)
         if number == 1:
             return first.message
@@ -71,7 +71,7 @@ def _how(event: Event) -> str:
 
 
 def fold(events: Sequence[Event]) -> list[Told]:
-    """The lines of a time line, in order of what each one tells first."""
+    """The lines of a timeline, in order of their first events."""
     lines: list[list[Event]] = []
     by_words: dict[tuple[object, ...], list[Event]] = {}
     for event in events:
@@ -86,7 +86,7 @@ def fold(events: Sequence[Event]) -> list[Told]:
 
 
 def _same_as(event: Event, last: Sequence[Event] | None) -> tuple[object, ...]:
-    """What two events have in common that are told in one line."""
+    """A key that events on one line share."""
     kind = event.type
     if kind in ("rank_started", "checkpoint"):
         # one line for those that follow each other
@@ -117,7 +117,7 @@ def offset(at: dt.datetime, start: dt.datetime | None) -> str:
 
 
 def told_row(told: Told, start: dt.datetime | None) -> Mapping[str, Span]:
-    """A line of the time line, by column."""
+    """A line of the timeline, by column."""
     style = words.event_style(told.type)
     mark = _OWN_MARKS.get(told.type) or _MARKS.get(style, "○")
     local = told.at.astimezone()
@@ -132,7 +132,7 @@ def told_row(told: Told, start: dt.datetime | None) -> Mapping[str, Span]:
 
 
 def told_sections(told: Told, start: dt.datetime | None) -> list[tuple[str, str]]:
-    """All that is known of a line, as headings and texts."""
+    """Every detail of a line, as headings and texts."""
     return [
         (
             f"{event.ts.astimezone():%a %Y-%m-%d %H:%M:%S}  {offset(event.ts, start)}  "

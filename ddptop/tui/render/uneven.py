@@ -12,7 +12,7 @@ from ddptop_runner.balance.imbalance import Figure, is_even_load, marked
 from ddptop_runner.model import Imbalance, NodeSnapshot
 
 EVEN = 0.1
-"""Below this a ratio of small figures misleads nobody."""
+"""Below this, a ratio of small figures is not misleading."""
 
 
 class Uneven(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Uneven(msgspec.Struct, frozen=True):
     name: str
     brief: str
     warns: bool
-    """Whether a rank lies far off."""
+    """Whether a rank is an outlier."""
     even: bool = False
     """Whether the ratio means nothing: 2 % of CPU against 1 % is twice as much."""
 

@@ -99,7 +99,7 @@ def count(value: int | None) -> str:
 
 
 def loss(value: float | None, state: str | None = None) -> str:
-    """A loss in at most seven characters; `NaN` and `inf` are said, not hidden."""
+    """A loss in at most seven characters; `NaN` and `inf` are shown, not hidden."""
     if state in ("nan", "inf"):
         return "NaN" if state == "nan" else "inf"
     if value is None:

@@ -61,7 +61,7 @@ _PHASES: dict[Phase, str] = {
     "data": "no batch",
     "end": "ends",
 }
-"""What a rank does that takes no steps and is well; short, as the rank table's column is narrow."""
+"""What a healthy rank does instead of steps; short, because the column is narrow."""
 
 _STANDING_STILL: tuple[RankState, ...] = ("stuck", "zombie", "paused", "blocked")
 """Of a foreign job; the worst first."""
@@ -92,7 +92,7 @@ _EVENT_STYLES: dict[str, str] = {
 
 
 def job_state(state: str) -> Span:
-    """`● running` and its style; a state of a newer ddptop is shown as it is."""
+    """`● running` and its style; an unknown state of a newer ddptop is shown verbatim."""
     symbol, style = _JOB_STATES.get(state, ("?", "dim"))
     return f"{symbol} {state}", style
 
@@ -111,7 +111,7 @@ def pause_state(pause: Pause, now: dt.datetime, *, brief: bool = False) -> Span:
 
 
 def state_of(view: AnyJob, now: dt.datetime | None = None) -> Span:
-    """A job's state; of a foreign one what stands still, or that it is being stopped or gone."""
+    """A job's state; for a foreign job also stuck, stopping, or gone."""
     if not isinstance(view, ForeignView):
         pause = pause_of(view)
         if pause is not None and view.state != "hung":
@@ -170,7 +170,7 @@ def event_words(kind: str) -> str:
 
 
 def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
-    """Says in words that the figures are old; None while they are fresh."""
+    """The age of stale figures in words; None while they are fresh."""
     if age_s <= quiet_after_s:
         return None
     return (
@@ -181,7 +181,7 @@ def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
 
 
 def guard_words(guarded: bool | None, live: bool) -> Line:
-    """Whether something outlives a crash of the job's own processes."""
+    """Whether the guardian is running."""
     if not live:
         return ()
     if guarded is None:

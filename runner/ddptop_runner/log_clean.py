@@ -11,6 +11,8 @@ import re
 
 MAX_LINE_CHARS = 32_768
 """What is kept of one line."""
+PIECE_CHARS = 512
+"""Of a line, as it is gathered: so much is copied at most where a backspace shortens it."""
 
 _UNSEEN = (
     "\x7f-\x9f"  # DEL and C1
@@ -55,7 +57,9 @@ class LineCleaner:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._state = _TEXT
         self._parameters = ""
-        self._line = ""
+        self._pieces: list[str] = []
+        """The line."""
+        self._length = 0
         self._cursor = 0
         self._cut = 0
         """Characters of the line that were not kept."""
@@ -66,7 +70,9 @@ class LineCleaner:
     @property
     def partial(self) -> str:
         """The present state of the line that has not ended yet."""
-        text = self._line.rstrip(" ") if self._redrawn else self._line
+        text = "".join(self._pieces)
+        if self._redrawn:
+            text = text.rstrip(" ")
         return f"{text} … [{self._cut} more characters]" if self._cut else text
 
     def feed(self, data: bytes) -> list[str]:
@@ -105,13 +111,26 @@ class LineCleaner:
         return lines
 
     def _write(self, run: str) -> None:
-        if self._cursor < len(self._line):
-            self._line = self._line[: self._cursor]
+        if self._cursor < self._length:
+            self._cut_at_cursor()
             self._cut = 0
-        kept = run[: MAX_LINE_CHARS - len(self._line)]
+        kept = run[: MAX_LINE_CHARS - self._length]
         self._cut += len(run) - len(kept)
-        self._line += kept
-        self._cursor = len(self._line)
+        if len(kept) <= PIECE_CHARS:
+            self._pieces.append(kept)
+        else:
+            starts = range(0, len(kept), PIECE_CHARS)
+            self._pieces += [kept[start : start + PIECE_CHARS] for start in starts]
+        self._length += len(kept)
+        self._cursor = self._length
+
+    def _cut_at_cursor(self) -> None:
+        while self._length > self._cursor:
+            piece = self._pieces.pop()
+            self._length -= len(piece)
+            if self._length < self._cursor:
+                self._pieces.append(piece[: self._cursor - self._length])
+                self._length = self._cursor
 
     def _control(self, char: str, lines: list[str]) -> None:
         if char == "\n":
@@ -119,7 +138,8 @@ class LineCleaner:
             if not self._went_up or line.split() != self._last.split():
                 lines.append(line)
             self._last, self._went_up = line, False
-            self._line, self._cursor, self._cut, self._redrawn = "", 0, 0, False
+            self._pieces, self._length, self._cursor = [], 0, 0
+            self._cut, self._redrawn = 0, False
         elif char == "\r":
             self._cursor, self._redrawn = 0, True
         elif char == "\x1b":
@@ -172,9 +192,9 @@ class LineCleaner:
 
     def _erase(self, parameters: str) -> None:
         if parameters in ("", "0"):
-            self._line = self._line[: self._cursor]
+            self._cut_at_cursor()
         elif parameters in ("1", "2"):
-            self._line, self._cursor = "", 0
+            self._pieces, self._length, self._cursor = [], 0, 0
         else:
             return
         self._cut, self._redrawn = 0, True

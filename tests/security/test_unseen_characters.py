@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 import unicodedata
 
 from ddptop import output
 from tests.runner.builders import put_job
 
 from ddptop_runner.clock import utc_now
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.log_clean import LineCleaner, sanitize
 from ddptop_runner.loss_text import LossParser
 from ddptop_runner.model import Alert
 
@@ -88,3 +89,15 @@ def test_backspaces_do_not_make_a_line_dear() -> None:
     plain = calls(b"." * 8000 + b"\n")
     assert calls(b".\x08" * 4000 + b"\n") < plain + 100
     assert calls(b".......\x08\x08\x08\x08\x08\x08\x08" * 500 + b"\n") < plain + 5_000
+
+
+def test_a_backspace_costs_the_same_at_the_end_of_a_long_line() -> None:
+    def took_s(line: bytes) -> float:
+        cleaner = LineCleaner()
+        cleaner.feed(line)
+        began_s = time.process_time()
+        cleaner.feed(b"\x08y" * 20_000)
+        return time.process_time() - began_s
+
+    short, long = zip(*((took_s(b"x" * 10), took_s(b"x" * 32_000)) for _ in range(5)), strict=True)
+    assert min(long) < 1.5 * min(short)

@@ -77,8 +77,8 @@ class RankExit:
         return self.returncode != 0
 
     def in_words(self) -> str:
-        """`exited with 1`, `was ended by SIGKILL`, or that nobody knows."""
+        """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
         if self.returncode is None:
-            return "ended; its exit status is unknown"
+            return "exited with an unknown status"
         exit_code, signal = split_status(self.returncode)
-        return f"was ended by {signal}" if signal else f"exited with {exit_code}"
+        return f"was killed by {signal}" if signal else f"exited with {exit_code}"

@@ -47,13 +47,13 @@ def test_who_held_the_others_up_is_named(launch_script):
     assert job.wait() == 0
     (hang,) = job.events("hang")
     assert (hang["attempt"], hang["rank"]) == (0, 1)
-    assert "(allowed: 6 s)" in hang["message"]
+    assert "(limit: 6 s)" in hang["message"]
     loader = (Path(hang["evidence"]) / "stacks-rank-1-loader.txt").read_text()
     assert "--- data loader process " in loader
     assert "in __getitem__" in loader
     (failure,) = job.events("failure")  # whichever rank met the other one's message first
     assert (failure["attempt"], failure["rank"]) == (1, 1)
     assert (
-        "Rank 1 left the order of collectives" in failure["message"]
-        or "every rank but rank 1 kept to its order" in failure["message"]
+        "Rank 1 broke the order of collectives" in failure["message"]
+        or "every rank except rank 1 kept the order" in failure["message"]
     )

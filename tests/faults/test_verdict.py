@@ -37,8 +37,10 @@ def changed(one: Event, **fields: object) -> Event:
     return msgspec.structs.replace(one, **fields)
 
 
-KILLED = event("failure", "Rank 1 was the first to end: SIGKILL", rank=1, signal="SIGKILL")
-EXITED = event("failure", "Rank 1 was the first to end: exit status 7", rank=1, exit_code=1)
+KILLED = event(
+    "failure", "Rank 1 was the first to fail: killed by SIGKILL", rank=1, signal="SIGKILL"
+)
+EXITED = event("failure", "Rank 1 was the first to fail: exit status 7", rank=1, exit_code=1)
 RESTARTED = after(attempt=1, events=[KILLED, event("group_restart", "again")])
 
 

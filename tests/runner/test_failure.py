@@ -61,7 +61,7 @@ def test_a_crash_names_the_line_from_which_it_came(quiet):
     stacks.parent.mkdir(parents=True, exist_ok=True)
     stacks.write_text('Fatal Python error: Aborted\n\n  File "/a/b.py", line 3 in f\n')
     _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -6, 1.0)), 1.0, oom=quiet)
-    assert "after an error in C++ code. It stood at /a/b.py:3 in f. Its log is" in cause.summary
+    assert "after an error in C++ code. It crashed at /a/b.py:3 in f. Its log is" in cause.summary
     assert cause.place == "/a/b.py:3 in f"
     _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -9, 1.0)), 1.0, oom=quiet)
     assert cause.place is None
@@ -181,7 +181,7 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     table[1].exit = RankExit(1, 8, returncode, 1.0)
     cause = failure.after_hang(Cause(kind="hang", rank=1, summary="The job hung."), table)
     assert cause.kind == kind
-    said = "Rank 1 (pid 8) exited with 0 at step 50 while the others went on." in cause.summary
+    said = "Rank 1 (pid 8) exited with 0 at step 50 while the others continued." in cause.summary
     assert said is (kind == "early_exit")
     assert cause.summary.endswith("The job hung.")
 
@@ -201,7 +201,7 @@ def test_a_hang_of_all_ranks_keeps_its_cause():
     [
         (
             "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n",
-            "the script is gone: there is no /w/train.py",
+            "the script does not exist: /w/train.py",
         ),
         (
             "python: can't open file \"/w/ann's.py\": [Errno 13] Permission denied\n",
@@ -234,7 +234,7 @@ def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
             1,  # its launcher's own, which says in its log why
             "python: can't open file '/w/train.py': [Errno 2] No such file or directory\n"
             + TRACEBACK.replace("ValueError", "ChildFailedError").format("train.py FAILED"),
-            "the script is gone: there is no /w/train.py",
+            "the script does not exist: /w/train.py",
         ),
     ],
 )

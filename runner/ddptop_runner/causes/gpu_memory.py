@@ -1,4 +1,4 @@
-"""Running out of a device's memory, told with figures."""
+"""GPU out-of-memory errors, explained with figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 FRAGMENTED_BYTES = 2**29
 """Reserved and unused memory from here on is worth a remedy, even where little was asked for."""
 MOST_PEAKS = 8
-"""Of more ranks only the least and the largest peak are told."""
+"""With more ranks, only the smallest and the largest peak are shown."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def in_words(
         where = f"its cuda:{error.gpu}"
     sentences = []
     if error.asked is not None:
-        free = f"; {error.free} of {error.total} were free" if error.free and error.total else ""
-        sentences.append(f"It asked {where} for {error.asked}{free}.")
+        free = f"; {error.free} of {error.total} was free" if error.free and error.total else ""
+        sentences.append(f"It tried to allocate {error.asked} on {where}{free}.")
     if told := _peaks(peaks):
         sentences.append(told)
     held = {**others, **dict(error.others)}
@@ -100,7 +100,7 @@ def in_words(
         sentences.append(f"Also on the device: {listed}{more}.")
     if error.is_fragmented:
         sentences.append(
-            f"{error.reserved} were reserved and unused: "
+            f"{error.reserved} was reserved but unused: "
             "PYTORCH_ALLOC_CONF=expandable_segments:True may help."
         )
     return sentences
@@ -119,10 +119,10 @@ def _peaks(peaks: Mapping[int, int]) -> str | None:
     if len(peaks) > MOST_PEAKS:
         least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
         return (
-            f"Peaks: from {gib(peaks[least])} (rank {least}) to {gib(peaks[most])} (rank {most})."
+            f"Peak memory: {gib(peaks[least])} (rank {least}) to {gib(peaks[most])} (rank {most})."
         )
-    listed = ", ".join(f"rank {rank} {gib(peak)}" for rank, peak in sorted(peaks.items()))
-    return f"Peak{'s' if len(peaks) > 1 else ''}: {listed}."
+    listed = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in sorted(peaks.items()))
+    return f"Peak memory: {listed}."
 
 
 def _bytes(size: str) -> float:

@@ -56,10 +56,13 @@ class Left:
     def in_words(self) -> str:
         """The sentence for a cause."""
         if self.entered is None:
-            return f"By the flight records every rank but rank {self.rank} kept to its order."
+            return (
+                f"The flight records show that every rank except rank {self.rank} "
+                "kept the order of collectives."
+            )
         return (
-            f"Rank {self.rank} left the order of collectives: its collective "
-            f"{self.entered.number} was {self.entered.in_words()}, where {self.expected} was due."
+            f"Rank {self.rank} broke the order of collectives: its collective "
+            f"{self.entered.number} was {self.entered.in_words()} instead of {self.expected}."
         )
 
 

@@ -14,9 +14,9 @@ from ddptop_runner.model import LAUNCHER, Cause
 from ddptop_runner.oom import OomFinding
 
 LONGEST = 600
-"""Characters of a summary that a person still reads."""
+"""The most characters of a summary."""
 _QUOTES = (400, 250, 150, 80)
-"""How much of a message is quoted, by how much room there is."""
+"""Characters of a message that are quoted; the first that keeps the summary within LONGEST."""
 
 _HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
 _WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
@@ -33,7 +33,7 @@ class XidReport:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What machine and devices say of the attempt."""
+    """What the machine and its devices report about the attempt."""
 
     killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
     """Whether the kernel ended one of these pids because memory had run out."""
@@ -115,7 +115,7 @@ def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quote
 
 
 def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
-    """What became of the ranks that were not told of."""
+    """The other ranks: how many failed, and how many were stopped."""
     told = {culprit.end.rank} | ({culprit.victim.rank} if culprit.victim is not None else set())
     ranks = [one for one in ends if one.rank >= 0 and one.rank not in told]
     rest = [one.exit for one in ranks if one.exit.failed]
@@ -127,7 +127,7 @@ def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
         words_.append(f"{failed} {more} rank{'s' if failed > 1 else ''} failed after it")
     if ended:
         who = f"{ended}" if failed else f"{ended} {more} rank{'s' if ended > 1 else ''}"
-        words_.append(f"{who} {'were' if ended > 1 else 'was'} ended because of it")
+        words_.append(f"{who} {'were' if ended > 1 else 'was'} stopped because of it")
     return f"{', and '.join(words_)}." if words_ else None
 
 
@@ -149,11 +149,15 @@ def _opening(culprit: Culprit, *, alone: bool) -> str:
     end, at = culprit.end, _at_step(culprit.end).strip()
     if culprit.how == "raised":
         return f"{' '.join(filter(None, [_who(end), 'raised an exception', at]))}."
-    how = f"{_who(end)} {'ended' if alone else f'was {_first(end)}'}"
     if end.exit.returncode is None:
-        return f"{' '.join(filter(None, [how, at]))}; its exit status is unknown."
-    status = end.signal or f"exit status {end.exit_code}"
-    return f"{how}: {', '.join(filter(None, [status, at]))}."
+        how = "exited" if alone else f"was {_first(end)}"
+        return f"{' '.join(filter(None, [_who(end), how, at]))}; its exit status is unknown."
+    if alone:
+        how = f"was killed by {end.signal}" if end.signal else f"exited with status {end.exit_code}"
+    else:
+        status = f"killed by {end.signal}" if end.signal else f"exit status {end.exit_code}"
+        how = f"was {_first(end)}: {status}"
+    return f"{' '.join(filter(None, [_who(end), how, at]))}."
 
 
 def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
@@ -164,8 +168,8 @@ def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
 
 
 def _first(end: RankEnd) -> str:
-    near = " (approximate: seen by looking 20 times a second)"
-    return f"the first to end{near if end.exit.approximate else ''}"
+    near = " (order approximate: polled 20 times a second)"
+    return f"the first to fail{near if end.exit.approximate else ''}"
 
 
 def _raised(
@@ -191,7 +195,7 @@ def _raised(
     told.say(f"{exception.in_words(quoted)}.")
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
         told.kind = "host_oom"
-        told.say("The machine, or its limit for this job, had no memory left for it.")
+        told.say("The machine, or the job's memory limit, had no memory left.")
     worker = _WORKER_KILLED.search(text)
     if worker is not None and ("Killed" in text or "unexpectedly" in text):
         pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
@@ -214,18 +218,18 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
         finding = around.killed_for_memory([end.exit.pid])
         _tell_memory(told, finding)
         if finding is None:
-            told.say("Killed from outside or out of memory: cannot tell.")
+            told.say("Whether it was killed from outside or ran out of memory is unknown.")
         return told
     if end.signal is not None:
         meaning = words.signal_in_words(end.signal)
         told.say(None if meaning is None else f"{end.signal}: {meaning}.")
-        told.say(None if end.crashed_at is None else f"It stood at {end.crashed_at}.")
+        told.say(None if end.crashed_at is None else f"It crashed at {end.crashed_at}.")
     elif end.exit_code is not None:
         told.say(_sentence(words.exit_code_in_words(end.exit_code)))
     known = words.known_error(last_lines(end.tail))
     last = words.last_words(end.tail)
     if last is not None:
-        told.say(f"Its last words: {clipped(last, quoted)!r}.")
+        told.say(f"Its last output: {clipped(last, quoted)!r}.")
     elif end.has_log:
         told.say("Its log is empty.")
     if known is not None and (end.signal is not None or end.exit_code == 1):
@@ -243,10 +247,10 @@ def _tell_memory(told: _Told, finding: OomFinding | None) -> None:
 
 
 def _tell_devices(told: _Told, end: RankEnd, around: Surroundings) -> None:
-    """A device that failed is the cause of whatever its rank said."""
+    """Name a failed device: it is the cause of whatever its rank reported."""
     if end.gpu is not None and end.gpu in around.lost_gpus:
         told.kind = "gpu"
-        told.say(f"GPU {end.gpu}, its device, is lost: the driver no longer reaches it.")
+        told.say(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
     reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
     for report in reports[:2]:
         if report.code not in SOFTWARE_XIDS:
@@ -255,16 +259,18 @@ def _tell_devices(told: _Told, end: RankEnd, around: Surroundings) -> None:
 
 
 SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
-"""Errors that a program makes by itself; the device is well."""
+"""Errors that a program causes; the device is healthy."""
 
 
 def _left(culprit: Culprit) -> _Told:
     end, victim = culprit.end, culprit.victim
     how = "exited with 0" if not end.exit.ended_by_us else "was about to exit without an error"
-    told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others went on.")
+    told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others continued.")
     if victim is not None:
         told.say(_lost_it(victim))
-    told.say("All ranks must take the same number of steps: is there an exit or uneven data?")
+    told.say(
+        "All ranks must take the same number of steps: check for an early exit or uneven data."
+    )
     return told
 
 
@@ -272,7 +278,7 @@ def _lost_it(victim: RankEnd) -> str:
     place = victim.raised.place if victim.raised is not None else None
     at = f" at {place}" if place else ""
     if victim.victim == words.WAITED:
-        return f"Rank {victim.rank} waited for it in vain{at} and {victim.exit.in_words()}."
+        return f"Rank {victim.rank} timed out waiting for it{at} and {victim.exit.in_words()}."
     return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
 
 
@@ -280,13 +286,13 @@ def _missing(culprit: Culprit, quoted: int) -> _Told:
     end, victim = culprit.end, culprit.victim
     waiting = "the others" if victim is None else f"rank {victim.rank}"
     told = _Told(
-        "hang", f"{_who(end)} did not come to a collective in which {waiting} waited for it."
+        "hang", f"{_who(end)} never reached a collective in which {waiting} waited for it."
     )
     if end.paused:
-        told.say("It was paused by a signal (SIGSTOP).")
+        told.say("It had been paused by a signal (SIGSTOP).")
     stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
     if any(stood):
-        told.say(f"It stood {', '.join(filter(None, stood))}.")
+        told.say(f"It was last seen {', '.join(filter(None, stood))}.")
     if victim is not None and victim.raised is not None:
         told.say(
             f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
@@ -303,7 +309,7 @@ def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
     else:
         said = clipped(words.last_words(victim.tail) or "", quoted)
     told.say(
-        f"{_who(victim)}, which entered another one with it, {victim.exit.in_words()}"
+        f"{_who(victim)}, which entered a different one, {victim.exit.in_words()}"
         f"{_at_step(victim)}{f': {said}' if said else ''}."
     )
     return told
@@ -318,11 +324,11 @@ def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
     if end.raised is not None:
         told.say(f"{end.raised.in_words(quoted)}.")
     elif last := words.last_words(end.tail):
-        told.say(f"Its last words: {clipped(last, quoted)!r}.")
+        told.say(f"Its last output: {clipped(last, quoted)!r}.")
     if end.victim == words.WAITED:
-        told.say("It waited in vain for another rank; nothing tells for which one.")
+        told.say("It timed out waiting for another rank; which one is unknown.")
     else:
-        told.say("It lost its connection to another rank, and no rank tells why.")
+        told.say("It lost its connection to another rank; the reason is unknown.")
     return told
 
 

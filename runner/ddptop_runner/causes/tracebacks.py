@@ -197,7 +197,7 @@ def _of_chain(blocks: Sequence[_Block], last: _Block) -> PythonException:
     if earlier is None or earlier.type is None:
         return exception
     if _SPAWNED.match(last.before):
-        return _changed(exception, origin="in a process that the rank had spawned")
+        return _changed(exception, origin="in a process spawned by the rank")
     if last.before in _CHAINED:
         root = _exception(earlier)
         place = f" (at {root.place})" if root.place else ""

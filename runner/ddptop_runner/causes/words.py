@@ -9,58 +9,58 @@ from dataclasses import dataclass
 from ddptop_runner.diagnose import PythonException
 
 _SIGNALS = {
-    "SIGHUP": "its terminal was closed, or something sent it",
+    "SIGHUP": "its terminal was closed, or another process sent it",
     "SIGINT": "interrupted from outside (Ctrl-C, kill -INT)",
-    "SIGQUIT": "sent from outside to make it dump its state",
-    "SIGILL": "an instruction that this processor lacks: a binary built for another one",
+    "SIGQUIT": "sent from outside, usually to get a core dump",
+    "SIGILL": "an instruction that this processor lacks; the binary was built for another one",
     "SIGTRAP": "a breakpoint or a failed check in C++ code",
-    "SIGABRT": "it ended itself after an error in C++ code",
-    "SIGBUS": "memory behind a mapping was not there; often /dev/shm is full",
+    "SIGABRT": "it aborted after an error in C++ code",
+    "SIGBUS": "memory behind a mapping was unavailable; often /dev/shm is full",
     "SIGFPE": "an integer division by zero in C++ code",
-    "SIGSEGV": "it touched memory that is not its own, in C++ code",
-    "SIGPIPE": "it wrote to a pipe that nobody reads",
-    "SIGALRM": "a timer that it had set ran out",
-    "SIGTERM": "something outside asked it to end: a person, a batch system or a shutdown",
-    "SIGUSR1": "sent from outside, and it has no handler for it",
-    "SIGUSR2": "sent from outside, and it has no handler for it",
-    "SIGXCPU": "it used more processor time than its limit (ulimit -t)",
-    "SIGXFSZ": "a file grew past its limit (ulimit -f)",
-    "SIGSYS": "a system call that a filter forbids",
+    "SIGSEGV": "an invalid memory access in C++ code",
+    "SIGPIPE": "it wrote to a pipe without a reader",
+    "SIGALRM": "a timer that it had set expired",
+    "SIGTERM": "sent from outside: by a user, a batch system, or a shutdown",
+    "SIGUSR1": "sent from outside, and the script does not handle it",
+    "SIGUSR2": "sent from outside, and the script does not handle it",
+    "SIGXCPU": "it exceeded its CPU time limit (ulimit -t)",
+    "SIGXFSZ": "a file exceeded the size limit (ulimit -f)",
+    "SIGSYS": "a system call that a seccomp filter forbids",
 }
 
 _EXIT_CODES = {
-    2: "most command lines end so on bad arguments",
-    120: "Python could not write out what was left at its end: a full disk or a closed pipe",
-    126: "a shell found the command but may not run it",
-    127: "a shell did not find the command",
-    134: "a shell says so of a process ended by SIGABRT",
-    135: "a shell says so of a process ended by SIGBUS",
-    136: "a shell says so of a process ended by SIGFPE",
-    137: "128 + 9: a shell says so of a process ended by SIGKILL",
-    139: "128 + 11: a shell says so of a process ended by SIGSEGV",
-    130: "a shell says so of a process ended by SIGINT",
-    143: "128 + 15: a shell says so of a process ended by SIGTERM",
+    2: "usually means invalid arguments",
+    120: "Python could not flush its output at exit: a full disk or a closed pipe",
+    126: "the shell found the command but could not execute it",
+    127: "the shell did not find the command",
+    134: "a shell reports this for a process killed by SIGABRT",
+    135: "a shell reports this for a process killed by SIGBUS",
+    136: "a shell reports this for a process killed by SIGFPE",
+    137: "128 + 9: a shell reports this for a process killed by SIGKILL",
+    139: "128 + 11: a shell reports this for a process killed by SIGSEGV",
+    130: "a shell reports this for a process killed by SIGINT",
+    143: "128 + 15: a shell reports this for a process killed by SIGTERM",
 }
 
 
 def signal_in_words(name: str) -> str | None:
-    """What that signal means for a training; None for one that says nothing."""
+    """What a signal usually means; None for one that explains nothing."""
     return _SIGNALS.get(name)
 
 
 def exit_code_in_words(code: int) -> str | None:
-    """What that exit status means by itself; None for one that is the program's own."""
+    """What an exit status usually means; None for one that the program defines."""
     return _EXIT_CODES.get(code)
 
 
 def killed_by(code: int | None, signal: str | None) -> bool:
-    """Whether SIGKILL ended it, also where a shell around it says so."""
+    """Whether SIGKILL ended it, or ended a process of which a shell reports it."""
     return signal == "SIGKILL" or code == 137
 
 
 @dataclass(frozen=True)
 class Known:
-    """An error that says more than its words."""
+    """A known error message and its explanation."""
 
     pattern: re.Pattern[str]
     kind: str | None
@@ -76,7 +76,7 @@ MISMATCH = _known(
     r"Detected mismatch between collectives|collective mismatch in your code"
     r"|expects same model across all ranks|inconsistent \d+ params",
     None,
-    "The ranks did not do the same: they entered different collectives, or with other sizes.",
+    "The ranks diverged: they entered different collectives, or used different sizes.",
 )
 
 _KNOWN = (
@@ -89,50 +89,49 @@ _KNOWN = (
     _known(
         r"device-side assert",
         None,
-        "A kernel's own check failed, mostly an index outside its table (a label or token too "
-        "large); CUDA_LAUNCH_BLOCKING=1 shows the true line.",
+        "A check in a kernel failed, usually an index out of range (a label or token ID that is "
+        "too large); CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
     ),
     _known(
         r"an illegal memory access|misaligned address|unspecified launch failure",
         None,
-        "A kernel used memory that is not its own; the line shown may be a later one: "
-        "CUDA_LAUNCH_BLOCKING=1 shows the true one.",
+        "A kernel accessed invalid memory; the line shown may be a later one: "
+        "CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
     ),
     _known(
         r"(/dev/shm|shared memory|shm_open|torch_shm|nccl-).*(No space left|out of shared memory)"
         r"|out of shared memory|unable to (open|mmap|allocate|write).*(shared memory|torch_\d+)"
         r"|is killed by signal: Bus error",
         None,
-        "/dev/shm is full: data loaders pass their batches there. Give the container more "
+        "/dev/shm is full: data loaders pass their batches through it. Give the container more "
         "(--shm-size) or use fewer workers.",
     ),
     _known(r"No space left on device|Errno 28\b", None, "A disk is full."),
-    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota is used up."),
+    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota is exceeded."),
     _known(
-        r"Too many open files|Errno 24\b", None, "The limit of open files is too low: ulimit -n."
+        r"Too many open files|Errno 24\b", None, "The limit on open files is too low (ulimit -n)."
     ),
     _known(
         r"EADDRINUSE|Address already in use|Errno 98\b",
         None,
-        "A port that it wanted is in use by another process: is it fixed in the script?",
+        "A port that it needs is in use by another process: is it hard-coded in the script?",
     ),
     MISMATCH,
     _known(
         r"ncclSystemError|unhandled system error",
         None,
-        "NCCL met an error of the system (network, shared memory, limits): NCCL_DEBUG=INFO says "
-        "which.",
+        "NCCL hit a system error (network, shared memory, limits): NCCL_DEBUG=INFO shows which.",
     ),
     _known(
         r"no kernel image is available|forward compatibility was attempted"
         r"|driver version is insufficient",
         None,
-        "This build of torch does not fit this device or its driver.",
+        "This build of torch does not support this device or its driver.",
     ),
     _known(
         r"all CUDA-capable devices are busy|exclusive.process",
         None,
-        "Another process holds the device for itself alone.",
+        "Another process uses the device exclusively.",
     ),
 )
 
@@ -207,7 +206,7 @@ def unopened_script(tail: str) -> str | None:
     if found is None:
         return None
     if int(found["number"]) == errno.ENOENT:
-        return f"the script is gone: there is no {found['path']}"
+        return f"the script does not exist: {found['path']}"
     return f"the script cannot be read: {found['path']}: {found['why'].strip()}"
 
 

@@ -34,17 +34,19 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         told = {stands_at.get(rank) for rank in culprits} - {None}
         place = told.pop() if len(told) == 1 else None
     message, short = found.message, "" if place is None else place.rpartition("/")[2]
-    is_told = bool(place) and message.endswith(f" at {short}")
+    head, found_at, tail = message.rpartition(f" at {short}")
+    is_told = bool(place) and bool(found_at) and tail in ("", ")")
     if is_told:
-        message = f"{message.removesuffix(short)}{place}"
+        message = f"{head} at {place}{tail}"
     words = [f"The job hung: {message}."]
     if left is not None:
         words.append(left.in_words())
     one = len(culprits) == 1
+    was = "was" if one else "were"
     if place is not None and not is_told:
-        words.append(f"{name_ranks(culprits).capitalize()} stood at {place}.")
+        words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
     elif culprits != named:
-        words.append(f"{name_ranks(culprits).capitalize()} stood where the others did not.")
+        words.append(f"{name_ranks(culprits).capitalize()} {was} not where the others were.")
     return Cause(
         kind="hang",
         rank=culprits[0] if one else None,

@@ -1,8 +1,8 @@
-"""Whom the others wait for: pure, from the signs that all ranks give.
+"""Which rank the others wait for: pure, from what all ranks report.
 
 The surest sign comes first: a collective that some have entered and one has not; then a rank that
-ended; fewer steps; an interpreter that does not answer; and last the minority that stands where
-most do not.
+ended; fewer steps; an interpreter that does not respond; and last the minority that is where most
+ranks are not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DOING_IN_WORDS: dict[Phase, str] = {
     "evaluation": "evaluating",
     "checkpoint": "at a checkpoint",
     "data": "waiting for its data loader",
-    "end": "ending",
+    "end": "exiting",
 }
 
 
@@ -74,15 +74,12 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
         unheard = any(rank.alive and _is_unheard(rank) for rank in those)
-        missing = (
-            f"was last heard before collective {last + 1}{where}"
-            if unheard
-            else f"did not enter collective {last + 1}{where}"
-        )
+        missed = "it" if latest == last + 1 else f"collective {last + 1}"
+        missing = f"last reported before {missed}" if unheard else f"never reached {missed}"
+        facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
         because = (
-            f"{name_ranks(numbers)} {missing}, "
-            f"{_waiting_in_words(waiting, latest, last)}"
-            f"{_ended_in_words(those)}{_silent_in_words(those)}{_standing_in_words(those)}"
+            f"{_are(waiting)} waiting in collective {latest}{where}; "
+            f"{name_ranks(numbers)} {missing}{_aside(facts)}"
         )
         found = Culprits(numbers, because, proven=_is_shared(group) and not unheard)
         if roots and _is_shared(group):
@@ -98,35 +95,36 @@ def _by_end(standings: Sequence[Standing], ended: Sequence[RankProgress]) -> Cul
         return None
     numbers = tuple(rank.rank for rank in gone)
     waiting = _numbers(standings)
-    verb = "waits" if len(waiting) == 1 else "wait"
-    because = f"{name_ranks(waiting)} {verb} in a collective{_ended_in_words(gone)}"
+    because = f"{_are(waiting)} waiting in a collective; {_ended_in_words(gone)}"
     return Culprits(numbers, because, proven=True)
 
 
-def _waiting_in_words(waiting: Sequence[int], collective: int, missed_after: int) -> str:
-    verb = "wait" if len(waiting) > 1 else "waits"
-    if collective == missed_after + 1:
-        return f"where {name_ranks(waiting)} {verb}"
-    return f"{name_ranks(waiting)} {verb} in collective {collective}"
+def _are(ranks: Sequence[int]) -> str:
+    return f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+
+
+def _aside(facts: Sequence[str]) -> str:
+    known = "; ".join(filter(None, facts))
+    return f" ({known})" if known else ""
 
 
 def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
-    """Where they are instead; nothing where that differs or an ended rank is among them."""
+    """Where they are instead; empty where that differs or one of them has ended."""
     if any(not rank.alive or _is_unheard(rank) for rank in ranks):
         return ""
     places = {rank.stands_at for rank in ranks}
     place = places.pop() if len(places) == 1 else None
     if place is None:
         return ""
-    return f"; {'it stands' if len(ranks) == 1 else 'they stand'} at {place}"
+    return f"last seen at {place}"
 
 
 def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
     gone = [rank for rank in ranks if not rank.alive]
     if not gone:
         return ""
-    how = "" if gone[0].exited_with is None else f" (return code {gone[0].exited_with})"
-    return f"; {name_ranks([rank.rank for rank in gone])} had ended{how}"
+    how = "" if gone[0].exited_with is None else f" with return code {gone[0].exited_with}"
+    return f"{name_ranks([rank.rank for rank in gone])} had exited{how}"
 
 
 def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
@@ -137,28 +135,26 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
         return None
     behind = [standing for standing in standings if steps[standing.rank.rank] == fewest]
     ahead = [standing for standing in standings if steps[standing.rank.rank] == most]
-    others = "the other" if len(standings) - len(behind) == 1 else "the others"
+    others = "the other is" if len(standings) - len(behind) == 1 else "the others are"
     numbers = _numbers(behind)
-    because = f"{name_ranks(numbers)} stopped at step {fewest}, {others} at {most}"
+    because = f"{_are(numbers)} stuck at step {fewest}; {others} at step {most}"
     proven = all(standing.doing == "collective" for standing in ahead) and all(
         standing.doing != "collective" for standing in behind
     )
-    return Culprits(
-        numbers, because + _silent_in_words([standing.rank for standing in behind]), proven
-    )
+    silent = _aside([_silent_in_words([standing.rank for standing in behind])])
+    return Culprits(numbers, because + silent, proven)
 
 
 def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
-    """Whose interpreter does not answer, while others' do."""
+    """Whose interpreter does not respond, while others' do."""
     silent = [standing for standing in standings if _is_unheard(standing.rank)]
     if not silent or len(silent) == len(standings):
         return None
     numbers = _numbers(silent)
     unheard_s = max(standing.rank.unheard_s or 0.0 for standing in silent)
-    one = len(numbers) == 1
     because = (
-        f"{name_ranks(numbers)} {'is' if one else 'are'} not heard for {unheard_s:.0f} s: "
-        f"{'its interpreter does' if one else 'their interpreters do'} not answer"
+        f"{name_ranks(numbers)} {'has' if len(numbers) == 1 else 'have'} not reported for "
+        f"{unheard_s:.0f} s: {_silent_in_words([standing.rank for standing in silent])}"
     )
     return Culprits(numbers, because)
 
@@ -172,8 +168,10 @@ def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
             for rank in ranks
         ):
             places = sorted({rank.stands_at for rank in ranks if rank.stands_at})
-            apart = f"; they stand at {' and at '.join(places[:3])}" if len(places) > 1 else ""
-            because = f"all ranks wait in collective {entered}, which does not complete{apart}"
+            apart = f"; last seen at {' and '.join(places[:3])}" if len(places) > 1 else ""
+            because = (
+                f"all ranks are waiting in collective {entered}, which does not complete{apart}"
+            )
             return Culprits(_numbers(standings), because, named=False)
     return None
 
@@ -185,20 +183,17 @@ def _by_waiting(standings: Sequence[Standing]) -> Culprits | None:
     if not waiting or not others:
         return None
     numbers = _numbers(others)
-    verb = "waits" if len(waiting) == 1 else "wait"
-    isnt = "is" if len(numbers) == 1 else "are"
     doing = {standing.doing for standing in others}
     what = _DOING_IN_WORDS.get(doing.pop()) if len(doing) == 1 else None
-    does = f"{isnt} {what}" if what else f"{isnt} not there"
     return Culprits(
         numbers,
-        f"{name_ranks(_numbers(waiting))} {verb} in a collective, "
-        f"{name_ranks(numbers)} {does}{_places_in_words(others)}",
+        f"{_are(_numbers(waiting))} waiting in a collective; "
+        f"{_are(numbers)} {what or 'not'}{_places_in_words(others)}",
     )
 
 
 def _by_place(standings: Sequence[Standing]) -> Culprits | None:
-    """Who stands where fewer do than elsewhere."""
+    """The ranks at the least common place."""
     places = Counter(standing.rank.stands_at for standing in standings)
     if None in places or len(places) < 2:
         return None
@@ -207,7 +202,8 @@ def _by_place(standings: Sequence[Standing]) -> Culprits | None:
         return None
     fewest = rest[-1][1]
     odd = [s for s in standings if places[s.rank.stands_at] == fewest]
-    return Culprits(_numbers(odd), f"{name_ranks(_numbers(odd))}{_stand(odd)}, the others do not")
+    here = ", ".join(sorted({standing.rank.stands_at or "" for standing in odd}))
+    return Culprits(_numbers(odd), f"{_are(_numbers(odd))} at {here}; the others are elsewhere")
 
 
 def _together(standings: Sequence[Standing]) -> str:
@@ -215,26 +211,23 @@ def _together(standings: Sequence[Standing]) -> str:
     if len(standings) == 1:
         (only,) = standings
         at = "" if not only.rank.steps else f" at step {only.rank.steps}"
-        return f"rank {only.rank.rank} stands{at}{_places_in_words(standings)}"
+        return f"rank {only.rank.rank} is stuck{at}{_places_in_words(standings)}"
     at = f" at step {steps.pop()}" if len(steps) == 1 else ""
     if all(standing.doing == "collective" for standing in standings):
-        return f"all ranks wait in a collective{at}"
-    return f"all ranks stand{at}{_places_in_words(standings)}"
+        return f"all ranks are waiting in a collective{at}"
+    return f"all ranks are stuck{at}{_places_in_words(standings)}"
 
 
 def _places_in_words(standings: Sequence[Standing]) -> str:
     places = {standing.rank.stands_at for standing in standings} - {None}
-    return f", at {places.pop()}" if len(places) == 1 else ""
-
-
-def _stand(standings: Sequence[Standing]) -> str:
-    places = sorted({standing.rank.stands_at or "" for standing in standings})
-    return f" stand{'s' if len(standings) == 1 else ''} at {', '.join(places)}"
+    return f" (last seen at {places.pop()})" if len(places) == 1 else ""
 
 
 def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
-    silent = any(rank.alive and _is_unheard(rank) for rank in ranks)
-    return "; its interpreter does not answer" if silent else ""
+    silent = sum(rank.alive and _is_unheard(rank) for rank in ranks)
+    if silent > 1:
+        return "their interpreters do not respond"
+    return "its interpreter does not respond" if silent else ""
 
 
 def _is_unheard(rank: RankProgress) -> bool:

@@ -1,4 +1,4 @@
-"""What a rank that takes no step does, in words for the screen."""
+"""State reasons of ranks that take no step, in words for the screen."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddptop_runner.spans import name_ranks
 SHOWN_AFTER_S = 2.0
 """What lasts shorter only flickers."""
 UNKNOWN_AFTER_S = 30.0
-DEAF = "no probe is heard any more: whether it progresses is unknown"
+DEAF = "the probe stopped reporting: progress unknown"
 
 
 def of_unknown(rank: RankProgress) -> str | None:
     """Of a rank from which nothing was heard, once it should have been."""
     if rank.since_progress_s < UNKNOWN_AFTER_S:
         return None
-    return "no probe was heard: whether it progresses is unknown"
+    return "no report from the probe: progress unknown"
 
 
 def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, ...]) -> str | None:
@@ -44,9 +44,9 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
     if standing.doing == "compile":
         return f"compiling for {time}"
     if standing.doing == "end":
-        return f"ending for {time}"
+        return f"exiting for {time}"
     if standing.doing == "data":
-        return f"waits for its data loader for {time}"
+        return f"waiting for its data loader for {time}"
     return None
 
 
@@ -54,23 +54,21 @@ def _in_collective(
     standing: Standing, culprits: Culprits | None, paused: tuple[int, ...]
 ) -> str | None:
     if paused:
-        return f"waits in a collective while {name_ranks(paused)} {is_or_are(paused)} paused"
+        return f"waiting in a collective while {name_ranks(paused)} {is_or_are(paused)} paused"
     if standing.silent_s < SHOWN_AFTER_S:
         return None
     whom = ""
     if culprits is not None and culprits.named and standing.rank.rank not in culprits.ranks:
         whom = f" for {name_ranks(culprits.ranks)},"
-    return f"waits in a collective{whom} for {lasting(standing.silent_s)}"
+    return f"waiting in a collective{whom} for {lasting(standing.silent_s)}"
 
 
 def of_quiet(standing: Standing, interval: Interval) -> str:
     """What is known of a rank that takes longer than usual."""
     rank = standing.rank
     what = "a step" if rank.steps else "progress"
-    parts = [f"{lasting(standing.silent_s)} without {what}", f"usual {interval.usual_s:.2g} s"]
-    if rank.stands_at:
-        parts.append(f"stands at {rank.stands_at}")
-    return "; ".join(parts)
+    quiet = f"{lasting(standing.silent_s)} without {what} (usually {interval.usual_s:.2g} s)"
+    return f"{quiet}; last seen at {rank.stands_at}" if rank.stands_at else quiet
 
 
 def is_or_are(ranks: tuple[int, ...]) -> str:

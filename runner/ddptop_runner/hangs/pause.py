@@ -1,8 +1,8 @@
 """Whether a job that runs takes steps, pauses, or is stalled: one function of recorded facts.
 
 Pauses are part of training: an evaluation, a checkpoint, the first batch of an epoch. So a pause is
-first only told, with what is known of it. It is a warning once it does not look like this job's own
-pauses any more, or an idle rank is waited for.
+first only shown, with its reason. It becomes a warning once it no longer looks like this job's own
+pauses, or once the others wait for an idle rank.
 """
 
 from __future__ import annotations
@@ -78,24 +78,24 @@ _ALL_DO: dict[Phase, str] = {
     "compile": "compilation",
     "evaluation": "evaluation",
     "checkpoint": "checkpoint",
-    "data": "all ranks wait for their data loaders",
-    "end": "the script is over",
+    "data": "all ranks are waiting for their data loaders",
+    "end": "the script is exiting",
 }
 _ONE_DOES: dict[Phase, str] = {
-    "start": "starts",
-    "compile": "compiles",
-    "evaluation": "evaluates",
-    "checkpoint": "saves a checkpoint",
-    "data": "waits for its data loader",
-    "end": "ends",
+    "start": "is starting",
+    "compile": "is compiling",
+    "evaluation": "is evaluating",
+    "checkpoint": "is saving a checkpoint",
+    "data": "is waiting for its data loader",
+    "end": "is exiting",
 }
 _SOME_DO: dict[Phase, str] = {
-    "start": "start",
-    "compile": "compile",
-    "evaluation": "evaluate",
-    "checkpoint": "save a checkpoint",
-    "data": "wait for their data loaders",
-    "end": "end",
+    "start": "are starting",
+    "compile": "are compiling",
+    "evaluation": "are evaluating",
+    "checkpoint": "are saving a checkpoint",
+    "data": "are waiting for their data loaders",
+    "end": "are exiting",
 }
 
 
@@ -110,7 +110,7 @@ def awaited(judgement: Judgement, standings: Sequence[Standing]) -> tuple[int, .
 def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
     """What is known of a pause; None where nothing is.
 
-    Such as `rank 0 saves a checkpoint`, or `all wait for rank 1, last seen at train.py:79`.
+    For example `rank 0 is saving a checkpoint`, or `waiting for rank 1, last seen at train.py:79`.
     """
     explained = [one for one in judgement.deciding if one.doing not in UNEXPLAINED]
     doing = {one.doing for one in explained}
@@ -127,10 +127,10 @@ def reason(judgement: Judgement, standings: Sequence[Standing]) -> str | None:
     place = stood[0] if stood and len(set(stood)) == 1 else None
     seen = "" if place is None else f", last seen at {short_place(place)}"
     if whom and waiting:
-        who = "all wait" if len(waiting) > 1 else f"{name_ranks(waiting)} waits"
+        who = "waiting" if len(waiting) > 1 else f"{name_ranks(waiting)} is waiting"
         return f"{who} for {name_ranks(whom)}{seen}"
     if all(one.doing == "collective" for one in standings) and len(standings) > 1:
-        return f"all ranks wait in a collective{seen}"
+        return f"all ranks are waiting in a collective{seen}"
     return seen.removeprefix(", ") or None
 
 

@@ -47,7 +47,7 @@ class Judgement:
             quiet_s=self.silent_s,
             named=self.culprits.named,
             message=f"no rank made progress for {self.silent_s:.0f} s "
-            f"(allowed: {allowed_s:g} s); {self.culprits.because}",
+            f"(limit: {allowed_s:g} s); {self.culprits.because}",
         )
 
 

@@ -22,10 +22,10 @@ def test_all_figures():
     )
     peaks = {1: 60 * 2**30, 0: int(77.9 * 2**30)}
     assert gpu_memory.in_words(error, 3, peaks, {7: "1.0 GiB (ann)"}) == [
-        "It asked GPU 3 for 2.00 GiB; 1.25 GiB of 79.15 GiB were free.",
-        "Peaks: rank 0 77.9 GiB, rank 1 60.0 GiB.",
+        "It tried to allocate 2.00 GiB on GPU 3; 1.25 GiB of 79.15 GiB was free.",
+        "Peak memory: 77.9 GiB (rank 0), 60.0 GiB (rank 1).",
         "Also on the device: pid 7 1.0 GiB (ann), pid 4242 20.00 GiB.",
-        "6.50 GiB were reserved and unused: PYTORCH_ALLOC_CONF=expandable_segments:True may help.",
+        "6.50 GiB was reserved but unused: PYTORCH_ALLOC_CONF=expandable_segments:True may help.",
     ]
 
 
@@ -45,14 +45,14 @@ def test_what_is_not_said_is_left_out():
     error = gpu_memory.read("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
     assert gpu_memory.in_words(error, None, {}, {}) == []
     assert gpu_memory.in_words(gpu_memory.read("Tried to allocate 2.00 GiB"), None, {}, {}) == [
-        "It asked its device for 2.00 GiB."
+        "It tried to allocate 2.00 GiB on its device."
     ]
 
 
 def test_many_ranks():
     peaks = {rank: (rank + 1) * 2**29 for rank in range(16)}
     (sentence,) = gpu_memory.in_words(gpu_memory.read(""), None, peaks, {})
-    assert sentence == "Peaks: from 512 MiB (rank 0) to 8.0 GiB (rank 15)."
+    assert sentence == "Peak memory: 512 MiB (rank 0) to 8.0 GiB (rank 15)."
 
 
 @pytest.mark.parametrize(

@@ -36,65 +36,66 @@ CAUSES = {
         [end(exception=BUG, step=5, leaving=True)],
         HERE,
         ("exception", None, 1, "ValueError", "a.py:1 in f"),
-        "Rank 3 (pid 1003) ended: exit status 1, at step 5. ValueError: bad (at a.py:1 in f).",
+        "Rank 3 (pid 1003) exited with status 1 at step 5. ValueError: bad (at a.py:1 in f).",
     ),
     "one that died without a word took that step at least": (
         [end(code=-11, step=5, tail="step 5\n"), end(4, -15, True)],
         HERE,
         ("signal", "SIGSEGV", None, None, None),
-        "Rank 3 (pid 1003) was the first to end: SIGSEGV, after step 5. SIGSEGV: it touched "
-        "memory that is not its own, in C++ code. Its last words: 'step 5'. 1 other rank was ended "
+        "Rank 3 (pid 1003) was the first to fail: killed by SIGSEGV after step 5. SIGSEGV: an "
+        "invalid memory access in C++ code. Its last output: 'step 5'. 1 other rank was stopped "
         "because of it.",
     ),
     "exit code": (
         [end(code=3, tail="loading\nno such data set  \n\n"), end(4, -15, True), end(5, -15, True)],
         HERE,
         ("exit_code", None, 3, None, None),
-        "Rank 3 (pid 1003) was the first to end: exit status 3. Its last words: 'no such data "
-        "set'. 2 other ranks were ended because of it.",
+        "Rank 3 (pid 1003) was the first to fail: exit status 3. Its last output: 'no such data "
+        "set'. 2 other ranks were stopped because of it.",
     ),
     "exit code, silent": (
         [end(code=1, tail=" \n")],
         HERE,
         ("exit_code", None, 1, None, None),
-        "Rank 3 (pid 1003) ended: exit status 1. Its log is empty.",
+        "Rank 3 (pid 1003) exited with status 1. Its log is empty.",
     ),
     "a handled exception is not the cause of another exit status": (
         [end(code=3, exception=BUG, tail="ValueError: bad\n")],
         HERE,
         ("exit_code", None, 3, None, None),
-        "Rank 3 (pid 1003) ended: exit status 3. Its last words: 'ValueError: bad'.",
+        "Rank 3 (pid 1003) exited with status 3. Its last output: 'ValueError: bad'.",
     ),
     "unknown": (
         [end(code=None)],
         HERE,
         ("exit_code", None, None, None, None),
-        "Rank 3 (pid 1003) ended; its exit status is unknown. Its log is empty.",
+        "Rank 3 (pid 1003) exited; its exit status is unknown. Its log is empty.",
     ),
     "killed": (
         [end(code=-9, exception=BUG)],
         HERE,
         ("signal", "SIGKILL", None, None, None),
-        "Rank 3 (pid 1003) ended: SIGKILL. Killed from outside or out of memory: cannot tell.",
+        "Rank 3 (pid 1003) was killed by SIGKILL. Whether it was killed from outside or ran out of "
+        "memory is unknown.",
     ),
     "killed for memory": (
         [end(code=-9)],
         memory("The kernel did it."),
         ("host_oom", "SIGKILL", None, None, None),
-        "Rank 3 (pid 1003) ended: SIGKILL. The kernel did it.",
+        "Rank 3 (pid 1003) was killed by SIGKILL. The kernel did it.",
     ),
     "killed, and not for memory": (
         [end(code=-9)],
         memory("Something else did it.", killed=False),
         ("signal", "SIGKILL", None, None, None),
-        "Rank 3 (pid 1003) ended: SIGKILL. Something else did it.",
+        "Rank 3 (pid 1003) was killed by SIGKILL. Something else did it.",
     ),
     "killed below a shell": (
         [end(code=137)],
         memory("The kernel did it."),
         ("host_oom", None, 137, None, None),
-        "Rank 3 (pid 1003) ended: exit status 137. 128 + 9: a shell says so of a process ended by "
-        "SIGKILL. The kernel did it.",
+        "Rank 3 (pid 1003) exited with status 137. 128 + 9: a shell reports this for a process "
+        "killed by SIGKILL. The kernel did it.",
     ),
     "a killed data loader": (
         [
@@ -115,8 +116,8 @@ CAUSES = {
         [end(exception=PythonException("MemoryError", "", "a.py:1"))],
         HERE,
         ("host_oom", None, 1, "MemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) ended: exit status 1. MemoryError (at a.py:1). The machine, or its "
-        "limit for this job, had no memory left for it.",
+        "Rank 3 (pid 1003) exited with status 1. MemoryError (at a.py:1). The machine, or the "
+        "job's memory limit, had no memory left.",
     ),
     "no memory left for torch": (
         [
@@ -145,36 +146,36 @@ CAUSES = {
         ],
         Surroundings(other_processes={3: {99: "3.0 GiB (ann)"}, 1: {7: "no"}}),
         ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1), and was the first to end. It "
-        "asked GPU 3 for 2.00 GiB. Peaks: rank 3 1.0 GiB, rank 4 2.0 GiB. Also on the device: "
-        "pid 99 3.0 GiB (ann). 1 other rank was ended because of it.",
+        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1), and was the first to fail. It "
+        "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3), 2.0 GiB (rank 4). "
+        "Also on the device: pid 99 3.0 GiB (ann). 1 other rank was stopped because of it.",
     ),
     "C++ says why": (
         [end(code=-6, tail="terminate called after throwing an instance of 'X'\n  what():  y\n")],
         HERE,
         ("signal", "SIGABRT", None, None, None),
-        "Rank 3 (pid 1003) ended: SIGABRT. SIGABRT: it ended itself after an error in "
-        "C++ code. Its last words: \"terminate called after throwing an instance of 'X' what():  "
+        "Rank 3 (pid 1003) was killed by SIGABRT. SIGABRT: it aborted after an error in "
+        "C++ code. Its last output: \"terminate called after throwing an instance of 'X' what():  "
         'y".',
     ),
     "aborted while going down after an exception": (
         [end(code=-6, exception=BUG)],
         HERE,
         ("exception", "SIGABRT", None, "ValueError", "a.py:1 in f"),
-        "Rank 3 (pid 1003) ended: SIGABRT. ValueError: bad (at a.py:1 in f).",
+        "Rank 3 (pid 1003) was killed by SIGABRT. ValueError: bad (at a.py:1 in f).",
     ),
     "a known error": (
         [end(exception=PythonException("OSError", "[Errno 28] No space left on device", "a.py:1"))],
         HERE,
         ("exception", None, 1, "OSError", "a.py:1"),
-        "Rank 3 (pid 1003) ended: exit status 1. OSError: [Errno 28] No space left on device (at "
+        "Rank 3 (pid 1003) exited with status 1. OSError: [Errno 28] No space left on device (at "
         "a.py:1). A disk is full.",
     ),
     "a device error": (
         [end(exception=BUG, gpu=2)],
         Surroundings(xids=[XidReport(1, 79, "no"), XidReport(2, 79, "it fell off the bus")]),
         ("gpu", None, 1, "ValueError", "a.py:1 in f"),
-        "Rank 3 (pid 1003) ended: exit status 1. ValueError: bad (at a.py:1 in f). GPU 2 reported "
+        "Rank 3 (pid 1003) exited with status 1. ValueError: bad (at a.py:1 in f). GPU 2 reported "
         "XID 79: it fell off the bus.",
     ),
     "an error of the program that the device reports": (
@@ -193,9 +194,9 @@ CAUSES = {
         [end(1, 0, step=50, leaving=True), end(2, 1, exception=LOST), end(3, -15, True)],
         HERE,
         ("early_exit", None, 0, None, None),
-        "Rank 1 (pid 1001) exited with 0 at step 50 while the others went on. Rank 2 lost its "
+        "Rank 1 (pid 1001) exited with 0 at step 50 while the others continued. Rank 2 lost its "
         "connection to it at a.py:2 and exited with 1. All ranks must take the same number of "
-        "steps: is there an exit or uneven data? 1 more rank was ended because of it.",
+        "steps: check for an early exit or uneven data. 1 more rank was stopped because of it.",
     ),
     "raised, and was ended while going down": (
         [end(1, 1, exception=LOST), end(3, -15, True, exception=BUG)],
@@ -208,9 +209,9 @@ CAUSES = {
         [end(1, 1, exception=WAITED), end(3, -15, True, step=5, stands_at="t.py:9 in body")],
         HERE,
         ("hang", None, 1, None, "t.py:9 in body"),
-        "Rank 3 (pid 1003) did not come to a collective in which rank 1 waited for it. It stood at "
-        "t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: Timed out "
-        "waiting 8000ms for recv (at a.py:2).",
+        "Rank 3 (pid 1003) never reached a collective in which rank 1 waited for it. It was last "
+        "seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: Timed "
+        "out waiting 8000ms for recv (at a.py:2).",
     ),
     "paused": (
         [end(1, 1, exception=WAITED), end(3, -9, True, paused=True)],
@@ -222,9 +223,9 @@ CAUSES = {
         [end(1, 1, exception=LOST), end(2, 1, exception=LOST)],
         HERE,
         ("exception", None, 1, "RuntimeError", "a.py:2"),
-        "Rank 1 (pid 1001) was the first to end: exit status 1. RuntimeError: gloo: Connection "
-        "closed by peer [127.0.0.1]:65 (at a.py:2). It lost its connection to another rank, and no "
-        "rank tells why. 1 other rank failed after it.",
+        "Rank 1 (pid 1001) was the first to fail: exit status 1. RuntimeError: gloo: Connection "
+        "closed by peer [127.0.0.1]:65 (at a.py:2). It lost its connection to another rank; the "
+        "reason is unknown. 1 other rank failed after it.",
     ),
 }
 
@@ -244,8 +245,8 @@ def test_an_order_that_was_not_seen_exactly_is_said_to_be():
     exit_ = RankExit(0, 7, 1, 1.0, approximate=True)
     others = [end(4, -15, True), end(5, 1, exception=LOST), end(6, -15, True)]
     summary = told(RankEnd(exit_, BUG), *others).summary
-    assert "was the first to end (approximate: seen by" in summary
-    assert summary.endswith(" 1 other rank failed after it, and 2 were ended because of it.")
+    assert "was the first to fail (order approximate: polled" in summary
+    assert summary.endswith(" 1 other rank failed after it, and 2 were stopped because of it.")
     assert "approximate" not in told(end(exception=BUG), *others).summary
     assert "first" not in told(RankEnd(exit_, BUG)).summary
 
@@ -261,10 +262,10 @@ def test_a_summary_is_as_long_as_a_person_reads(what):
     summary = told(end(exception=exception, tail=long), end(4, -15, True)).summary
     assert len(summary) <= LONGEST
     assert "begin" in summary and "end" in summary and "[...]" in summary
-    assert summary.endswith("1 other rank was ended because of it.")
+    assert summary.endswith("1 other rank was stopped because of it.")
 
 
 def test_without_a_victim_of_its_own_a_missing_rank_is_told_as_well():
     alone = end(exception=None, step=4)
     cause = cause_of(Culprit(alone, "missing"), [alone], HERE, None)
-    assert "in which the others waited for it. It stood after step 4." in cause.summary
+    assert "in which the others waited for it. It was last seen after step 4." in cause.summary

@@ -208,7 +208,7 @@ MORE = {
             "ValueError",
             "in spawned 1",
             "/w/train.py:1 in f",
-            origin="in a process that the rank had spawned",
+            origin="in a process spawned by the rank",
         ),
     ),
     "a group, and its first": (

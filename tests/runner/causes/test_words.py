@@ -98,13 +98,13 @@ KNOWN = {
     "shared memory": ("is killed by signal: Bus error. It is possible that", None, "--shm-size"),
     "shared memory, NCCL": ("/dev/shm/nccl-x: No space left on device", None, "/dev/shm"),
     "a disk": ("[Errno 28] No space left on device", None, "A disk is full."),
-    "a port": ("EADDRINUSE", None, "A port that it wanted"),
+    "a port": ("EADDRINUSE", None, "A port that it needs"),
     "files": ("[Errno 24] Too many open files", None, "ulimit -n"),
     "a kernel's check": ("CUDA error: device-side assert triggered", None, "LAUNCH_BLOCKING"),
     "a device": ("CUDA error: uncorrectable ECC error encountered", "gpu", "The device itself"),
     "NCCL": ("NCCL error: unhandled system error (run with", None, "NCCL_DEBUG=INFO"),
-    "a mismatch": ("Is there a distributed collective mismatch in your code?", None, "the same"),
-    "a fingerprint": ("Detected mismatch between collectives on ranks.", None, "the same"),
+    "a mismatch": ("Is there a distributed collective mismatch in your code?", None, "diverged"),
+    "a fingerprint": ("Detected mismatch between collectives on ranks.", None, "diverged"),
     "a build": ("no kernel image is available for execution", None, "build of torch"),
 }
 
@@ -131,7 +131,8 @@ def test_every_signal_that_ends_a_process_means_something():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(137, "SIGKILL"), (139, "SIGSEGV"), (127, "did not find"), (126, "may not")]
+    ("code", "said"),
+    [(137, "SIGKILL"), (139, "SIGSEGV"), (127, "did not find"), (126, "could not")],
 )
 def test_exit_codes(code, said):
     assert said in (words.exit_code_in_words(code) or "")

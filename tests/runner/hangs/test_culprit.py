@@ -14,22 +14,22 @@ CASES = {
     "one did not enter the collective": (
         [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, **WAITS)],
         [],
-        ((1,), True, "rank 1 did not enter collective 9, where ranks 0, 2 wait"),
+        ((1,), True, "ranks 0, 2 are waiting in collective 9; rank 1 never reached it"),
     ),
     "and where it stands instead": (
         [standing(0, **WAITS), standing(1, at=(8, 8), stands_at="t.py:9 in g")],
         [],
-        ((1,), True, "where rank 0 waits; it stands at t.py:9 in g"),
+        ((1,), True, "rank 1 never reached it (last seen at t.py:9 in g)"),
     ),
     "the one that is furthest behind": (
         [standing(0, **WAITS), standing(1, at=(8, 8)), standing(2, at=(7, 7))],
         [],
-        ((2,), True, "did not enter collective 8, rank 0 waits in collective 9"),
+        ((2,), True, "rank 0 is waiting in collective 9; rank 2 never reached collective 8"),
     ),
     "steps say another thing, collectives are surer": (
         [standing(0, 41, **WAITS), standing(1, 41, at=(8, 8)), standing(2, 40, **WAITS)],
         [],
-        ((1,), True, "did not enter"),
+        ((1,), True, "never reached it"),
     ),
     "who waits in another group is held up itself": (
         [
@@ -38,7 +38,7 @@ CASES = {
             standing(2, doing="collective", enqueued={"0": 10}, completed={"0": 9}),
         ],
         [],
-        ((1,), True, "rank 1 did not enter collective 10, where rank 2 waits"),
+        ((1,), True, "rank 2 is waiting in collective 10; rank 1 never reached it"),
     ),
     "of a smaller group only its members are behind": (
         [
@@ -60,87 +60,87 @@ CASES = {
     "a rank that ended never entered": (
         [standing(0, **WAITS), standing(2, **WAITS)],
         [rank(1, alive=False, exited_with=0, at=(8, 8))],
-        ((1,), True, "; rank 1 had ended (return code 0)"),
+        ((1,), True, "it (rank 1 had exited with return code 0)"),
     ),
     "a rank that ended, of which no collective is known": (
         [standing(0, **WAITS)],
         [rank(1, alive=False, exited_with=0)],
-        ((1,), True, "rank 0 waits in a collective; rank 1 had ended"),
+        ((1,), True, "rank 0 is waiting in a collective; rank 1 had exited"),
     ),
     "a rank that ended holds nobody up who does not wait": (
         [standing(0, 40), standing(2, 39)],
         [rank(1, 40, alive=False, exited_with=0)],
-        ((2,), False, "rank 2 stopped at step 39, the other at 40"),
+        ((2,), False, "rank 2 is stuck at step 39; the other is at step 40"),
     ),
     "a rank that does not answer did not enter": (
         [standing(0, **WAITS), standing(1, at=(8, 8), unheard_s=30)],
         [],
-        ((1,), False, "rank 1 was last heard before collective 9, where rank 0 waits; "),
+        ((1,), False, "rank 0 is waiting in collective 9; rank 1 last reported before it ("),
     ),
     "fewer steps": (
         [standing(0, 40), standing(1, 39), standing(2, 40)],
         [],
-        ((1,), False, "rank 1 stopped at step 39, the others at 40"),
+        ((1,), False, "rank 1 is stuck at step 39; the others are at step 40"),
     ),
     "fewer steps, and the others wait": (
         [standing(0, 40, doing="collective"), standing(1, 39)],
         [],
-        ((1,), True, "rank 1 stopped at step 39, the other at 40"),
+        ((1,), True, "rank 1 is stuck at step 39; the other is at step 40"),
     ),
     "several behind": (
         [standing(0, 1), standing(1, 1), standing(2, 2)],
         [],
-        ((0, 1), False, "ranks 0, 1 stopped at step 1, the other at 2"),
+        ((0, 1), False, "ranks 0, 1 are stuck at step 1; the other is at step 2"),
     ),
     "an interpreter that does not answer": (
         [standing(0, unheard_s=3), standing(1, unheard_s=70)],
         [],
-        ((1,), False, "rank 1 is not heard for 70 s: its interpreter does not answer"),
+        ((1,), False, "rank 1 has not reported for 70 s: its interpreter does not respond"),
     ),
     "all interpreters answer nothing": (
         [standing(0, unheard_s=70), standing(1, unheard_s=70)],
         [],
-        ((0, 1), False, "all ranks stand at step 40"),
+        ((0, 1), False, "all ranks are stuck at step 40"),
     ),
     "one is not in the collective": (
         [standing(0, doing="collective"), standing(1, doing="data")],
         [],
-        ((1,), False, "rank 0 waits in a collective, rank 1 is waiting for its data loader"),
+        ((1,), False, "rank 0 is waiting in a collective; rank 1 is waiting for its data loader"),
     ),
     "one stands elsewhere": (
         [standing(n, stands_at="t.py:9 in g" if n == 2 else "t.py:4 in f") for n in range(4)],
         [],
-        ((2,), False, "rank 2 stands at t.py:9 in g"),
+        ((2,), False, "rank 2 is at t.py:9 in g; the others are elsewhere"),
     ),
     "two of four stand elsewhere": (
         [standing(n, stands_at=f"t.py:{n % 2} in f") for n in range(4)],
         [],
-        ((0, 1, 2, 3), False, "all ranks stand at step 40"),
+        ((0, 1, 2, 3), False, "all ranks are stuck at step 40"),
     ),
     "all wait": (
         [standing(n, **WAITS) for n in range(2)],
         [],
-        ((0, 1), False, "all ranks wait in collective 9, which does not complete"),
+        ((0, 1), False, "all ranks are waiting in collective 9, which does not complete"),
     ),
     "all wait, not for the same": (
         [standing(n, **WAITS, stands_at=f"t.py:{n} in f") for n in range(2)],
         [],
-        ((0, 1), False, "does not complete; they stand at t.py:0 in f and at t.py:1 in f"),
+        ((0, 1), False, "does not complete; last seen at t.py:0 in f and t.py:1 in f"),
     ),
     "all wait, and no collective is known": (
         [standing(n, doing="collective") for n in range(2)],
         [],
-        ((0, 1), False, "all ranks wait in a collective at step 40"),
+        ((0, 1), False, "all ranks are waiting in a collective at step 40"),
     ),
     "only one": (
         [standing(0, 7, stands_at="t.py:4 in f")],
         [],
-        ((0,), False, "rank 0 stands at step 7, at t.py:4 in f"),
+        ((0,), False, "rank 0 is stuck at step 7 (last seen at t.py:4 in f)"),
     ),
     "no collective is known of some": (
         [standing(0, **WAITS), standing(1, at=None)],
         [],
-        ((1,), False, "rank 0 waits in a collective, rank 1 is not there"),
+        ((1,), False, "rank 0 is waiting in a collective; rank 1 is not"),
     ),
 }
 

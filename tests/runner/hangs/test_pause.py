@@ -51,21 +51,23 @@ ENTERED = {"doing": "collective", "at": (9, 8)}
 PLACE = "/home/me/train.py:79 in step"
 
 REASONS = {
-    "rank 0 saves a checkpoint": [standing(0, doing="checkpoint"), standing(1, **ENTERED)],
-    "rank 0 evaluates": [standing(0, doing="evaluation"), standing(1), standing(2, **ENTERED)][::2],
+    "rank 0 is saving a checkpoint": [standing(0, doing="checkpoint"), standing(1, **ENTERED)],
+    "rank 0 is evaluating": [
+        *(standing(0, doing="evaluation"), standing(1), standing(2, **ENTERED))
+    ][::2],
     "evaluation": [standing(0, doing="evaluation"), standing(1, doing="evaluation")],
-    "rank 0 compiles": [standing(0, doing="compile")],
-    "ranks 0, 2 wait for their data loaders": [
+    "rank 0 is compiling": [standing(0, doing="compile")],
+    "ranks 0, 2 are waiting for their data loaders": [
         standing(0, doing="data"),
         standing(1, **ENTERED),
         standing(2, doing="data"),
     ],
-    "all wait for rank 1, last seen at train.py:79": [
+    "waiting for rank 1, last seen at train.py:79": [
         standing(0, **ENTERED),
         standing(1, at=(8, 8), stands_at=PLACE),
         standing(2, **ENTERED),
     ],
-    "rank 0 waits for rank 1": [standing(0, **ENTERED), standing(1, at=(8, 8))],
+    "rank 0 is waiting for rank 1": [standing(0, **ENTERED), standing(1, at=(8, 8))],
     "last seen at train.py:79": [standing(0, stands_at=PLACE), standing(1, stands_at=PLACE)],
     None: [standing(0), standing(1)],
 }
@@ -141,7 +143,7 @@ def test_a_pause_much_longer_than_those_before_is_a_warning():
     step += 1
     life.look(rank(n, step, 0.0, at=(3 * step, 3 * step)) for n in range(2))
     assert life.stand(lambda s: ranks(step, s), 50)[1] == 41.0
-    assert life.looked.pause.reason == "rank 0 saves a checkpoint"
+    assert life.looked.pause.reason == "rank 0 is saving a checkpoint"
 
 
 def test_a_rank_that_a_person_paused_is_told_and_teaches_nothing():

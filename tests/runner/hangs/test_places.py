@@ -86,7 +86,7 @@ def test_a_crash_tells_its_own_place_whatever_was_asked_for_before():
 
 
 def verdict(*ranks):
-    return HangVerdict(ranks, 61.0, "no rank made progress for 61 s (allowed: 60 s); and so on")
+    return HangVerdict(ranks, 61.0, "no rank made progress for 61 s (limit: 60 s); and so on")
 
 
 def keep(folder, texts):
@@ -101,19 +101,19 @@ def test_the_cause_names_where_the_culprit_stood(tmp_path):
     cause = hang_cause(verdict(1), evidence, {})
     assert (cause.kind, cause.rank, cause.place) == ("hang", 1, "/home/me/data.py:7 in fetch")
     assert cause.summary == (
-        "The job hung: no rank made progress for 61 s (allowed: 60 s); and so on. "
-        "Rank 1 stood at /home/me/data.py:7 in fetch."
+        "The job hung: no rank made progress for 61 s (limit: 60 s); and so on. "
+        "Rank 1 was last seen at /home/me/data.py:7 in fetch."
     )
     assert cause.evidence == evidence
 
 
 def test_a_place_that_the_verdict_names_is_told_once_and_whole(tmp_path):
     evidence = keep(tmp_path, {0: WAITING, 1: SLEEPING})
-    found = HangVerdict((1,), 61.0, "rank 1 stands at step 5, at data.py:7 in fetch")
+    found = HangVerdict((1,), 61.0, "rank 1 is stuck at step 5 (last seen at data.py:7 in fetch)")
     cause = hang_cause(found, evidence, {})
     assert cause.place == "/home/me/data.py:7 in fetch"
     assert cause.summary == (
-        "The job hung: rank 1 stands at step 5, at /home/me/data.py:7 in fetch."
+        "The job hung: rank 1 is stuck at step 5 (last seen at /home/me/data.py:7 in fetch)."
     )
 
 
@@ -134,4 +134,4 @@ def test_where_stacks_tell_nothing_the_probe_may(tmp_path):
 def test_all_ranks_at_one_place(tmp_path):
     cause = hang_cause(verdict(0, 1), keep(tmp_path, {0: WAITING, 1: WAITING}), {})
     assert (cause.rank, cause.place) == (None, "/home/me/train.py:41 in step")
-    assert "Ranks 0, 1 stood at" in cause.summary
+    assert "Ranks 0, 1 were last seen at" in cause.summary

@@ -127,12 +127,18 @@ def test_every_rank_that_freezes_is_seen_and_named(asked_s):
 
 CULPRITS = {
     # recorded run -> (ranks, words of the verdict)
-    "hang_sleep": ((1,), "rank 1 did not enter collective 307, where rank 0 waits"),
-    "hang_spin": ((1,), "rank 1 did not enter collective 307"),
-    "hang_left": ((1,), "rank 1 did not enter collective 308"),
-    "hang_in_c": ((1,), "rank 0 waits in collective 307; its interpreter does not answer"),
+    "hang_sleep": ((1,), "rank 0 is waiting in collective 307; rank 1 never reached it"),
+    "hang_spin": ((1,), "in collective 307; rank 1 never reached it"),
+    "hang_left": ((1,), "in collective 308; rank 1 never reached it"),
+    "hang_in_c": (
+        (1,),
+        "rank 1 last reported before collective 302 (its interpreter does not respond)",
+    ),
     # rank 0 entered one more, of another kind: all wait
-    "hang_skip": ((0, 1), "all ranks wait in collective 307, which does not complete; they stand"),
+    "hang_skip": (
+        (0, 1),
+        "all ranks are waiting in collective 307, which does not complete; last seen",
+    ),
 }
 
 

@@ -156,12 +156,12 @@ def test_the_message_names_who_is_behind_and_what_was_allowed():
     found = judge(BEHIND, [], ASKED).tell()
     assert found.quiet_s == 61
     assert found.message == (
-        "no rank made progress for 61 s (allowed: 60 s); "
-        "rank 1 stopped at step 39, the others at 40"
+        "no rank made progress for 61 s (limit: 60 s); "
+        "rank 1 is stuck at step 39; the others are at step 40"
     )
 
 
 def test_the_message_of_an_endless_phase_says_what_is_allowed_in_all():
     waiting = standing(1, 40, 2000, **ENTERED)
     found = judge([standing(0, 40, 2000, idle_s=1, at=(8, 8)), waiting], [], ASKED).tell()
-    assert found.message.startswith("no rank made progress for 2000 s (allowed: 1800 s); rank 0")
+    assert found.message.startswith("no rank made progress for 2000 s (limit: 1800 s); rank 1 is")

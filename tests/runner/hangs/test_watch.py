@@ -39,11 +39,11 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
     assert life.stand(ranks, 15) == (15.0, None, None)
     assert life.looked.quiet == {1: 15.0}  # not those who wait for it
     assert life.looked.notes == {
-        0: "waits in a collective for rank 1, for 15 s",
-        1: "15 s without a step; usual 0.1 s; stands at train.py:4 in f",
-        2: "waits in a collective for rank 1, for 15 s",
+        0: "waiting in a collective for rank 1, for 15 s",
+        1: "15 s without a step (usually 0.1 s); last seen at train.py:4 in f",
+        2: "waiting in a collective for rank 1, for 15 s",
     }
-    why = "all wait for rank 1, last seen at train.py:4"
+    why = "waiting for rank 1, last seen at train.py:4"
     assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,))
     assert Life.stand(life, lambda s: ranks(15 + s), 60) == (1.0, 1.0, 6.0)
     assert life.looked.verdict is not None
@@ -92,7 +92,7 @@ PHASES = {
         "saving a checkpoint for 100 s",
     ),
     "compile": (lambda s: {"phase": "compile", "cpu_s": 50 + s}, "compiling for 100 s"),
-    "data": (lambda s: {"phase": "data"}, "waits for its data loader for 100 s"),
+    "data": (lambda s: {"phase": "data"}, "waiting for its data loader for 100 s"),
 }
 WORKS = ("evaluation", "checkpoint", "compile")
 """Phases that give signs of life above."""
@@ -152,7 +152,7 @@ def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
         return [busy, rank(1, steps, stood_s, at=(at + 1, at), phase="steps")]
 
     assert life.stand(ranks, 100) == (None, None, None)
-    assert life.looked.notes == {0: note, 1: "waits in a collective for rank 0, for 100 s"}
+    assert life.looked.notes == {0: note, 1: "waiting in a collective for rank 0, for 100 s"}
     quiet_s, _, verdict_s = life.stand(lambda s: ranks(100 + s), 1600)
     assert (quiet_s, verdict_s) == (None, None)
 
@@ -169,10 +169,10 @@ def test_a_process_whose_script_is_over_takes_its_time_to_end(timeout_s, allowed
         return [gone, replace(ends, cpu_s=50.0)]
 
     assert life.stand(ranks, 15) == (None, None, None)
-    assert life.looked.notes == {1: "ending for 15 s"}
+    assert life.looked.notes == {1: "exiting for 15 s"}
     _, _, verdict_s = life.stand(lambda s: ranks(15 + s), 1000)
     assert verdict_s is not None and verdict_s > allowed_s - 15
-    assert "rank 1 stands at step 200" in life.looked.verdict.message
+    assert "rank 1 is stuck at step 200" in life.looked.verdict.message
 
 
 def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():
@@ -180,9 +180,9 @@ def test_a_paused_rank_is_a_persons_doing_and_so_are_those_who_wait_for_it():
     paused = one_sleeps(life.train(20), paused=True)
     assert life.stand(paused, 300) == (None, None, None)
     assert life.looked.notes == {
-        0: "waits in a collective while rank 1 is paused",
+        0: "waiting in a collective while rank 1 is paused",
         1: "paused by a signal",
-        2: "waits in a collective while rank 1 is paused",
+        2: "waiting in a collective while rank 1 is paused",
     }
     assert life.stand(lambda s: one_sleeps(200)(300 + s), 60) == (None, 8.0, 11.0)
 
@@ -201,7 +201,7 @@ def test_unknown_progress_is_not_no_progress_and_is_told():
     life = Life(HangWatch(10.0))
     silent = lambda s: [rank(n, None, s) for n in range(2)]  # noqa: E731
     assert life.stand(silent, 400) == (None, None, None)
-    note = "no probe was heard: whether it progresses is unknown"
+    note = "no report from the probe: progress unknown"
     assert life.looked.notes == {0: note, 1: note}
     steps = life.train(20)
     half = lambda s: [*one_sleeps(steps)(s), rank(3, None, 400 + s)]  # noqa: E731
@@ -216,7 +216,7 @@ def test_when_no_probe_is_heard_any_more_it_may_be_the_socket():
     ]
     # suspected at half of the time, and then not known any more
     assert life.stand(lambda s: busy(30 + s), 600) == (None, None, None)
-    assert life.looked.notes[0].startswith("no probe is heard any more")
+    assert life.looked.notes[0].startswith("the probe stopped reporting")
     life.look(rank(n, steps, 631.0, phase="steps", unheard_s=1.0, cpu_s=1e4) for n in range(2))
     idle = lambda s: [  # noqa: E731
         rank(n, steps, s, phase="steps", unheard_s=20 + s, cpu_s=1e4) for n in range(2)

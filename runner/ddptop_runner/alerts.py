@@ -66,7 +66,8 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
     if paused:
         verb = "are" if len(paused) > 1 else "is"
-        message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT lets it go on)"
+        whom = "them" if len(paused) > 1 else "it"
+        message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT resumes {whom})"
         found.append(Finding("paused", "warning", message, paused))
     found += _early_exits(ranks)
     quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
@@ -100,9 +101,9 @@ def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
         if rank.state != "exited" or not any(_goes_on_without(rank, other) for other in alive):
             continue
         at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
-        verb = "go" if len(alive) > 1 else "goes"
+        verb = "continue" if len(alive) > 1 else "continues"
         others = name_ranks([other.rank for other in alive])
-        message = f"rank {rank.rank} exited with 0{at} while {others} {verb} on"
+        message = f"rank {rank.rank} exited with 0{at} while {others} {verb}"
         id_ = f"early-exit-{rank.rank}"
         found.append(Finding(id_, "warning", message, (rank.rank,), hold_s=EARLY_EXIT_HOLD_S))
     return found
@@ -116,11 +117,11 @@ def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
 
 
 def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
-    """`rank 1 quiet since 12:03:04: 12 s without a step; usual 0.2 s`."""
+    """`rank 1 quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
     those = [rank for rank in ranks if rank.rank in quiet]
     since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
     if since is None:
-        return f"{name_ranks(quiet)} took no step for much longer than usual"
+        return f"{name_ranks(quiet)} took much longer than usual for a step"
     reason = next((rank.state_reason for rank in those if rank.state_reason), None)
     told = f"{name_ranks(quiet)} quiet since {since.astimezone():%H:%M:%S}"
     return f"{told}: {reason}" if reason else told

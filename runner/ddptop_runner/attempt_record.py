@@ -228,7 +228,7 @@ class AttemptRecord:
         count = len(message["workers"])
         started = f"{count} rank{'s' if count > 1 else ''} started"
         if self.table.launcher is not None:
-            started = f"the command is pid {self.table.launcher.pid}"
+            started = f"the command started (pid {self.table.launcher.pid})"
         self._story.tell(
             "attempt_started",
             f"attempt {self.attempt}: {started}",
@@ -242,7 +242,7 @@ class AttemptRecord:
     def _tell_started(self, record: RankRecord) -> None:
         self._story.tell(
             "rank_started",
-            f"rank {record.rank} is pid {record.pid}",
+            f"rank {record.rank} started (pid {record.pid})",
             once=True,
             attempt=self.attempt,
             rank=record.rank,
@@ -310,9 +310,11 @@ class AttemptRecord:
         """
         alive = self.table.ranks_alive()
         if self.state != "running" or not alive:
-            raise ControlError(f"no rank is at work: the job is {self.state}", "ask while it runs")
+            raise ControlError(
+                f"no rank is running: the job is {self.state}", "try again while it is running"
+            )
         asked = self._save_asked = request.ask(self._folder, alive)
-        said = f"a checkpoint is asked for by {asked.in_words()}"
+        said = f"checkpoint requested: {asked.in_words()}"
         self._story.tell("checkpoint_asked", said, attempt=self.attempt)
         return asked
 

@@ -174,7 +174,9 @@ class Group(GroupAlone):
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         if self.ended.is_set():
             raise ControlError(HAS_ENDED)
-        how = "killing the job" if grace_s <= 0 else f"stopping the job ({grace_s:g} s to end)"
+        how = (
+            "killing the job" if grace_s <= 0 else f"stopping the job (grace period {grace_s:g} s)"
+        )
         self._story.tell("stopping", how, attempt=self.attempt)
         self.state = "stopping"
         self.ending = Ending("stopped")
@@ -193,14 +195,14 @@ class Group(GroupAlone):
             self._hurry_restart()
             return
         if self.state not in ("starting", "running", "hung"):
-            raise ControlError(f"the job is {self.state}", "wait until it runs")
+            raise ControlError(f"the job is {self.state}", "wait until it is running")
         if not self.table.alive():
-            raise ControlError("the ranks are not started yet", "try again in a moment")
+            raise ControlError("the ranks have not started yet", "try again in a moment")
         self.planner.asked()
         back = self.planner.take_back()
         self._story.tell(
             "group_restart",
-            f"restarting all ranks as attempt {self.attempt + 1}, as asked{_with(back)}",
+            f"restarting all ranks as attempt {self.attempt + 1}, as requested{_with(back)}",
             attempt=self.attempt,
         )
         if self.planner.needs_new_agent:
@@ -218,7 +220,7 @@ class Group(GroupAlone):
         self.restart_at_s = boottime_s()
         self._story.tell(
             "group_restart",
-            f"attempt {self.attempt + 1} begins now, as asked{_with(back)}",
+            f"starting attempt {self.attempt + 1} now, as requested{_with(back)}",
             attempt=self.attempt,
         )
         self._around.publish()
@@ -325,4 +327,4 @@ class Group(GroupAlone):
 
 
 def _with(back: Sequence[Device]) -> str:
-    return f", with {names_of(back)} taken back" if back else ""
+    return f", with {names_of(back)} back in use" if back else ""

@@ -194,11 +194,12 @@ class GroupAlone(FailureHandling):
         if alive and self._in_grace:
             return  # they may be saving; whoever ends them goes on
         if alive and self.ending is None:
+            goes_on = "1 rank continues" if len(alive) == 1 else f"{len(alive)} ranks continue"
+            if self.table.launcher:
+                goes_on = "the command continues"
             self._story.tell(
                 "alert",
-                f"the agent ended ({RankExit(0, 0, returncode, 0).in_words()}); "
-                f"{'the command goes' if self.table.launcher else f'{len(alive)} ranks go'} on "
-                "without it",
+                f"the agent {RankExit(0, 0, returncode, 0).in_words()}; {goes_on} without it",
                 once=True,
                 attempt=self.attempt,
             )

@@ -175,7 +175,7 @@ class FailureHandling(MetRanks):
             self.state = "restarting"
             return True
         cause = self.cause or Cause(kind="unknown", summary="The attempt failed; see its evidence.")
-        self.ending = Ending("failed", cause, "no restarts are left")
+        self.ending = Ending("failed", cause, "no restarts left")
         return False
 
     async def _judge_and_decide(self) -> bool:
@@ -369,7 +369,7 @@ class FailureHandling(MetRanks):
         if (last.step or 0) < (bad.step or 0):
             return ""
         name = PurePath(last.path).name
-        return f"{name}, saved{at_step(last)}, is younger than that: it may be bad as well."
+        return f"{name}, saved{at_step(last)}, is newer than that and may be bad as well."
 
     def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
         lived_s = boottime_s() - self.attempt_started_s

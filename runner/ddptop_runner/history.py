@@ -347,7 +347,7 @@ class HistoryWriter:
         while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
             number += 1
         self.damaged_file = aside
-        self.begun_anew = f"{self.path.name} was damaged: it was set aside as {aside.name}"
+        self.begun_anew = f"{self.path.name} was damaged and set aside as {aside.name}"
         for suffix in ("", "-wal", "-shm"):
             file = self.path.with_name(self.path.name + suffix)
             with contextlib.suppress(OSError):

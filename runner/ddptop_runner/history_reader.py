@@ -230,14 +230,14 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         version = int(row[0])
     except (TypeError, ValueError) as error:
-        raise sqlite3.DatabaseError("it holds no schema version") from error
+        raise sqlite3.DatabaseError("it has no schema version") from error
     except sqlite3.OperationalError as error:
         if "no such" in str(error):
             raise sqlite3.DatabaseError("it has other tables") from error
         raise
     if version > HISTORY_SCHEMA:
         raise DamagedFileError(
-            f"{path} has schema {version}, this ddptop reads up to {HISTORY_SCHEMA}",
+            f"{path} has schema {version}, this ddptop supports up to {HISTORY_SCHEMA}",
             "upgrade ddptop",
         )
 
@@ -262,7 +262,7 @@ def distrust(db: sqlite3.Connection) -> None:
     tables = ["meta", "events", *(kind.table(tier) for kind in KINDS for tier in TIERS)]
     columns = (row for table in tables for row in db.execute(f"PRAGMA table_xinfo({table})"))
     if others or any(column[6] for column in columns):  # computed at each look
-        raise sqlite3.DatabaseError("it holds what no history has")
+        raise sqlite3.DatabaseError("it contains objects that no history has")
 
 
 def _require_file(path: Path, held: contextlib.ExitStack) -> None:
@@ -286,7 +286,7 @@ def _require_file(path: Path, held: contextlib.ExitStack) -> None:
 
 def _damaged(path: Path, error: Exception) -> DamagedFileError:
     return DamagedFileError(
-        f"{path} is not a readable history ({error})", "move it away to go on without it"
+        f"{path} is not a readable history ({error})", "move it away to continue without it"
     )
 
 
@@ -310,9 +310,9 @@ def _event(row: tuple[Any, ...]) -> Event:
         TypeError,
         OSError,
     ) as error:  # or of msgspec, a ValueError
-        raise sqlite3.DatabaseError(f"an event makes no sense ({error})") from error
+        raise sqlite3.DatabaseError(f"an event is invalid ({error})") from error
     if not is_time(event.ts):
-        raise sqlite3.DatabaseError(f"event {event.seq} is none of our age")
+        raise sqlite3.DatabaseError(f"event {event.seq} has an impossible time")
     return event
 
 

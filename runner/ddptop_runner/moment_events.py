@@ -1,4 +1,4 @@
-"""How a job stood after some of its events: what its story alone tells. Pure."""
+"""The state of a job after some of its events, from those alone. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _SAVED = re.compile(
 )
 """As `saves.step_words.at_step` puts it."""
 _MARKS = {
-    "loss-diverged": re.compile(r"the loss of ranks? (?P<ranks>[\d, -]+) has left the others'"),
+    "loss-diverged": re.compile(
+        r"the loss of ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"
+    ),
     "straggler": re.compile(r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+\))? holds? up the others"),
 }
-"""By id of an alert that marks ranks: as `balance.rank_marks` puts it."""
+"""By id of an alert that marks ranks: the wording of `balance.rank_marks`, and the former one."""
 _OURS = ("SIGTERM", "SIGKILL", "SIGINT")
 _ENDS: dict[str, JobState] = {
     "finished": "finished",

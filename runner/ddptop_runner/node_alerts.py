@@ -60,7 +60,7 @@ class NodeAlerts:
         if self._told:
             messages = "; ".join(self._told.values())
             self._told = {}
-            said = f"the job ended while this held: {messages}"
+            said = f"still active when the job ended: {messages}"
             self._story.tell("alert_over", said, attempt=self._group.attempt)
 
     def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
@@ -85,7 +85,7 @@ class NodeAlerts:
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._told if id_ not in holding]:
             messages = "; ".join(self._told.pop(id_) for id_ in over)
-            self._story.tell("alert_over", f"over: {messages}", attempt=group.attempt)
+            self._story.tell("alert_over", f"resolved: {messages}", attempt=group.attempt)
         told = {finding.id for finding in extra if finding.is_told}
         for alert in new:
             if alert.severity != "info" and alert.id not in told:

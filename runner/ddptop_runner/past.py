@@ -1,4 +1,4 @@
-"""What a supervisor finds when it starts: an earlier one's snapshot, and what became of that."""
+"""What a supervisor finds when it starts: an earlier one's snapshot, and the state of the job."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
             event = Event(ts=utc_now(), type="alert", attempt=hello["attempt"], message=damage)
         return Past(snapshot, lives_on=False, event=event)
     if adopted and not restarts:
-        words = "its guardian had ended; the job was taken up again by a new one"
+        words = "the guardian was gone; a new one adopted the job"
         event = Event(ts=utc_now(), type="guardian_restarted", message=words)
     else:
-        words = "the supervisor was started again; nothing was lost"
+        words = "the supervisor restarted; nothing was lost"
         event = Event(ts=utc_now(), type="supervisor_restarted", message=words)
     if damage is not None:
         event = msgspec.structs.replace(
@@ -82,7 +82,7 @@ def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
         aside = set_aside(file)
     words = (
         f"its snapshot was damaged and set aside as {aside};"
-        " attempt, restarts and ranks are from the history"
+        " attempt, restarts, and ranks are from the history"
     )
     try:
         return substitute(folder, read_spec(folder), words), words
@@ -97,8 +97,8 @@ def _lost(snapshot: NodeSnapshot | None) -> Event | None:
     rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (
         snapshot.boot_id != procs.boot_id()
     )
-    why = "the machine was started again" if rebooted else "all of its processes had ended"
+    why = "the machine rebooted" if rebooted else "all of its processes were gone"
     heard = snapshot.ts.astimezone()
     day = "" if heard.date() == utc_now().astimezone().date() else f"{heard:%Y-%m-%d} "
-    words = f"attempt {snapshot.attempt} was lost: {why}; last heard of {day}{heard:%H:%M:%S}"
+    words = f"attempt {snapshot.attempt} was lost: {why}; last seen {day}{heard:%H:%M:%S}"
     return Event(ts=utc_now(), type="lost", attempt=snapshot.attempt, message=words)

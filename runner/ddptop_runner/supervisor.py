@@ -213,7 +213,7 @@ class Supervisor:
             where = self._folder.live_dir
             self._story.tell(
                 "alert",
-                f"the job's sockets had been deleted from {where}; they are bound again",
+                f"the job's sockets had been deleted from {where} and were recreated",
                 attempt=self._group.attempt,
             )
 
@@ -341,7 +341,7 @@ class Supervisor:
         elif op == "leave":
             self._leave()
         elif op != "ping":
-            raise ControlError(f"the supervisor does not know {op!r}")
+            raise ControlError(f"unknown request {op!r}")
         return {"state": self._group.state}
 
     def _leave(self) -> None:
@@ -359,7 +359,7 @@ class Supervisor:
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._group.table if rank in (None, record.rank)]
         if not records and rank is None:
-            raise ControlError("no rank is known yet", "each is found once it trains")
+            raise ControlError("no rank is known yet", "ranks appear once they train")
         if not records:
             raise ControlError(f"there is no rank {rank}", self._ranks_in_words())
         found = await evidence.collect_stacks(self._folder, self._group.attempt, records)

@@ -51,8 +51,8 @@ def test_a_rank_that_computes_elsewhere():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (2,), (2,))
     assert finding.hold_s == 60
     assert finding.message == (
-        "GPU 2 stands at 0 % while the others' median is 97 %: rank 2 (pid 102) is computing "
-        "somewhere else, as its steps go on; model or batch without .to(device)?"
+        "GPU 2 is at 0 % while the others' median is 97 %: rank 2 (pid 102) is computing "
+        "elsewhere, as its steps continue; model or batch without .to(device)?"
     )
 
 
@@ -123,8 +123,8 @@ def test_a_throttled_device():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (3,), (3,))
     assert finding.hold_s == 20
     assert finding.message == (
-        "GPU 3 (rank 3) runs at lowered clocks (thermal, by hardware; 91 °C; 1095 of 1980 MHz): "
-        "every rank waits for the slowest; look at cooling and power supply"
+        "GPU 3 (rank 3) runs at reduced clocks (thermal, by hardware; 91 °C; 1095 of 1980 MHz): "
+        "every rank waits for the slowest; check cooling and power supply"
     )
 
 
@@ -133,7 +133,7 @@ def test_several_throttled_devices_are_one_finding():
     gpus = change(gpus, {1: {"throttle_reasons": ["hardware slowdown"], "sm_clock_mhz": None}})
     finding = the((ranks, gpus), "throttled")
     assert finding.gpus == (1, 3)
-    assert "GPUs 1, 3 (ranks 1, 3) run at lowered clocks (GPU 3: power brake" in finding.message
+    assert "GPUs 1, 3 (ranks 1, 3) run at reduced clocks (GPU 3: power brake" in finding.message
 
 
 def test_heat_by_software_counts_where_the_others_run_faster():
@@ -164,8 +164,8 @@ def test_xids_with_their_meaning():
     finding = the(case, "xid-79-3")
     assert (finding.severity, finding.ranks, finding.gpus) == ("error", (3,), (3,))
     assert finding.message == (
-        "GPU 3 (rank 3) reported XID 79 (GPU has fallen off the bus): the device needs a reset or "
-        "a check (nvidia-smi -q, dmesg)"
+        "GPU 3 (rank 3) reported XID 79 (GPU has fallen off the bus): reset or check the "
+        "device (nvidia-smi -q, dmesg)"
     )
     assert the(with_gpu(xid=[31, 31]), "xid-31-3").severity == "info"  # a fault of the program
     found = find(*with_gpu(xid=[13, 777]), JOB)
@@ -179,7 +179,10 @@ def test_xids_with_their_meaning():
 def test_memory_errors():
     finding = the(with_gpu(ecc_uncorrected=2, remap_pending=True), "ecc-3")
     assert finding.severity == "info"
-    assert "counts 2 uncorrectable memory errors since its driver was loaded; a" in finding.message
+    assert (
+        "has had 2 uncorrectable memory errors since its driver was loaded; reset"
+        in finding.message
+    )
     finding = the(with_gpu(remap_failed=True), "remap-3")
     assert (finding.severity, finding.gpus) == ("error", (3,))
 
@@ -193,8 +196,8 @@ def test_a_process_of_somebody_else():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (3,), (3,))
     assert finding.hold_s == 5
     assert finding.message == (
-        "pid 4242 (alice, python eval.py) and 1 more, not of this job, hold 13.0 GiB on GPU 3 "
-        "(rank 3): memory and time of the job's own device"
+        "pid 4242 (alice, python eval.py) and 1 more, not part of this job, use 13.0 GiB on GPU 3 "
+        "(rank 3): less memory and time for the job"
     )
 
 

@@ -34,7 +34,7 @@ def test_contexts_on_another_ranks_device_are_one_finding():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (1, 2, 3), (0,))
     assert finding.hold_s == 5
     assert finding.message == (
-        "ranks 1-3 hold 512 MiB each (1.5 GiB in all) on GPU 0, where rank 0 works: missing "
+        "ranks 1-3 use 512 MiB each (1.5 GiB in total) on GPU 0, the device of rank 0: missing "
         "torch.cuda.set_device(local_rank) before the first CUDA call, or torch.load without "
         "map_location"
     )
@@ -42,7 +42,7 @@ def test_contexts_on_another_ranks_device_are_one_finding():
 
 def test_one_stray_context_is_named_with_its_process():
     message = the(with_strays([3], 4.5, on=1), "stray-context-1").message
-    assert message.startswith("rank 3 (pid 103) holds 4.5 GiB on GPU 1, where rank 1 works: ")
+    assert message.startswith("rank 3 (pid 103) uses 4.5 GiB on GPU 1, the device of rank 1: ")
 
 
 def test_each_device_with_strays_is_a_finding_of_its_own():
@@ -109,10 +109,10 @@ def test_data_parallel():
     finding = the(one_process([30, 20, 20, 20], [60, 55, 50, 52]), "data-parallel")
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (0,), (0, 1, 2, 3))
     assert finding.message == (
-        "one process (pid 100) works on GPUs 0-3, and GPU 0 holds 30.0 GiB against 20.0 GiB on the "
-        "others: it looks like torch.nn.DataParallel, which copies the model and gathers all "
+        "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on the "
+        "others: this looks like torch.nn.DataParallel, which copies the model and gathers all "
         "outputs on the first GPU at every step; DistributedDataParallel with one process per GPU "
-        "does neither (--nproc 4)"
+        "avoids both (--nproc 4)"
     )
 
 
@@ -154,8 +154,8 @@ def test_a_device_without_a_rank():
     finding = the((ranks, gpus), "unused-gpu")
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (), (3,))
     assert finding.message == (
-        "GPU 3 belongs to the job and no rank uses it (80.0 GiB of memory idle): 3 ranks for 4 "
-        "GPUs; give it fewer (--gpus), or start more (--nproc)"
+        "GPU 3 is assigned to the job, but no rank uses it (80.0 GiB of memory idle): 3 ranks for "
+        "4 GPUs; pass fewer (--gpus), or start more ranks (--nproc)"
     )
     assert find(ranks, gpus, JOB, given=False) == []
 
@@ -166,14 +166,16 @@ def test_all_ranks_on_the_first_device():
     gpus = [make_gpu(0, *[of_rank(rank, 5) for rank in range(4)]), *rest]
     finding = the((ranks, gpus), "unused-gpu")
     assert finding.gpus == (1, 2, 3)
-    assert "GPUs 1-3 belong to the job and no rank uses them (240.0 GiB of" in finding.message
-    assert "ranks 0-3 are all on GPU 0; missing torch.cuda.set_device" in finding.message
+    assert (
+        "GPUs 1-3 are assigned to the job, but no rank uses them (240.0 GiB of" in finding.message
+    )
+    assert "ranks 0-3 are all on GPU 0: missing torch.cuda.set_device" in finding.message
 
 
 def test_the_only_rank_uses_one_of_several_devices():
     gpus = [make_gpu(0, of_rank(0)), make_gpu(1, util_percent=0.0), make_gpu(2, util_percent=0.0)]
     message = the(([RANKS[0]], gpus), "unused-gpu").message
-    assert "the only rank is on GPU 0; give it fewer (--gpus), or start one rank per" in message
+    assert "the only rank uses GPU 0; pass fewer (--gpus), or start one rank per" in message
 
 
 def test_it_waits_longer_where_steps_are_not_known():
@@ -189,8 +191,8 @@ def test_a_rank_without_gpu_work():
     finding = the((RANKS, change(GPUS, {3: {"processes": []}})), "no-gpu-work")
     assert (finding.severity, finding.ranks) == ("warning", (3,))
     assert finding.message == (
-        "rank 3 (pid 103) has nothing on any of the job's GPUs, while ranks 0-2 do: does it train "
-        "on the CPU? Look at the device that the script chooses, torch.cuda.is_available() and "
+        "rank 3 (pid 103) uses none of the job's GPUs, while ranks 0-2 do: is it training "
+        "on the CPU? Check how the script chooses its device, torch.cuda.is_available(), and "
         "CUDA_VISIBLE_DEVICES"
     )
 

@@ -87,9 +87,9 @@ def test_a_job_that_trained_and_spins_now():
     assert (finding.id, finding.severity, finding.hold_s) == ("stuck", "error", 0)
     assert (finding.ranks, finding.gpus) == ((0, 1, 2, 3), (0, 1, 2, 3))
     assert finding.message == (
-        "ranks 0-3 likely wait in a collective: GPUs 0-3 read 100 % at idle power (120 W at most, "
-        "17% of the limit, after 540 W while it progressed) for 60 s, no progress for 61 s; "
-        "compare the ranks' stacks"
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100 % at idle power "
+        "(120 W at most, 17% of the limit, after 540 W while it progressed) for 60 s, no progress "
+        "for 61 s; compare the ranks' stacks"
     )
     assert job.watch.stuck_ranks == {0, 1, 2, 3}
     assert job.watch.reason == (
@@ -108,8 +108,10 @@ def test_the_rank_that_keeps_the_others_waiting_is_named():
     after_s, finding = found
     assert 299 <= after_s <= 302  # a rank may well write a checkpoint
     assert finding.ranks == (0, 1, 2, 3)
-    assert finding.message.startswith("ranks 0, 1, 3 likely wait in a collective: GPUs 0, 1, 3")
-    assert "; rank 2, with GPU 2 at 0 %, likely keeps them waiting: see its" in finding.message
+    assert finding.message.startswith(
+        "ranks 0, 1, 3 are probably waiting in a collective: GPUs 0, 1, 3"
+    )
+    assert "; rank 2, with GPU 2 at 0 %, is probably holding them up: see its" in finding.message
     assert job.watch.stuck_ranks == {0, 1, 3}
 
 
@@ -129,8 +131,9 @@ def test_a_job_that_was_stuck_before_anyone_looked():
     assert 300 <= after_s <= 302
     assert finding.severity == "warning"
     assert finding.message == (
-        "ranks 0-3 likely wait in a collective: GPUs 0-3 read 100 % at idle power (120 W at most, "
-        "17% of the limit) for 5 min, no step or log that would prove it; compare the ranks' stacks"
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100 % at idle power "
+        "(120 W at most, 17% of the limit) for 5 min, no step or log line as proof; compare "
+        "the ranks' stacks"
     )
     job = Watched()
     found = job.stands(ranks=RANKS)
@@ -301,7 +304,7 @@ def test_a_stray_context_makes_no_suspect():
     )
     found = job.stands(here)
     assert found is not None
-    assert "; rank 0, with GPU 0 at 0 %, likely keeps" in found[1].message
+    assert "; rank 0, with GPU 0 at 0 %, is probably" in found[1].message
 
 
 def test_spinning_that_is_interrupted_begins_anew():

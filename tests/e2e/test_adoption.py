@@ -182,7 +182,7 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     (lost,) = job.events("lost")
     assert lost["attempt"] == 0
-    assert "attempt 0 was lost: the machine was started again" in lost["message"]
+    assert "attempt 0 was lost: the machine rebooted" in lost["message"]
     status = job.cli("status", job.name).stdout
     assert "1h23m since " in status  # the time between is not counted
     job.cli("kill", job.name)

@@ -62,11 +62,13 @@ def test_strays_and_strangers_are_alerts_with_evidence(stub, stranger, launch_sc
     alerts = {alert["id"]: alert for alert in job.status()["alerts"]}
     stray = alerts["stray-context-0"]
     assert (stray["severity"], stray["ranks"], stray["gpus"]) == ("warning", [1], [0])
-    assert stray["message"].startswith(f"rank 1 (pid {pids[1]}) holds 512 MiB on GPU 0, where rank")
+    assert stray["message"].startswith(
+        f"rank 1 (pid {pids[1]}) uses 512 MiB on GPU 0, the device of rank"
+    )
     other = alerts["other-process-1"]
     assert (other["ranks"], other["gpus"]) == ([1], [1])
     assert other["message"].startswith(f"pid {stranger} (")
-    assert "not of this job, holds 9.0 GiB on GPU 1 (rank 1)" in other["message"]
+    assert "not part of this job, uses 9.0 GiB on GPU 1 (rank 1)" in other["message"]
     wait_until(lambda: len(job.events("alert")) == 2, what="both events")
     told = {event["message"] for event in job.events("alert")}
     assert told == {stray["message"], other["message"]}

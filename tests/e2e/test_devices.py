@@ -66,7 +66,7 @@ def test_ranks_their_devices_and_their_imbalance_are_in_the_status(
     assert job.status()["state"] in ("starting", "running")
     job.cli("kill", job.name)
     over = job.events("alert_over")[-1]["message"]
-    assert over.startswith("the job ended while this held: ") and "GPU 3 is lost" in over
+    assert over.startswith("still active when the job ended: ") and "GPU 3 is lost" in over
 
 
 def test_without_gpus_named_every_allowed_device_gets_a_rank(

@@ -147,14 +147,14 @@ def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_saver, wait_until):
     failure = restarted.events("failure")[0]
     assert "The loss of rank 1 became NaN at step 50; the last good" in failure["message"]
     assert failure["rank"] == 1
-    assert "No checkpoint was seen: all " in failure["message"]
+    assert "No checkpoint was detected: all " in failure["message"]
     assert restarted.status()["restarts_used"] == 1
     assert restarted.cli("kill", restarted.name).returncode == 0
     assert answers["stopped"] == 93
     cause = stopped.status()["cause"]
     assert (stopped.status()["state"], cause["kind"]) == ("failed", "nan")
-    assert "rank 1 became NaN at step 50; the last good one was 0." in cause["summary"]
-    assert "No checkpoint was seen: all " in cause["summary"]
+    assert "rank 1 became NaN at step 50; the last finite loss was 0." in cause["summary"]
+    assert "No checkpoint was detected: all " in cause["summary"]
     assert cause["work_lost_steps"] >= 50
     assert Path(cause["evidence"]).is_dir()
     states = {rank["state"] for rank in stopped.status()["ranks"]}

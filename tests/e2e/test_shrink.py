@@ -82,7 +82,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     # by UUID: where a device is lost, CUDA counts only those that are left
     uuids = f"{stub.gpu(0).uuid},{stub.gpu(2).uuid}"
     assert f"sees {uuids} world 2" in seen(1)
-    assert job.events("gpu_memory")[0]["message"].endswith("until GPU 0 had the memory back")
+    assert job.events("gpu_memory")[0]["message"].endswith("for GPU 0 to release memory")
     status = job.status()
     assert (status["world_size"], status["set_aside"]) == (2, [1])
     assert [rank["gpu"] for rank in status["ranks"]] == [0, 2]
@@ -99,14 +99,14 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     )
     status = job.status()
     assert (status["attempt"], status["world_size"], status["set_aside"]) == (1, 2, [1])
-    assert f"`ddptop restart {job.name}` takes it back" in status["alerts"][0]["message"]
+    assert f"`ddptop restart {job.name}` uses it again" in status["alerts"][0]["message"]
     assert job.cli("restart", job.name).returncode == 0
     wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
     uuids = ",".join(stub.gpu(index).uuid for index in range(3))
     assert f"sees {uuids} world 3" in seen(2)
     status = job.status()
     assert (status["world_size"], status["set_aside"], status["restarts_used"]) == (3, [], 1)
-    assert "taken back" in job.events("group_restart")[-1]["message"]
+    assert "back in use" in job.events("group_restart")[-1]["message"]
 
     assert len(rank_processes(job_id)) == 3
     job.cli("kill", job.name)

@@ -62,7 +62,7 @@ FINDINGS = {
             Finding(
                 "early-exit-0",
                 "warning",
-                "rank 0 exited with 0 at step 50 while rank 1 goes on",
+                "rank 0 exited with 0 at step 50 while rank 1 continues",
                 (0,),
                 hold_s=3.0,
             )
@@ -94,16 +94,12 @@ FINDINGS = {
     "paused": (
         ranks(state=["running", "paused"]),
         [],
-        [
-            Finding(
-                "paused", "warning", "rank 1 is paused by a signal (SIGCONT lets it go on)", (1,)
-            )
-        ],
+        [Finding("paused", "warning", "rank 1 is paused by a signal (SIGCONT resumes it)", (1,))],
     ),
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],
-        [Finding("quiet", "info", "ranks 0, 1 took no step for much longer than usual", (0, 1))],
+        [Finding("quiet", "info", "ranks 0, 1 took much longer than usual for a step", (0, 1))],
     ),
     "worst first": (
         ranks(state=["quiet", "paused", "hung"]),

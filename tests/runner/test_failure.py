@@ -209,7 +209,7 @@ def test_a_hang_of_all_ranks_keeps_its_cause():
         ),
         (
             "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lr\n",
-            "the script refused its arguments (exit status 2)",
+            "the script rejected its arguments (exit status 2)",
         ),
     ],
 )
@@ -224,11 +224,11 @@ def test_a_script_that_is_gone_is_told_from_bad_arguments(quiet, said, reason):
 @pytest.mark.parametrize(
     ("exit_code", "said", "reason"),
     [
-        (127, "sh: 1: trian: not found\n", "a shell did not find the command (exit status 127)"),
+        (127, "sh: 1: trian: not found\n", "the shell did not find the command (exit status 127)"),
         (
             126,
             "sh: 1: ./x: Permission denied\n",
-            "a shell may not run the command (exit status 126)",
+            "the shell could not execute the command (exit status 126)",
         ),
         (
             1,  # its launcher's own, which says in its log why

@@ -128,7 +128,7 @@ def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
         *STORY[:5],
         told(50, "alert", slow, attempt=0),
         told(50, "alert", hot, attempt=0),
-        told(50 + lasted_s, "alert_over", f"over: {slow}", attempt=0),
+        told(50 + lasted_s, "alert_over", f"resolved: {slow}", attempt=0),
         told(60 + lasted_s, "alert", slow, attempt=0),
         told(90 + lasted_s, "alert_over", f"over: {hot}; {slow}", attempt=0),
     ]
@@ -356,6 +356,8 @@ def test_events_that_come_later_are_added(folder):
 @pytest.mark.parametrize(
     ("message", "id_", "ranks"),
     [
+        ("the loss of rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
+        # as an older ddptop wrote it
         ("the loss of rank 5 has left the others': 4.1, against 2", "loss-diverged", [5]),
         ("the loss of ranks 1-3, 9 has left the others': 4", "loss-diverged", [1, 2, 3, 9]),
         ("rank 2 (pid 102) holds up the others: it waits", "straggler", [2]),

@@ -94,7 +94,7 @@ PASTS = {
     "guardian killed": (
         {"state": "running"},
         {"adopted": True},
-        (True, "guardian_restarted", "taken up again"),
+        (True, "guardian_restarted", "a new one adopted the job"),
     ),
     "and then its supervisor": (
         {"state": "running"},
@@ -109,12 +109,12 @@ PASTS = {
     "reboot": (
         {"state": "running", "boot_id": "another", "attempt": 2},
         {},
-        (False, "lost", "attempt 2 was lost: the machine was started again; last heard of "),
+        (False, "lost", "attempt 2 was lost: the machine rebooted; last seen "),
     ),
     "all killed": (
         {"state": "running", "boot_id": procs.boot_id(), "attempt": 2},
         {},
-        (False, "lost", "attempt 2 was lost: all of its processes had ended"),
+        (False, "lost", "attempt 2 was lost: all of its processes were gone"),
     ),
 }
 

@@ -73,7 +73,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     found.clear()
     for _ in range(4):  # a recalled alert stays for a few seconds
         later.look(snapshot, None)
-    assert story.told == ["disk low", "over: disk low"]
+    assert story.told == ["disk low", "resolved: disk low"]
     group.before_end()
     assert len(story.told) == 2, "it was over before the job was"
 
@@ -92,7 +92,7 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     alerts.look(make_snapshot(make_spec()), None)
     group.before_end()
     group.before_end()
-    assert story.told[2:] == ["the job ended while this held: disk low; GPU 1 is hot"]
+    assert story.told[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
 
 
 def test_a_watcher_that_fails_costs_the_others_nothing() -> None:

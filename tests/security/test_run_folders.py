@@ -240,7 +240,7 @@ def altered(path: Path, *statements: str) -> HistoryReader:
 
 def test_a_view_in_place_of_the_events_is_refused(history):
     reader = altered(history, "DROP TABLE events", f"CREATE VIEW events AS {RECURSIVE}")
-    with pytest.raises(DamagedFileError, match="holds what no history has"):
+    with pytest.raises(DamagedFileError, match="contains objects that no history has"):
         in_time(reader.events)
 
 
@@ -275,7 +275,7 @@ def test_a_table_that_computes_is_refused_before_it_is_asked(history, what):
 
 @pytest.mark.parametrize("index", ["(hex(type))", "(type) WHERE length(hex(message)) > 1"])
 def test_an_index_that_computes_is_refused(history, index):
-    with pytest.raises(DamagedFileError, match="holds what no history has"):
+    with pytest.raises(DamagedFileError, match="contains objects that no history has"):
         altered(history, f"CREATE INDEX i ON events {index}").events()
 
 

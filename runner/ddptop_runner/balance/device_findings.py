@@ -60,8 +60,8 @@ def _throttled(placement: Placement) -> list[Finding]:
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     wait = ": every rank waits for the slowest" if len(placement.ranks) > 1 else ""
     message = (
-        f"{name_gpus(gpus)}{whose} {'run' if len(gpus) > 1 else 'runs'} at lowered "
-        f"clocks ({which}{'; '.join(figures)}){wait}; look at cooling and power supply"
+        f"{name_gpus(gpus)}{whose} {'run' if len(gpus) > 1 else 'runs'} at reduced "
+        f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and power supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]
 
@@ -95,7 +95,7 @@ def _xid(placement: Placement, device: Device) -> list[Finding]:
         meaning = f" ({meanings[code]})" if meanings.get(code) else ""
         message = f"{_with_ranks(placement, device)} reported XID {code}{meaning}"
         if severity == "error":
-            message += ": the device needs a reset or a check (nvidia-smi -q, dmesg)"
+            message += ": reset or check the device (nvidia-smi -q, dmesg)"
         id_ = f"xid-{code}-{gpu.index}"
         found.append(Finding(id_, severity, message, _ranks(placement, device), (gpu.index,)))
     return found
@@ -106,18 +106,15 @@ def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
     who = _with_ranks(placement, device)
     found = []
     if gpu.remap_failed:
-        message = (
-            f"{who} has no spare rows left for broken memory: results may be wrong and it should "
-            "be replaced"
-        )
+        message = f"{who} has no spare memory rows left: results may be wrong; replace the device"
         found.append(Finding(f"remap-{gpu.index}", "error", message, ranks, (gpu.index,)))
     if gpu.ecc_uncorrected:
         message = (
-            f"{who} counts {gpu.ecc_uncorrected} uncorrectable memory "
+            f"{who} has had {gpu.ecc_uncorrected} uncorrectable memory "
             f"error{'s' if gpu.ecc_uncorrected > 1 else ''} since its driver was loaded"
         )
         if gpu.remap_pending:
-            message += "; a reset of the device puts a spare row in place"
+            message += "; reset the device to remap the memory row"
         found.append(Finding(f"ecc-{gpu.index}", "info", message, ranks, (gpu.index,)))
     return found
 
@@ -134,8 +131,8 @@ def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     held = size(sum(process.mem_used_bytes or 0 for process in others))
     message = (
-        f"{_describe(first)}{more}, not of this job, {'hold' if more else 'holds'} {held} on "
-        f"{_with_ranks(placement, device)}: memory and time of the job's own device"
+        f"{_describe(first)}{more}, not part of this job, {'use' if more else 'uses'} {held} on "
+        f"{_with_ranks(placement, device)}: less memory and time for the job"
     )
     ranks = _ranks(placement, device)
     id_ = f"other-process-{device.index}"

@@ -84,13 +84,12 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
         owners = placement.owners(device)
         if not strays or not owners:
             continue
-        total = f" ({size(sum(strays.values()))} in all)" if len(strays) > 1 else ""
+        total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
-            f"{_with_pid(placement, list(strays))} {'hold' if len(strays) > 1 else 'holds'} "
-            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, where "
-            f"{name_ranks(owners)} {'work' if len(owners) > 1 else 'works'}: missing "
-            "torch.cuda.set_device(local_rank) before the first CUDA call, or torch.load without "
-            "map_location"
+            f"{_with_pid(placement, list(strays))} {'use' if len(strays) > 1 else 'uses'} "
+            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, the device "
+            f"of {name_ranks(owners)}: missing torch.cuda.set_device(local_rank) before the first "
+            "CUDA call, or torch.load without map_location"
         )
         found.append(
             Finding(
@@ -128,10 +127,10 @@ def _data_parallel(placement: Placement) -> list[Finding]:
         return []
     gpus = tuple(device.index for device in on)
     message = (
-        f"one process (pid {pid}) works on {name_gpus(gpus)}, and GPU {on[first].index} holds "
-        f"{size(known[first])} against {size(usual)} on the others: it looks like "
+        f"one process (pid {pid}) uses {name_gpus(gpus)}, with {size(known[first])} on GPU "
+        f"{on[first].index} and {size(usual)} on the others: this looks like "
         "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
-        "every step; DistributedDataParallel with one process per GPU does neither "
+        "every step; DistributedDataParallel with one process per GPU avoids both "
         f"(--nproc {len(on)})"
     )
     return [Finding("data-parallel", "warning", message, (rank,), gpus, hold_s=30.0)]
@@ -170,8 +169,8 @@ def _unused(placement: Placement) -> list[Finding]:
         return []
     gpus = tuple(device.index for device in unused)
     message = (
-        f"{name_gpus(gpus)} {'belong' if len(gpus) > 1 else 'belongs'} to the job and no rank uses "
-        f"{'them' if len(gpus) > 1 else 'it'}{_lying_idle(unused)}: {_why_unused(placement)}"
+        f"{name_gpus(gpus)} {'are' if len(gpus) > 1 else 'is'} assigned to the job, but no rank "
+        f"uses {'them' if len(gpus) > 1 else 'it'}{_lying_idle(unused)}: {_why_unused(placement)}"
     )
     hold_s = 20.0 if placement.stepping else 60.0
     return [Finding("unused-gpu", "warning", message, (), gpus, hold_s)]
@@ -189,16 +188,16 @@ def _why_unused(placement: Placement) -> str:
     if shared and number >= devices:
         fullest = max(shared, key=lambda device: len(device.memory))
         return (
-            f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}; missing "
-            "torch.cuda.set_device(local_rank), or .cuda() where .to(device) was meant?"
+            f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}: missing "
+            "torch.cuda.set_device(local_rank), or .cuda() instead of .to(device)?"
         )
     used = span(device.index for device in placement.devices if device.memory)
     if number == 1:
         return (
-            f"the only rank is on GPU{'s' if ',' in used or '-' in used else ''} {used}; give it "
+            f"the only rank uses GPU{'s' if ',' in used or '-' in used else ''} {used}; pass "
             f"fewer (--gpus), or start one rank per GPU (--nproc {devices})"
         )
-    return f"{number} ranks for {devices} GPUs; give it fewer (--gpus), or start more (--nproc)"
+    return f"{number} ranks for {devices} GPUs; pass fewer (--gpus), or start more ranks (--nproc)"
 
 
 def _nothing_on_a_device(placement: Placement) -> list[Finding]:
@@ -216,10 +215,10 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
         return []
     several = len(numbers) > 1
     message = (
-        f"{_with_pid(placement, numbers)} {'have' if several else 'has'} nothing on any of the "
+        f"{_with_pid(placement, numbers)} {'use' if several else 'uses'} none of the "
         f"job's GPUs, while {name_ranks(holding)} {'do' if len(holding) > 1 else 'does'}: "
-        f"{'do they' if several else 'does it'} train on the CPU? Look at the device that the "
-        "script chooses, torch.cuda.is_available() and CUDA_VISIBLE_DEVICES"
+        f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
+        "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
     )
     hold_s = 20.0 if placement.stepping else 180.0
     return [Finding("no-gpu-work", "warning", message, numbers, (), hold_s)]
@@ -254,11 +253,11 @@ def _idle_device(placement: Placement) -> list[Finding]:
     ranks, gpus = tuple(idle), tuple(gpu.index for gpu in idle.values())
     several = len(ranks) > 1
     usual = median(gpu.util_percent for rank, gpu in own.items() if rank not in idle) or 0.0
-    reason = "computing somewhere else, as its steps go on; model or batch without .to(device)?"
+    reason = "computing elsewhere, as its steps continue; model or batch without .to(device)?"
     if not steps:
-        reason = "without work for it, or waiting on the CPU (see its stack)"
+        reason = "idle or waiting on the CPU (see its stack)"
     message = (
-        f"{name_gpus(gpus)} {'stand' if several else 'stands'} at 0 % while the others' median is "
+        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0 % while the others' median is "
         f"{usual:.0f} %: {_with_pid(placement, ranks)} {'are' if several else 'is'} {reason}"
     )
     severity: Severity = "warning" if steps else "info"

@@ -276,7 +276,7 @@ class LossApart:
         return self._courses[rank].count if rank in self._courses else 0
 
     def words(self, ranks: Sequence[int]) -> str:
-        """`4.1, against 2`: those ranks' losses, and the others'."""
+        """`4.1 (median of the others: 2)`: those ranks' losses, and the others'."""
         values = ", ".join(f"{self._courses[rank].middle:.4g}" for rank in ranks)
         rest = [one.middle for rank, one in self._courses.items() if rank not in ranks]
-        return f"{values}, against {statistics.median(rest):.4g}" if rest else values
+        return f"{values} (median of the others: {statistics.median(rest):.4g})" if rest else values

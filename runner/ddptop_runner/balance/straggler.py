@@ -70,7 +70,7 @@ def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, fl
 def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
     others = [rank for rank in ranks if rank is not slowest]
     step_s = slowest.step_time_s or 0.0
-    share = f"{100 * excess_s / step_s:.0f} % of each step" if step_s else "a part of each step"
+    share = f"{100 * excess_s / step_s:.0f} % of each step" if step_s else "part of each step"
     of_step = f"of each {_ms(step_s)} step"
     waits_s = [rank.data_wait_s for rank in others if rank.data_wait_s is not None]
     wait_s = slowest.data_wait_s
@@ -78,7 +78,7 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
         usual_s = statistics.median(waits_s)
         if wait_s - usual_s >= excess_s / 2:
             return (
-                f"it waits {_ms(wait_s)} {of_step} for its data, the others {_ms(usual_s)}"
+                f"it waits {_ms(wait_s)} {of_step} for data, the others {_ms(usual_s)}"
                 f" (median): {share}"
             )
     own_s = alone_s(slowest)
@@ -89,7 +89,7 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
         return f"it takes {_ms(step_s)} for each step{usual}"
     return (
         f"it is busy for {_ms(own_s)} {of_step}, the others for {_ms(statistics.median(known_s))}"
-        f" (median), and they wait for it: {share}"
+        f" (median); they wait for it: {share}"
     )
 
 

@@ -245,17 +245,17 @@ class StuckWatch:
         self.reason = f"100 % utilization at idle power ({power}) for {_minutes(held_s)}"
         proof = f"no progress for {_minutes(quiet_s)}"
         if not self._seen:
-            proof = "no progress" if self._has_source else "no step or log that would prove it"
+            proof = "no progress" if self._has_source else "no step or log line as proof"
         message = (
-            f"{name_ranks(look.ranks)} likely {'wait' if len(look.ranks) > 1 else 'waits'} in a "
-            f"collective: {name_gpus(look.gpus)} {'read' if len(look.gpus) > 1 else 'reads'} 100 % "
-            f"at idle power ({power}) for {_minutes(held_s)}, {proof}"
+            f"{name_ranks(look.ranks)} {'are' if len(look.ranks) > 1 else 'is'} probably waiting "
+            f"in a collective: {name_gpus(look.gpus)} {'show' if len(look.gpus) > 1 else 'shows'} "
+            f"100 % at idle power ({power}) for {_minutes(held_s)}, {proof}"
         )
         if look.aside is not None:
             idle = [rank.rank for rank in look.idle_ranks]
             message += (
-                f"; {name_ranks(idle)}, with GPU {look.aside} at 0 %, likely "
-                f"{'keep' if len(idle) > 1 else 'keeps'} them waiting: see its stack"
+                f"; {name_ranks(idle)}, with GPU {look.aside} at 0 %, "
+                f"{'are' if len(idle) > 1 else 'is'} probably holding them up: see its stack"
             )
         else:
             message += "; compare the ranks' stacks"

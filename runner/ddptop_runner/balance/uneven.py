@@ -43,19 +43,19 @@ ON_DEVICES = (
     Kind(
         "uneven-memory",
         *(lambda rank: rank.gpu_mem_used_bytes, 0.2, 1.0 * _GIB, True),
-        lambda here, usual: f"{here} of device memory, the median rank {usual}",
+        lambda here, usual: f"{here} of device memory in use (median {usual})",
         size,
     ),
     Kind(
         "uneven-load",
         *(lambda rank: rank.gpu_util_percent, 0.25, 15.0, False),
-        lambda here, usual: f"a device that is busy for {here} of the time, the median is {usual}",
+        lambda here, usual: f"a device that is busy {here} of the time (median {usual})",
         lambda percent: f"{percent:.0f} %",
     ),
     Kind(
         "uneven-power",
         *(lambda rank: rank.gpu_power_w, 0.2, 20.0, False),
-        lambda here, usual: f"a device that draws {here}, the median is {usual}",
+        lambda here, usual: f"a device that draws {here} (median {usual})",
         lambda watts: f"{watts:.0f} W",
     ),
 )
@@ -63,13 +63,13 @@ ON_CPUS = (
     Kind(
         "uneven-memory",
         *(lambda rank: rank.rss_bytes, 0.2, 0.5 * _GIB, True),
-        lambda here, usual: f"{here} of resident memory, the median rank {usual}",
+        lambda here, usual: f"{here} of resident memory (median {usual})",
         size,
     ),
     Kind(
         "uneven-load",
         *(lambda rank: rank.cpu_percent, 0.25, 25.0, True),
-        lambda here, usual: f"a CPU load of {here}, the median rank {usual} (100 % is one core)",
+        lambda here, usual: f"a CPU load of {here} (median {usual}; 100 % is one core)",
         lambda percent: f"{percent:.0f} %",
     ),
 )

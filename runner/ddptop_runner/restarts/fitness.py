@@ -73,12 +73,12 @@ def judge(gpu: GpuSample, known: Known) -> Unfit | None:
         if not (code == 48 and contained):
             return Unfit(f"XID {code} ({xid_meaning(code)})", certain=True)
     if gpu.remap_failed and not known.remap_failed:
-        return Unfit("no spare rows are left for its broken memory", certain=True)
+        return Unfit("no spare memory rows left", certain=True)
     grew = _grew(gpu, known)
     if grew and known.ecc_attempts > 0:
         return Unfit("uncorrectable memory errors in more than one attempt", certain=True)
     if gpu.remap_pending and not known.remap_pending:
-        return Unfit("a row of its memory waits for a reset to be replaced", certain=False)
+        return Unfit("a memory row can be remapped only by a reset", certain=False)
     if grew or contained:
         return Unfit("an uncorrectable memory error in the last attempt", certain=False)
     return None

@@ -1,7 +1,7 @@
-"""Whether a job's devices have the memory of an ended attempt back: a pure look, and the wait.
+"""Whether the memory of an ended attempt was released on its devices, and the wait for that.
 
-A driver gives the memory of a killed process back when the process is really gone, which may take
-seconds; an attempt that begins earlier fails for lack of it.
+A driver releases the memory of a killed process only once the process is gone, which may take
+seconds; an attempt that starts earlier would run out of memory.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class Waited:
         """What a person should know of it; None when there is nothing to tell."""
         if self.silent:
             return (
-                "the driver did not say whether the devices have their memory back; "
-                "the next attempt begins all the same"
+                "the driver did not report whether the devices' memory was released; "
+                "starting the next attempt anyway"
             )
         if self.left:
             names = "; ".join(held.in_words() for held in self.left)
-            return f"after {self.seconds:.0f} s {names}; the next attempt begins all the same"
+            return f"after {self.seconds:.0f} s, {names}; starting the next attempt anyway"
         if not self.first or self.seconds < WORTH_TELLING_S:
             return None
         names = ", ".join(name_of(held.device) for held in self.first)
-        return f"waited {self.seconds:.1f} s until {names} had the memory back"
+        return f"waited {self.seconds:.1f} s for {names} to release memory"
 
 
 def still_held(

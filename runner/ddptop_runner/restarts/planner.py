@@ -162,13 +162,12 @@ class RestartPlanner:
         if self._health.is_well_again(device, self._looked_s):
             message = (
                 f"{name_of(device)} is healthy again: `ddptop restart {self._spec.job}` "
-                "takes it back"
+                "uses it again"
             )
             return Finding(f"healthy-{device.index}", "info", message, gpus=gpus)
         why = self._why_aside.get(key_of(device), "broken")
-        message = (
-            f"{name_of(device)} is set aside ({why}); {_world_in_words(self._spec, self.spec)}"
-        )
+        world = _world_in_words(self._spec, self.spec)
+        message = f"{name_of(device)} is set aside ({why}); continuing {world}"
         return Finding(f"set-aside-{device.index}", "warning", message, gpus=gpus, is_told=True)
 
     async def prepare(self, report: Report) -> NextAttempt:
@@ -200,12 +199,12 @@ class RestartPlanner:
             return self._with_all(ill)
         if len(ill) == len(before.devices or []):
             names = _in_words(ill)
-            return NextAttempt(before, f"{names}: no device is left to go on with")
+            return NextAttempt(before, f"{names}: no device is left to continue on")
         for device, why in ill:
             self.set_aside.append(device)
             self._why_aside[key_of(device)] = why.reason
             self._health.set_aside(device, why)
-        note = f"{_in_words(ill)}: set aside; going on {_world_in_words(before, self.spec)}"
+        note = f"{_in_words(ill)}: set aside; continuing {_world_in_words(before, self.spec)}"
         return NextAttempt(self.spec, notes=(note,))
 
     def _with_all(self, ill: Sequence[tuple[Device, Unfit]]) -> NextAttempt:
@@ -214,9 +213,9 @@ class RestartPlanner:
             return NextAttempt(
                 self.spec,
                 f"{_in_words(certain)}: the job needs all its devices; launch it with "
-                "--allow-shrink to go on with fewer ranks, or with other --gpus",
+                "--allow-shrink to continue with fewer ranks, or with different --gpus",
             )
-        note = f"{_in_words(ill)}: going on with it; --allow-shrink would set it aside"
+        note = f"{_in_words(ill)}: continuing with it; --allow-shrink would set it aside"
         return NextAttempt(self.spec, notes=(note,))
 
     def take_back(self) -> list[Device]:
@@ -299,6 +298,6 @@ def _world_in_words(before: JobSpec, after: JobSpec) -> str:
         return f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on}"
     return (
         f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on} instead of {before.nproc}: "
-        f"the global batch is {after.nproc}/{before.nproc} of before, unless the script divides it "
-        "itself; learning rate and sampler are the script's"
+        f"the global batch is {after.nproc}/{before.nproc} of its former size, unless the script "
+        "adjusts it; learning rate and sampler are up to the script"
     )

@@ -3,9 +3,8 @@
 A group restarts as a unit. The budget is refilled by new progress: a checkpoint further than those
 before, or a step of the whole training that no attempt had reached. What will fail again is not
 tried again: a usage error, a script that cannot be imported or compiled, a script that raises
-before its first step, the same end as before without new progress (RULES says how often).
-Unknown progress is not zero progress: it neither refills the budget nor counts as an attempt in
-vain.
+before its first step, the same end as before without new progress (RULES gives the limits).
+Unknown progress is not zero progress: it neither refills the budget nor counts as a failed try.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ CRASH_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "
 """A process sends these to itself; the others come from outside and say nothing of the script."""
 
 HOPELESS_EXIT_CODES = {
-    2: "the script refused its arguments (exit status 2)",
-    126: "a shell may not run the command (exit status 126)",
-    127: "a shell did not find the command (exit status 127)",
+    2: "the script rejected its arguments (exit status 2)",
+    126: "the shell could not execute the command (exit status 126)",
+    127: "the shell did not find the command (exit status 127)",
 }
 """argparse, click and most command lines end with 2 on bad arguments."""
 
@@ -138,12 +137,10 @@ RULES: dict[str, Rule] = {
     "crash": Rule(3, again="{signal} at the same step"),
     "signal": Rule(),
     "hang": Rule(3, waits=True, again="a hang at the same step"),
-    "early_exit": Rule(2, requeue=False, again="a rank that ended early at the same step"),
-    "cuda_oom": Rule(
-        2, requeue=False, waits=True, again="a device without memory left at the same step"
-    ),
-    "host_oom": Rule(2, at_step=False, waits=True, again="a host without memory left"),
-    "nan": Rule(2, requeue=False, again="a loss gone bad at the same step"),
+    "early_exit": Rule(2, requeue=False, again="a rank that exited early at the same step"),
+    "cuda_oom": Rule(2, requeue=False, waits=True, again="out of GPU memory at the same step"),
+    "host_oom": Rule(2, at_step=False, waits=True, again="out of host memory"),
+    "nan": Rule(2, requeue=False, again="a non-finite loss at the same step"),
     "gpu": Rule(waits=True),
     "launch": Rule(1, at_step=False, requeue=False, again="no rank could be started"),
     "unknown": Rule(),
@@ -237,7 +234,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     if first and own_fault and last.outcome.never_came_up and not _may_be_transient(last.outcome):
         return Decision(restart=False, reason="it failed before its first step")
     if history.used >= max_restarts:
-        spent = "no restarts are left"
+        spent = "no restarts left"
         if max_restarts > 0:
             spent += f": {_times(history.used, 'restart')} without new progress"
         return Decision(restart=False, reason=spent)
@@ -245,7 +242,7 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     delay_s = _delay_s(last.outcome, in_vain, jitter)
     reason = _why_restart(last, in_vain, len(history.failed) == 1)
     if delay_s > 0:
-        reason += f": waiting {delay_s:.1f} s"
+        reason += f"; waiting {delay_s:.1f} s"
     return Decision(restart=True, reason=reason, delay_s=delay_s)
 
 
@@ -278,7 +275,7 @@ def _will_fail_again(history: History) -> Decision | None:
         told = HOPELESS_EXIT_CODES.get(last.exit_code or 0)
         if last.exception is not None:
             hopeless = last.exception.type in HOPELESS_EXCEPTIONS
-            told = f"{last.exception.type} will be raised again" if hopeless else None
+            told = f"{last.exception.type} would be raised again" if hopeless else None
         if (reason := last.unopened or told) is not None:
             return Decision(restart=False, reason=reason, requeue=False)
     rule = RULES[last.failure_class]
@@ -363,13 +360,13 @@ def _delay_s(last: AttemptOutcome, in_vain: int, jitter: float) -> float:
 
 def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
     if last.progress:
-        return f"the attempt had made progress ({_where(last.outcome)})"
+        return f"the attempt made progress ({_where(last.outcome)})"
     if in_vain > 0:
         what = "without new progress" if last.outcome.steps else "without a step"
-        return f"{in_vain} in a row {what}"
+        return f"{_times(in_vain, 'attempt')} in a row {what}"
     if first:
-        return "the first failure"
-    return "whether the attempt got further than the one before is not known"
+        return "first failure"
+    return "unknown whether the attempt got further than the previous one"
 
 
 def _where(outcome: AttemptOutcome) -> str:

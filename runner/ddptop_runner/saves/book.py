@@ -85,21 +85,21 @@ class WorkLost:
             if self.steps == 0:
                 waited = f"in the {took} " if took else ""
                 since = f"since {_name(self.since)}{step}"
-                return f"Work lost: none, as no step was taken {waited}{since}."
+                return f"Work lost: none (no steps {waited}{since})."
             what = took if self.steps is None else _steps(self.steps)
             aside = f" ({took})" if took and self.steps is not None else ""
-            what = f"{what}{aside}" if what else "what was done"
+            what = f"{what}{aside}" if what else "everything"
             return f"Work lost: {what} since {_name(self.since)}{step}."
         if not self.steps:
             return ""
         all_ = _steps(self.steps) if self.steps == 1 else f"all {self.steps} steps"
         lost = f"{all_} of this attempt ({took}) {'is' if self.steps == 1 else 'are'} lost"
         if self.earlier is not None:
-            attempt = "" if self.earlier.attempt is None else f", of attempt {self.earlier.attempt}"
-            return f"No checkpoint was seen since {_name(self.earlier)}{attempt}: {lost}."
+            attempt = "" if self.earlier.attempt is None else f" (attempt {self.earlier.attempt})"
+            return f"No checkpoint was detected since {_name(self.earlier)}{attempt}: {lost}."
         return (
-            f"No checkpoint was seen: {lost}, unless the script saves in a way that ddptop "
-            "cannot see."
+            f"No checkpoint was detected: {lost}, unless the script saves in a way that ddptop "
+            "cannot detect."
         )
 
 

@@ -36,7 +36,7 @@ class BadLoss:
     def in_words(self) -> str:
         """One sentence."""
         at = "" if self.step is None else f" at {self.at_step or f'step {self.step}'}"
-        good = "" if self.last_good is None else f"; the last good one was {self.last_good:.4g}"
+        good = "" if self.last_good is None else f"; the last finite loss was {self.last_good:.4g}"
         return f"The loss of rank {self.rank} became {self.what}{at}{good}."
 
 

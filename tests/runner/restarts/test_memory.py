@@ -111,4 +111,4 @@ def test_who_does_not_want_to_wait_need_not():
 def test_a_wait_for_the_next_sample_is_no_news():
     first = (Held(DEVICE, 9 * GIB, ()),)
     assert Waited(0.8, first).in_words() is None
-    assert Waited(3.2, first).in_words() == "waited 3.2 s until GPU 0 had the memory back"
+    assert Waited(3.2, first).in_words() == "waited 3.2 s for GPU 0 to release memory"

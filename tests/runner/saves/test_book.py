@@ -222,7 +222,7 @@ def test_since_a_checkpoint_of_this_attempt(book):
     assert (lost.steps, lost.seconds, lost.since) == (37, 12.0, book.last)
     assert lost.in_words() == "Work lost: 37 steps (12 s) since epoch-3.pt at step 120."
     assert book.work_lost(0, 120, 60.0, now_s=113.0).in_words() == (
-        "Work lost: none, as no step was taken in the 13 s since epoch-3.pt at step 120."
+        "Work lost: none (no steps in the 13 s since epoch-3.pt at step 120)."
     )
 
 
@@ -230,8 +230,8 @@ def test_without_any_checkpoint_all_of_the_attempt(book):
     lost = book.work_lost(0, 157, 41.0)
     assert (lost.steps, lost.seconds, lost.since) == (157, 41.0, None)
     assert lost.in_words() == (
-        "No checkpoint was seen: all 157 steps of this attempt (41 s) are lost, unless the script "
-        "saves in a way that ddptop cannot see."
+        "No checkpoint was detected: all 157 steps of this attempt (41 s) are lost, unless the "
+        "script saves in a way that ddptop cannot detect."
     )
 
 
@@ -240,7 +240,7 @@ def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_this_one(book):
     lost = book.work_lost(1, 20, 7.0, now_s=130.0)
     assert (lost.steps, lost.seconds, lost.since, lost.earlier) == (20, 7.0, None, book.last)
     assert lost.in_words() == (
-        "No checkpoint was seen since epoch-3.pt, of attempt 0: all 20 steps of this attempt "
+        "No checkpoint was detected since epoch-3.pt (attempt 0): all 20 steps of this attempt "
         "(7.0 s) are lost."
     )
 
@@ -265,7 +265,7 @@ def test_one_step_is_one_step():
     assert (
         WorkLost(1, 2.0, None)
         .in_words()
-        .startswith("No checkpoint was seen: 1 step of this attempt (2.0 s) is lost")
+        .startswith("No checkpoint was detected: 1 step of this attempt (2.0 s) is lost")
     )
 
 

@@ -54,6 +54,8 @@ class FakeTaker:
 class FakeBook:
     """Stands in for the watch over foreign jobs."""
 
+    left_out = ()
+
     def __init__(self) -> None:
         self._told: set[tuple[str, int | None]] = set()
 

@@ -7,14 +7,17 @@ none: nothing depends on it.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.paths import state_home
 from ddptop_runner.spec import write_atomic
 
 SCHEMA = 1
+FILE_BYTES = 1 << 16
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         return self.theme if self.asked == asked else None
 
 
+_decoder = msgspec.json.Decoder(Memory)
+
+
 def _file() -> Path:
     return state_home() / "interface.json"
 
@@ -40,7 +46,7 @@ def _file() -> Path:
 def recall() -> Memory:
     """What was remembered; nothing where it cannot be read."""
     try:
-        return msgspec.json.decode(_file().read_bytes(), type=Memory)
+        return bounded.decode_json(_decoder, bounded.read_bytes(_file(), FILE_BYTES))
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return Memory()
 
@@ -49,4 +55,6 @@ def remember(memory: Memory) -> None:
     """Keep it, where that is possible."""
     with contextlib.suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _file().parent.stat().st_uid != os.geteuid():
+            return  # nothing is written into another user's folder
         write_atomic(_file(), msgspec.json.encode(memory))

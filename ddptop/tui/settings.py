@@ -24,12 +24,14 @@ What is wrong is told and left out; it never keeps the program from starting.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.paths import config_file
 
 First = Literal["jobs", "devices"]
@@ -74,7 +76,7 @@ def read_settings(file: Path | None = None) -> Settings:
     """The settings; the defaults where there is no file, or one that cannot be read."""
     file = file or config_file()
     try:
-        data = msgspec.toml.decode(file.read_bytes())
+        data = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))))
     except FileNotFoundError:
         return Settings()
     except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors

@@ -11,10 +11,13 @@ keep_bytes = "50G"   # the oldest ended runs beyond this, all together, too
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import msgspec
 
+from ddptop_runner import bounded
 from ddptop_runner.errors import UsageError
 from ddptop_runner.paths import config_file
 
@@ -42,7 +45,7 @@ def read_config() -> Config:
     """
     file = config_file()
     try:
-        config = msgspec.toml.decode(file.read_bytes(), type=Config)
+        config = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))), type=Config)
         keep_bytes(config.runs)
         if config.runs.keep_days is not None and config.runs.keep_days < 0:
             raise ValueError(f"keep_days = {config.runs.keep_days:g} is negative")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import uuid
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from ddptop.tui import memory, settings
 from tests.runner.builders import put_job
 from tests.security.conftest import Account
+from tests.security.test_run_folders import in_time
 
-from ddptop_runner import bounded, procs, tmux
+from ddptop_runner import bounded, config, procs, tmux
 from ddptop_runner.commands import remove
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus import claims
@@ -204,3 +207,48 @@ def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which,
     with claims.taking(0.0) as had:
         assert had
     assert not target.exists()
+
+
+READERS = {
+    "interface.json": memory.recall,
+    "config.toml": settings.read_settings,
+    "config.toml of the runner": config.read_config,
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@pytest.mark.parametrize("place", ["pipe", "device", "nested"])
+def test_settings_and_what_was_remembered_hold_nobody_up(
+    ddptop_home, tmp_path, monkeypatch, what, place
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "ddptop").mkdir(exist_ok=True)
+    name = what.partition(" ")[0]
+    path = (ddptop_home if name == "interface.json" else tmp_path / "ddptop") / name
+    path.parent.mkdir(exist_ok=True)
+    if place == "pipe":
+        os.mkfifo(path)
+    elif place == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text('{"more": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with contextlib.suppress(UsageError):
+        in_time(READERS[what])
+
+
+def test_a_linked_config_is_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "ddptop").mkdir()
+    (tmp_path / "dotfile").write_text("[runs]\nkeep_days = 7\n")
+    (tmp_path / "ddptop" / "config.toml").symlink_to("../dotfile")
+    assert config.read_config().runs.keep_days == 7
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_nothing_is_remembered_in_another_users_folder(ddptop_home) -> None:
+    ddptop_home.mkdir(exist_ok=True)
+    memory.remember(memory.Memory(greeted=True))
+    assert memory.recall().greeted
+    os.chown(ddptop_home, 65534, 65534)
+    memory.remember(memory.Memory(greeted=False))
+    assert memory.recall().greeted

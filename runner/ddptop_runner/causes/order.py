@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddptop_runner import bounded
+
 RECORD_BYTES = 32 * 1024 * 1024
 """A longer record is not read."""
 CALLS = 600
@@ -123,9 +125,7 @@ def _due(said: Sequence[str], place: int) -> set[str]:
 def read_calls(path: Path) -> list[Call]:
     """What a flight record holds of the group of all ranks; empty where it cannot be read."""
     try:
-        if not path.is_file() or path.stat().st_size > RECORD_BYTES:
-            return []
-        entries = json.loads(path.read_bytes()).get("entries")
+        entries = json.loads(bounded.read_bytes(path, RECORD_BYTES)).get("entries")
         calls = [_call(entry) for entry in entries if _counts(entry)]
     except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
         return []

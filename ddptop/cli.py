@@ -369,7 +369,9 @@ def wait(job: str | None, timeout: float | None) -> int:
 @cli.command(epilog="Example: ddptop rm bert-1 bert-2")
 @click.argument("jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB...")
 @click.option(
-    "--force", is_flag=True, help="also of a host or container that is gone, or of a newer ddptop"
+    "--force",
+    is_flag=True,
+    help="also if its host or container is gone, or a newer ddptop wrote it",
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs, their logs, and their history."""

@@ -99,7 +99,7 @@ def place(progress: Progress) -> str:
 
 
 def in_words(progress: Progress | None) -> str | None:
-    """`[#####...............] 24.7 %, step 12,340 of 50,000, 3h27m left, by its output`.
+    """`[#####...............] 24.7 %, step 12,340 of 50,000, 3h27m left, from the output`.
 
     None where nothing said a total; a bar of the epoch, which says so, where only that is known.
     """
@@ -118,5 +118,5 @@ def in_words(progress: Progress | None) -> str | None:
         parts.append(f"{about}{duration(progress.eta_s)} left")
     if progress.epoch_eta_s is not None and (about or progress.fraction is None):
         parts.append(f"{duration(progress.epoch_eta_s)} left of the epoch")
-    parts.append(f"by {_SOURCES.get(progress.source, progress.source)}")
+    parts.append(f"from {_SOURCES.get(progress.source, progress.source)}")
     return ", ".join(part for part in parts if part)

@@ -20,7 +20,7 @@ def find(names: Sequence[str]) -> list[JobView]:
     """
     if len(names) > MOST_JOBS:
         raise UsageError(
-            f"{len(names)} jobs are too many for one chart", f"name {MOST_JOBS} at most"
+            f"{len(names)} jobs are too many for one chart", f"name at most {MOST_JOBS}"
         )
     views = [resolve(name) for name in names]
     jobs = [view.job for view in views]
@@ -52,7 +52,9 @@ def run(
         return _print(views)
     if not terminal:
         given = " ".join(view.job for view in views)
-        raise UsageError("compare needs a terminal", f"ddptop compare {given} --json prints")
+        raise UsageError(
+            "compare needs a terminal", f"use ddptop compare {given} --json in scripts"
+        )
     from ddptop.commands import attach
     from ddptop.tui.messages import CompareWanted
 

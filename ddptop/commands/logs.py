@@ -155,7 +155,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
     what = "showing the output of the whole command"
     if are_tagged(folder.log_file(attempt, LAUNCHER)):
         what = "showing its lines of the launcher log"
-    say(f"ddptop: rank {rank} has no separate log: {what}")
+    say(f"ddptop: rank {rank} has no separate log; {what}")
 
 
 def _listed(numbers: list[int]) -> str:

@@ -102,7 +102,9 @@ def run(
     span = span_of(view)
     moment_s = None if at is None else moment(at, *span)
     if not terminal:
-        raise UsageError("replay needs a terminal", f"ddptop events {view.job} --json prints")
+        raise UsageError(
+            "replay needs a terminal", f"use ddptop events {view.job} --json in scripts"
+        )
     from ddptop.commands import attach
     from ddptop.tui.messages import ReplayWanted
 

@@ -27,7 +27,7 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if note:
         say(f"ddptop: {note}")
     if missing:
-        say(f"ddptop: set when the job was launched, but not in this shell: {', '.join(missing)}")
+        say(f"ddptop: set at launch but not in this shell: {', '.join(missing)}")
     how = "is queued" if view.state == "queued" else "restarted"
     say(f"ddptop: {view.job} {how}; ddptop attach {view.job} opens it")
     return 0

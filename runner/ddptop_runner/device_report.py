@@ -29,7 +29,7 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     """Back end of the figures: "nvml", or None without devices."""
     driver: str | None = None
     note: str | None = None
-    """Why devices are missing, incomplete or stale, and the remedy; None when all is well."""
+    """Why devices are missing, incomplete, or stale, and the remedy; None when all is well."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
     """CPU that the sampler used over its last seconds; 100 is one core."""

@@ -34,15 +34,17 @@ SLOW_LOOK_UP_S = 0.5
 
 
 class Check(Base, frozen=True, kw_only=True):
-    """One judgement."""
+    """One check and its result."""
 
     id: str
     title: str
+    """Name of the check."""
     status: Status
+    """`unknown` if the check itself failed or took too long."""
     detail: str
     """What was found."""
     remedy: str | None = None
-    """What to do about it; None where nothing is to be done."""
+    """How to fix it; None if nothing needs fixing."""
 
 
 class Report(Base, frozen=True, kw_only=True):

@@ -52,8 +52,8 @@ def test_json_tells_figures_differences_and_losses_at_common_steps(
         (["gpt-a", "nobody", "--json"], 3, "there is no job 'nobody'"),
         (["gpt-a", "gpt-a", "--json"], 2, "gpt-a is named twice"),
         (["gpt-a", "--json"], 3, "no other job to compare gpt-a with"),
-        (["a", "b", "c", "d", "e"], 2, "5 jobs are too many for one chart; name 4 at most"),
-        (["gpt-a"], 2, "compare needs a terminal; ddptop compare gpt-a --json prints"),
+        (["a", "b", "c", "d", "e"], 2, "5 jobs are too many for one chart; name at most 4"),
+        (["gpt-a"], 2, "compare needs a terminal; use ddptop compare gpt-a --json in scripts"),
         ([], 2, "Missing argument"),
     ],
 )

@@ -96,7 +96,7 @@ def test_what_cannot_be_replayed_is_one_line(bad_input: Callable[..., str], monk
     put("cats", recorded=True)
     put("bare", recorded=False)
     assert bad_input(2, "replay", "cats") == (
-        "ddptop: replay needs a terminal; ddptop events cats --json prints"
+        "ddptop: replay needs a terminal; use ddptop events cats --json in scripts"
     )
     assert "is outside the history" in bad_input(2, "replay", "cats", "--at", "13:00")
     assert "is not a valid time" in bad_input(2, "replay", "cats", "--at", "never")

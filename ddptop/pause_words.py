@@ -26,6 +26,6 @@ def short(pause: Pause, now: dt.datetime) -> str:
 
 
 def sentence(pause: Pause, now: dt.datetime) -> str:
-    """`no step for 25 s: rank 0 saves a checkpoint`."""
+    """`no step for 25 s: rank 0 is saving a checkpoint`."""
     why = "" if pause.reason is None else f": {pause.reason}"
     return f"{in_words(pause, now)}{why}"

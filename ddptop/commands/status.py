@@ -110,7 +110,7 @@ def describe(view: JobView, status: JobStatus) -> str:
 
 
 def _state(view: JobView, status: JobStatus) -> str:
-    """`running`; `no step for 25 s (rank 0 saves a checkpoint)`."""
+    """`running`; `no step for 25 s (rank 0 is saving a checkpoint)`."""
     pause = status.pause
     if pause is None or status.state == "hung":
         return status.state

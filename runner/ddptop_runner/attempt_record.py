@@ -1,4 +1,4 @@
-"""What happened in the current attempt: who was started, who was heard, who ended and how."""
+"""The current attempt: which ranks started, which reported, and how each one ended."""
 
 from __future__ import annotations
 

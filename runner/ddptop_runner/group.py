@@ -1,9 +1,9 @@
-"""The life of the worker group: starts, failures, restarts, stop, told as they happen.
+"""The life of the worker group: starts, failures, restarts, stop, and their events.
 
 What goes wrong is handled by `group_failures`. torch's agent asks before each step
 that cannot be taken back (`failing`, `torn_down`, `group_stopped`); its questions are answered
 here. When the agent itself dies, ranks go on, the guardian reports their exits, and the next
-restart gets a new agent. What was begun when a supervisor died is gone on with (`resume`).
+restart gets a new agent. A new supervisor continues what the last one had started (`resume`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The group while nobody else minds it: its agent has died, or its supervisor had.
+"""The group without its agent, or after the death of its supervisor.
 
-Ranks whose agent is dead go on; their exits come from the guardian, or are seen from outside, and
-the next restart gets a new agent. A supervisor that was started again goes on with what the last
-one had begun (`resume`): a stop, a wait, a restart.
+Ranks whose agent is dead continue; their exits come from the guardian, or are observed from
+outside, and the next restart gets a new agent. A restarted supervisor continues what the last one
+had started (`resume`): a stop, a wait, a restart.
 """
 
 from __future__ import annotations

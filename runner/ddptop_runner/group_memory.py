@@ -1,7 +1,7 @@
-"""What a supervisor that is started again has to know of its group, beside the snapshot's fields.
+"""What a restarted supervisor needs to know about its group, besides the snapshot's fields.
 
-It lies in the snapshot (`memory["group"]`). Times are CLOCK_BOOTTIME: a supervisor goes on from
-another one's memory within one boot only, and the wall clock may be set in between.
+It is stored in the snapshot (`memory["group"]`). Times are CLOCK_BOOTTIME: a supervisor continues
+from another one's memory within one boot only, and the wall clock may be set in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddptop_runner.model_words import JobState
 
 
 class Ending(Base, frozen=True):
-    """Why the job is to end, once its ranks have."""
+    """Why the job ends, once its ranks have exited."""
 
     state: JobState
     cause: Cause | None = None
@@ -25,7 +25,7 @@ class Ending(Base, frozen=True):
 
 
 class Decided(Base, frozen=True, kw_only=True):
-    """What was decided when an attempt went bad: neither told nor counted twice."""
+    """The decision after a failed attempt; it is neither reported nor counted twice."""
 
     attempt: int
     restart: bool
@@ -34,7 +34,7 @@ class Decided(Base, frozen=True, kw_only=True):
 
 
 class WantedAgent(Base, frozen=True, kw_only=True):
-    """An agent that was asked for and has not come up yet."""
+    """An agent that was requested and has not started yet."""
 
     attempt: int
     restarts_left: int

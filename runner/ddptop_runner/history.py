@@ -1,4 +1,4 @@
-"""`history.db`: what a job did, second by second and for ever, in one SQLite file.
+"""`history.db`: the history of a job, kept by the second, in one SQLite file.
 
 The supervisor is the only writer and commits once a second; any number of viewers read beside it
 (WAL). At a job's end the file leaves WAL mode, so that it opens in a read-only folder. See

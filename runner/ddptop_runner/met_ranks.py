@@ -1,7 +1,7 @@
-"""The ranks of a command: met as they are heard or seen, and seen to end.
+"""The ranks of a command: discovered by their probes or process tree, and watched until they exit.
 
-Nobody tells of them but their probes and their process tree, so their ends are seen from outside.
-None of these is the attempt's: their launcher decides what becomes of the others.
+Only their probes and their process tree report them, so their exits are observed from outside. A
+rank's exit does not end the attempt: the launcher decides what happens to the others.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Pause(Base, frozen=True, kw_only=True):
     since: dt.datetime
     """Time of the last step of any rank."""
     reason: str | None = None
-    """What is known about it, such as `rank 0 saves a checkpoint`."""
+    """What is known about it, such as `rank 0 is saving a checkpoint`."""
     ranks: list[int] = []
     """Ranks that the others are waiting for; may be empty."""
 

@@ -1,4 +1,4 @@
-"""Puts a node snapshot together from what the supervisor's parts know."""
+"""Builds a node snapshot from the parts of the supervisor."""
 
 from __future__ import annotations
 

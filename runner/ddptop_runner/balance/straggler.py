@@ -25,7 +25,7 @@ Read = Callable[[RankSample], float | None]
 
 
 def slow(ranks: Sequence[RankSample]) -> dict[int, float]:
-    """The ranks that hold up the others, and by how many seconds a step; none where none is told.
+    """The ranks that hold up the others, and by how many seconds per step.
 
     Ranks that do not wait for each other, whose steps simply take longer, are found as well: the
     median of all is what a rank is measured by. With two ranks it lies between them, so the slower

@@ -1,7 +1,7 @@
-"""Which rank a failed attempt is to be blamed on, and by which sign.
+"""Which rank caused a failed attempt, and by which sign.
 
-A rank that ended because another one was gone, or waited in vain for one, is a victim. It is named
-only where nothing explains the failure better.
+A rank that ended because another one was gone, or that timed out waiting for one, is a victim. It
+is named only where nothing explains the failure better.
 """
 
 from __future__ import annotations

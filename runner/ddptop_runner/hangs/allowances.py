@@ -1,14 +1,14 @@
-"""How long a group may be without progress, by what its ranks do.
+"""How long a group may go without progress, by what its ranks are doing.
 
 Two times count. `idle_s`: without any sign of life (progress, or an activity of the phase: batches
 taken, bytes written, CPU time of a start or a compilation). `total_s`: without progress, whatever
-the signs, so that a rank that takes batches in an endless loop is not waited for for ever.
+the signs, so that a rank that takes batches in an endless loop does not pass forever.
 
 A false action costs more than a late one: it loses the work since the last checkpoint, and the next
-attempt comes to the same place. So floors are long where a healthy rank may be silent, and the
-shortest hold only where others wait in a collective that a rank has not entered. torch's own limits
-for a collective (NCCL 10 min, gloo 30 min) are the measure: what they let pass, these let pass too,
-unless the rank that is waited for is idle.
+attempt hangs at the same place. So the minimums are long where a healthy rank may be silent, and
+short only where others wait in a collective that a rank has not entered. torch's own limits for a
+collective (NCCL 10 min, gloo 30 min) set the scale: a pause that they allow is allowed here too,
+unless the awaited rank is idle.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MOST_PATIENCE = 8.0
 
 @dataclass(frozen=True)
 class Rules:
-    """What was asked for, and what was learned."""
+    """The requested limits, and the learned times."""
 
     timeout_s: float | None
     """Seconds without progress; None: as learned."""
@@ -77,7 +77,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Allowance:
-    """Times that are allowed to one rank."""
+    """The times that one rank is allowed."""
 
     idle_s: float
     total_s: float

@@ -1,4 +1,4 @@
-"""Follows one rank from look to look: when it last progressed, and when it last gave a sign."""
+"""Follows one rank between samples: its last progress, and its last sign of life."""
 
 from __future__ import annotations
 

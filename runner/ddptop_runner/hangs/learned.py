@@ -1,4 +1,4 @@
-"""What a run teaches about its own times: the longest pause of each phase, the usual interval."""
+"""Times learned from a run: the longest pause of each phase, and the usual interval."""
 
 from __future__ import annotations
 

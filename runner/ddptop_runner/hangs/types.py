@@ -80,7 +80,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Culprits:
-    """Whom a group that stands still waits for, and how that is known."""
+    """The ranks that a stalled group waits for, and how that is known."""
 
     ranks: tuple[int, ...]
     because: str
@@ -93,7 +93,7 @@ class Culprits:
 
 @dataclass(frozen=True)
 class HangVerdict:
-    """A group that makes no progress, and has had its time."""
+    """A group that has used up its time without progress."""
 
     ranks: tuple[int, ...]
     """The culprits: whom the others wait for; all where nobody is behind."""
@@ -107,7 +107,7 @@ class HangVerdict:
 
 @dataclass(frozen=True)
 class SeenPause:
-    """A job that takes no step, and has taken some."""
+    """A pause of a job that has taken steps before."""
 
     state: PauseState
     stepless_s: float

@@ -1,4 +1,4 @@
-"""Keeps what the hang verdict needs from look to look, over attempts and supervisors."""
+"""Keeps the state of the hang verdict between samples, across attempts and supervisors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed attempt had achieved, for the restart policy."""
+"""What a failed attempt achieved, for the restart policy."""
 
 from __future__ import annotations
 

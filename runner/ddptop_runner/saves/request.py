@@ -1,9 +1,8 @@
 """Asks the ranks to save now, in a way that can never end one.
 
-A signal goes only to a rank whose script has told, by its probe, that it has a handler of its own
-for it, and only if the kernel shows right before that the handler is there. What the handler does
-is the script's. Every script can look for the flag file as well, which is named to it by
-DDPTOP_CHECKPOINT_FILE: it saves, and deletes the file.
+A signal goes only to a rank whose probe reported a handler for it, and only if the kernel confirms
+the handler right before. What the handler does is up to the script. Every script can also look for
+the flag file, whose path is in DDPTOP_CHECKPOINT_FILE: it saves, and deletes the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a saved file lies now: scripts write under another name and rename what is whole.
+"""Where a saved file is now: scripts write under another name and rename the complete file.
 
 The files are the script's own, on whatever file system it likes. One that hangs must not hold the
 supervisor, so it is asked in a thread of its own.

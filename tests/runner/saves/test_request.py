@@ -213,7 +213,10 @@ def view(**spec) -> JobView:
 
 
 WHY = {
-    "nobody": (SaveAsked({}, "FLAG", 0), "neither SIGUSR1 nor SIGUSR2, and it has not taken the"),
+    "nobody": (
+        SaveAsked({}, "FLAG", 0),
+        "neither SIGUSR1 nor SIGUSR2, and it has not consumed the",
+    ),
     "signalled": (SaveAsked({0: "SIGUSR1", 1: "SIGUSR1"}, "FLAG", 0), "SIGUSR1 to ranks 0, 1"),
     "paused": (SaveAsked({}, "FLAG", 0, refused={1: "paused"}), "be sent (rank 1: paused)"),
     "taken": (SaveAsked({}, "/nowhere/flag", 0), "the script has consumed the flag file"),

@@ -180,14 +180,14 @@ def test_a_living_process_that_is_no_training(sleeper):
     job = resolve(str(pid), Census())
     assert (job.launcher, job.root_pid) == ("python", pid)
     assert job.root_start_ticks == procs.start_ticks(pid)
-    assert "not recognised" in job.notes[0]
+    assert "not recognized" in job.notes[0]
 
 
 def test_the_script_that_started_a_job_is_that_job(sleeper):
     """`nohup bash run.sh &` leaves a person with the pid of the shell."""
     one, other = (torch_process(sleeper().pid, 1, "python x.py") for _ in range(2))
     assert resolve(str(os.getpid()), census_of([one])).root_pid == one.pid
-    with pytest.raises(UsageError, match=f"started several: .*x:{other.pid}"):
+    with pytest.raises(UsageError, match=f"started several trainings: .*x:{other.pid}"):
         resolve(str(os.getpid()), census_of([one], [other]))
 
 
@@ -208,7 +208,7 @@ def test_a_process_that_ends_while_it_is_looked_for_is_gone(sleeper, monkeypatch
         return take(self)
 
     monkeypatch.setattr(CensusTaker, "take", ends)
-    with pytest.raises(NoSuchJobError, match=f"there is no process {child.pid}"):
+    with pytest.raises(NoSuchJobError, match=f"no process {child.pid}"):
         resolve(str(child.pid), Census())
 
 

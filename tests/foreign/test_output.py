@@ -61,7 +61,7 @@ def test_a_file_that_was_deleted_is_still_read(tmp_path: Path, wait_until) -> No
         wait_until(lambda: lines_in(path) > 2)
         path.unlink()
         output = find(process.pid)
-        assert output.words == (f"deleted file {path}, read while pid {process.pid} holds it open")
+        assert output.words == (f"deleted file {path}, still open in pid {process.pid}")
         assert b"step 1/1000" in read(output)
 
 
@@ -83,7 +83,7 @@ def test_a_pipe_to_tee_is_read_in_the_file_of_tee(tmp_path: Path, wait_until) ->
     ):
         wait_until(lambda: lines_in(path) > 2)
         output = find(process.pid)
-        assert output.words == f"a pipe to pid {tee.pid} (tee), which writes {path}"
+        assert output.words == f"a pipe to pid {tee.pid} (tee), which writes to {path}"
         assert b"step 1/1000" in read(output)
 
 
@@ -105,7 +105,7 @@ def test_a_pipe_through_a_filter_is_followed_to_its_file(tmp_path: Path, wait_un
     ):
         wait_until(lambda: lines_in(path) > 2)
         output = find(process.pid)
-        assert output.words == f"file {path}, through a pipe to pid {grep.pid} (grep)"
+        assert output.words == f"file {path} via a pipe to pid {grep.pid} (grep)"
         assert b"step 1/1000" in read(output)
 
 
@@ -119,7 +119,7 @@ def test_a_pipe_to_a_program_that_may_keep_it_cannot_be_read(tmp_path: Path) -> 
         process.stdout.close()
         output = find(process.pid, launchers=(os.getpid(),))
         name = Path(sys.executable).name
-        assert output.words == f"a pipe to pid {reader.pid} ({name}): cannot be read"
+        assert output.words == f"a pipe to pid {reader.pid} ({name}): not readable"
         assert output.key is None
         # a launcher hands on what its ranks write
         assert find(process.pid, launchers=(reader.pid,)).key is not None
@@ -131,13 +131,13 @@ def test_a_pipe_without_a_reader() -> None:
         os.close(reader)
         os.close(writer)
         output = find(process.pid)
-        assert output.words == "a pipe whose reader cannot be seen: cannot be read"
+        assert output.words == "a pipe whose reader is not visible: not readable"
 
 
 def test_dev_null() -> None:
     with running(*SLEEP, stdout=subprocess.DEVNULL) as process:
         output = find(process.pid)
-        assert output.words == "/dev/null: nothing is kept"
+        assert output.words == "/dev/null: discarded"
         assert output.key is None
 
 
@@ -147,7 +147,7 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
         with running(*SLEEP, stdout=slave) as process:
             tty = os.ttyname(slave)
             other = Finder(list, dict)
-            words = f"terminal {tty} without tmux: cannot be read"
+            words = f"terminal {tty} outside tmux: not readable"
             assert other.find(process.pid).words == words
             pane = Pane("/tmp/socket", "%3", "work:1.0", tty)
             shown = Finder(list, lambda: {tty: pane}).find(process.pid)
@@ -156,7 +156,7 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
             # whoever made the terminal is named, and trusted only if it hands on what it reads
             made = find(process.pid)
             assert made.words.startswith(f"terminal {tty} of pid {os.getpid()} (")
-            assert made.words.endswith("): cannot be read")
+            assert made.words.endswith("): not readable")
     finally:
         os.close(master)
         os.close(slave)
@@ -184,7 +184,7 @@ def test_a_terminal_that_the_launcher_made_leads_to_its_own_output(
         (rank,) = procs.children_of(launcher.pid)
         try:
             output = find(rank, launchers=(launcher.pid,))
-            assert output.words.startswith(f"file {path}, through terminal /dev/pts/")
+            assert output.words.startswith(f"file {path} via terminal /dev/pts/")
             assert b"step 1/1000" in read(output)
         finally:
             os.kill(rank, signal.SIGKILL)

@@ -268,5 +268,5 @@ def test_ranks_outlive_their_launcher_as_one_job(trainings, wait_until):
     launcher.wait()
     job = job_of(CensusTaker().take(), training)
     assert pid_by_rank(job) == training.pids
-    assert job.launcher == "torchrun" and "its launcher is gone" in job.notes[0]
+    assert job.launcher == "torchrun" and "its launcher has exited" in job.notes[0]
     assert job.name == f"train:{training.pids[0]}"

@@ -128,20 +128,20 @@ def test_ranks_without_agent_are_one_job():
     job = find_one([process(1, 0, "/sbin/init", uid=0), *orphans])
     assert pid_by_rank(job) == {0: 101, 1: 102}
     assert (job.launcher, job.root_pid, job.launcher_pids) == ("torchrun", 101, ())
-    assert "its launcher is gone" in job.notes[0]
+    assert "its launcher has exited" in job.notes[0]
 
 
 def test_one_of_two_agents_is_gone():
     second = [replace(one, ppid=1) for one in torchrun(200, 2, 3, size=4)[1:]]
     job = find_one(torchrun(100, 0, 1, size=4) + second)
     assert pid_by_rank(job) == {0: 101, 1: 102, 2: 201, 3: 202}
-    assert job.notes == ("the launcher of rank 2, 3 is gone: nobody restarts or ends them",)
+    assert job.notes == ("the launcher of rank 2, 3 has exited: nothing restarts or stops them",)
 
 
 def test_a_rank_that_is_gone_is_named():
     agent, first, _ = torchrun(100, 0, 1)
     job = find_one([agent, first])
-    assert job.notes == ("no process for rank 1: not started yet, or ended",)
+    assert job.notes == ("no process for rank 1: not started yet, or exited",)
 
 
 def test_a_zombie_that_was_known_before_stays_a_rank():
@@ -271,7 +271,7 @@ def test_a_job_of_another_ddptop_is_shown_as_such():
     assert job.command == "python -u train.py"
     assert pid_by_rank(job) == {0: 603, 1: 604}
     assert job.launcher_pids == (600, 601, 602)
-    assert job.notes == ("ddptop's job mine of another state folder",)
+    assert job.notes == ("ddptop job mine in another state folder",)
 
 
 def test_when_it_was_started_and_what_is_printed():

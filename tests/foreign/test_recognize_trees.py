@@ -95,13 +95,13 @@ def test_lightning_without_its_first_rank():
 
 
 def test_accelerate_says_that_it_started_one_process():
-    assert "one process" in find_one(read_tree("accelerate_cpu").processes).notes[0]
+    assert "single process" in find_one(read_tree("accelerate_cpu").processes).notes[0]
 
 
 def test_accelerate_is_known_after_its_end():
     processes = [one for one in read_tree("accelerate").processes if one.pid != 2977]
     job = find_one([replace(one, ppid=1) for one in processes])
-    assert job.launcher == "accelerate" and "its launcher is gone" in job.notes[0]
+    assert job.launcher == "accelerate" and "its launcher has exited" in job.notes[0]
 
 
 def test_imagenet_on_two_machines_counts_the_hosts_before_it():

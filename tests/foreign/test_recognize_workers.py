@@ -176,7 +176,7 @@ def test_ranks_whose_script_is_gone_are_one_job():
     second = replace(rank(13, connected={500}), ppid=1)
     job = find_one([second, first])
     assert (job.launcher, pid_by_rank(job)) == ("mp.spawn", {0: 12, 1: 13})
-    assert any("is gone" in note for note in job.notes)
+    assert any("has exited" in note for note in job.notes)
 
 
 def test_processes_started_one_by_one_are_joined_by_their_port():
@@ -309,14 +309,14 @@ def test_a_pinned_process_is_a_job():
     jobs, _ = find([process(40, 1, "sleep 60"), process(41, 40, "sleep 61")], pinned=[40, 999])
     assert [job.name for job in jobs] == ["sleep:40"]
     assert jobs[0].ranks[0].helpers == (41,)
-    assert "not recognised" in jobs[0].notes[0]
+    assert "not recognized" in jobs[0].notes[0]
     assert jobs[0].world_size is None
 
 
 def test_of_a_pinned_process_that_is_hidden_it_is_not_said_that_it_is_no_rank():
     jobs, _ = find([torch_process(40, 1, "python x.py", environ=None)], pinned=[40])
     [note] = jobs[0].notes
-    assert "may not read its environment" in note and "not recognised" not in note
+    assert "its environment is not readable" in note and "not recognized" not in note
 
 
 def test_a_circle_of_parents_ends():
@@ -347,7 +347,7 @@ def test_another_users_processes_are_named_with_reason_and_remedy():
         (54, "user1001", "./solver"),
     ]
     assert unreadable[1].devices == ("GPU-a",)
-    assert unreadable[0].reason == "its environment is user1001's: look as user1001 or as root"
+    assert unreadable[0].reason == "owned by user1001; run ddptop as user1001 or root to inspect it"
 
 
 def test_another_users_ranks_are_not_guessed():
@@ -381,8 +381,8 @@ def test_of_another_users_launcher_the_ranks_are_named():
 def test_the_reason_fits_who_asks():
     mine = hidden(50, "python train.py", uid=1000)
     roots = hidden(50, "python train.py", uid=0)
-    assert find([roots])[1][0].reason == "its environment is user0's: look as root"
-    assert "gained rights" in find([mine])[1][0].reason
+    assert find([roots])[1][0].reason == "owned by user0; run ddptop as root to inspect it"
+    assert "gained privileges" in find([mine])[1][0].reason
     assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
 
 

@@ -73,7 +73,7 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         outcome = signals.send(confirmed)
         assert reaped(process) == -signal.SIGINT
         assert outcome.left == ()
-        assert "SIGINT was enough" in outcome.sentence
+        assert "SIGINT sufficed" in outcome.sentence
         assert outcome.ended_by == "SIGINT"
 
 
@@ -86,7 +86,7 @@ def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) ->
         outcome = signals.send(confirmed)
         assert time.monotonic() - started > 0.6
         assert reaped(process) == -signal.SIGKILL
-        assert "SIGKILL was enough" in outcome.sentence
+        assert "SIGKILL sufficed" in outcome.sentence
 
 
 def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
@@ -110,7 +110,7 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         confirmed = signals.plan(view_of(job), "stop", grace_s=0.3)
         assert [one.pid for one in confirmed.launchers] == [launcher.pid]
         assert sorted(one.pid for one in confirmed.processes) == sorted([launcher.pid, rank.pid])
-        assert "to what is left of its 2 processes" in confirmed.sentence
+        assert "to the rest of its 2 processes" in confirmed.sentence
         threading.Thread(target=launcher.wait).start()  # else it stays a zombie: gone all the same
         outcome = signals.send(confirmed)
         assert reaped(rank) == -signal.SIGTERM
@@ -125,10 +125,10 @@ def test_ranks_without_a_launcher_are_each_told() -> None:
         up(first)
         up(second)
         confirmed = signals.plan(view_of(job_of(first.pid, second.pid)), "stop")
-        assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to what")
+        assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to the")
         outcome = signals.send(confirmed)
         assert (reaped(first), reaped(second)) == (-signal.SIGINT, -signal.SIGINT)
-        assert "SIGINT was enough" in outcome.sentence
+        assert "SIGINT sufficed" in outcome.sentence
 
 
 def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
             up(process)
         job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
         confirmed = signals.plan(view_of(job), "stop")
-        assert f"torchrun {launcher.pid} and the other process of its group" in confirmed.sentence
+        assert f"torchrun {launcher.pid} and 1 other process in its group" in confirmed.sentence
         signals.send(confirmed)
         assert reaped(launcher) == reaped(rank) == -signal.SIGINT
         assert stranger.poll() is None
@@ -204,7 +204,7 @@ def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
 
 def test_this_process_its_ancestors_and_their_other_children_are_spared() -> None:
     job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
-    with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no process of"):
+    with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no process left"):
         up(child)
         signals.plan(view_of(job), "kill")
 
@@ -219,7 +219,7 @@ def test_what_is_refused() -> None:
         confirmed = signals.plan(view, "stop")
         with pytest.raises(UsageError, match="--readonly"):
             signals.send(confirmed, readonly=True)
-        with pytest.raises(UsageError, match="has ended"):
+        with pytest.raises(UsageError, match="has already ended"):
             signals.plan(view_of(job, "lost"), "stop")
         with pytest.raises(UsageError, match="another ddptop"):
             signals.plan(view_of(dataclasses.replace(job, launcher="ddptop")), "stop")
@@ -273,7 +273,7 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
         assert [one.pid for one in confirmed.launchers] == [agent.pid]
         outcome = signals.send(confirmed)
         assert outcome.left == ()
-        assert "SIGINT was enough" in outcome.sentence
+        assert "SIGINT sufficed" in outcome.sentence
         assert not any(procs.is_alive(one) for one in identities)
         assert len(ranks) == 2
         reaped(agent)

@@ -134,7 +134,7 @@ def test_uninterruptible_sleep_counts_only_when_it_lasts(fake: FakeProc) -> None
 def test_stuck_is_said_of_a_running_process_only() -> None:
     assert state_of(Seen(letter="R"), "spins") == ("stuck", "spins")
     assert state_of(Seen(letter="T"), "spins")[0] == "paused"
-    assert state_of(Seen(letter="t"))[1] == "held by a debugger"
+    assert state_of(Seen(letter="t"))[1] == "stopped in a debugger"
 
 
 def test_a_process_that_may_not_be_looked_at_is_unknown() -> None:

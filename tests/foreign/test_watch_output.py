@@ -187,7 +187,7 @@ def test_lines_of_one_output_go_to_the_rank_that_they_name(
         file.write(b"step 4 loss 3.5\n")
         view = look(book, census, job.name)
         assert [r.loss for r in view.snapshot.ranks] == [3.5, 1.5]
-        assert (view.output or "").endswith("lines that name no rank count as rank 0's")
+        assert (view.output or "").endswith("lines without a rank are attributed to rank 0")
 
 
 def test_what_a_launcher_hands_on_of_a_ranks_own_output_is_not_read_twice(
@@ -251,11 +251,11 @@ def test_why_an_output_cannot_be_read_is_said(book: ForeignBook) -> None:
     with running(*SLEEP, stderr=subprocess.DEVNULL) as process:
         job = job_of(process.pid)
         view = look(book, census_of(job), job.name)
-        assert view.output == book.output_words(job.name) == "/dev/null: nothing is kept"
+        assert view.output == book.output_words(job.name) == "/dev/null: discarded"
         assert first_rank(view).loss is None
         assert first_rank(view).last_progress_at is None
         assert book.lines(job.name).lines == ()
-    assert book.output_words("nobody:1") == "not known"
+    assert book.output_words("nobody:1") == "unknown"
     assert book.chart("nobody:1", 0, FAR, 10) == {}
 
 

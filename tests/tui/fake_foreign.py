@@ -276,7 +276,7 @@ def gone() -> ForeignView:
                 host=HOST,
                 pid=rank.pid,
                 state="unknown",
-                state_reason="gone; how it ended was not seen",
+                state_reason="exited; exit status unknown",
             )
             for rank in view.snapshot.ranks
         ],

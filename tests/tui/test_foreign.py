@@ -196,7 +196,7 @@ class TestJobScreen:
 
         def send(plan: SignalPlan) -> SignalOutcome:
             assert over.wait(30)
-            return SignalOutcome("pid 7 is still there after SIGKILL", (7,))
+            return SignalOutcome("pid 7 survived SIGKILL", (7,))
 
         Sent(monkeypatch)
         monkeypatch.setattr(signals, "send", send)
@@ -212,7 +212,7 @@ class TestJobScreen:
                 over.set()
             await until(pilot, lambda: "◌ stopping" not in shown(app))
             assert "SIGINT sent at " not in shown(app)
-            assert "is still there after SIGKILL" in said(app)
+            assert "survived SIGKILL" in said(app)
 
     async def test_findings_that_are_open_follow_what_is_found(
         self, held_gpus: Path, make_app: MakeApp

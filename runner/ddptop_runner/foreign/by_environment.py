@@ -14,10 +14,10 @@ from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
 from ddptop_runner.foreign.variables import whole_number
 from ddptop_runner.log_clean import sanitize
 
-NO_LAUNCHER = "its launcher is gone: the ranks go on, but nobody restarts or ends them"
+NO_LAUNCHER = "its launcher has exited: the ranks keep running, but nothing restarts or stops them"
 
 MAX_NAMED = 16
-"""Of so many ranks that have no process the numbers are told."""
+"""At most this many ranks without a process are listed."""
 
 _STARTED_BY: dict[Scheme, Launcher] = {
     "elastic": "torchrun",
@@ -139,7 +139,7 @@ def _draft(tree: Tree, by_rank: dict[int, list[_Claimed]]) -> JobDraft | None:
         draft.notes.append(NO_LAUNCHER if len(without) == len(chosen) else _partly_gone(without))
     if draft.launcher == "ddptop":
         name = (chosen[0].process.environ or {})["DDPTOP_JOB_ID"].rpartition("@")[0]
-        draft.notes.append(f"ddptop's job {sanitize(name[:80])} of another state folder")
+        draft.notes.append(f"ddptop job {sanitize(name[:80])} in another state folder")
     draft.notes += _missing(chosen)
     return draft
 
@@ -193,7 +193,7 @@ def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launch
 
 def _partly_gone(without: Sequence[_Claimed]) -> str:
     ranks = ", ".join(str(one.claim.rank) for one in without)
-    return f"the launcher of rank {ranks} is gone: nobody restarts or ends them"
+    return f"the launcher of rank {ranks} has exited: nothing restarts or stops them"
 
 
 def _missing(chosen: Sequence[_Claimed]) -> list[str]:
@@ -207,8 +207,8 @@ def _missing(chosen: Sequence[_Claimed]) -> list[str]:
     gone = list(islice((rank for rank in expected if rank not in here), MAX_NAMED + 1))
     if not gone:
         return []
-    names = ", ".join(map(str, gone[:MAX_NAMED])) + (" and others" if gone[MAX_NAMED:] else "")
-    return [f"no process for rank {names}: not started yet, or ended"]
+    names = ", ".join(map(str, gone[:MAX_NAMED])) + (", and more" if gone[MAX_NAMED:] else "")
+    return [f"no process for rank {names}: not started yet, or exited"]
 
 
 def lightning_jobs(tree: Tree) -> list[JobDraft]:
@@ -235,7 +235,7 @@ def lightning_jobs(tree: Tree) -> list[JobDraft]:
             rendezvous=claim.rendezvous,
         )
         if all(rank.local_rank != 0 for rank in ranks):
-            draft.notes.append("its first rank, which started the others, is gone")
+            draft.notes.append("its first rank, which started the others, has exited")
         drafts.append(draft)
     return drafts
 

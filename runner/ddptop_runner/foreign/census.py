@@ -48,8 +48,8 @@ def is_own_job(job_id: str, uid: int) -> bool:
 MAX_OF_USER = 4096
 """Processes of one other user that are looked at as training: a person's are fewer."""
 NOT_HERE = (
-    "the driver names this pid, and nothing here says whose it is: it is in another container, or"
-    " /proc hides it (hidepid); look from the host, or as root"
+    "the driver reports this pid, but its owner is unknown: it is in another container, or hidden"
+    " by hidepid; run ddptop on the host or as root"
 )
 
 
@@ -143,7 +143,8 @@ def _within_bounds(
         more = theirs[MAX_OF_USER:]
         del theirs[MAX_OF_USER:]
         reason = (
-            f"{len(more)} of this user's processes are not looked at: the oldest {MAX_OF_USER} are"
+            f"{len(more)} more processes of this user were not examined"
+            f" (limit: the oldest {MAX_OF_USER})"
         )
         told.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
     if told:
@@ -212,10 +213,8 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
             return matches[0]
         if matches:
             names = ", ".join(sorted(job.name for job in matches))
-            raise UsageError(f"{text!r} could be any of {names}", "give more of the name, or a pid")
-    raise NoSuchJobError(
-        f"no training {text!r} was found among what ddptop did not start", "ddptop ps lists it"
-    )
+            raise UsageError(f"{text!r} is ambiguous: {names}", "use a longer prefix or a pid")
+    raise NoSuchJobError(f"no training named {text!r} outside of ddptop", "list it with ddptop ps")
 
 
 def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
@@ -228,7 +227,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         return below[0]
     if below:
         names = ", ".join(sorted(job.name for job in below))
-        raise UsageError(f"{pid} has started several: {names}", "name one of them")
+        raise UsageError(f"pid {pid} started several trainings: {names}", "name one")
     taker = CensusTaker(own)
     ticks = procs.start_ticks(pid)
     if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
@@ -238,16 +237,16 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
             return job
         _refuse_own(pid, own)  # its environment is readable a moment after its start only
         if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
-            raise UsageError(f"{pid} is a process of the kernel", "name one that a person started")
+            raise UsageError(f"pid {pid} is a kernel thread", "name a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
-    hint = "ddptop ps lists training" if hidden is None else hidden.reason
-    raise NoSuchJobError(f"there is no process {pid} here", hint)
+    hint = "list trainings with ddptop ps" if hidden is None else hidden.reason
+    raise NoSuchJobError(f"no process {pid} on this machine", hint)
 
 
 def _refuse_own(pid: int, own: IsOwn) -> None:
     own_job = _own_job_above(pid, own)
     if own_job is not None:
-        raise UsageError(f"{pid} belongs to ddptop's own job", f"ddptop attach {own_job}")
+        raise UsageError(f"pid {pid} belongs to a ddptop job", f"ddptop attach {own_job}")
 
 
 def _own_job_above(pid: int, own: IsOwn) -> str | None:

@@ -263,7 +263,7 @@ class JobOutput:
     def words(self) -> str:
         """Where the job's output goes and, if it cannot be read, why."""
         if not self._of:
-            return "not looked for yet"
+            return "not determined yet"
         first = self._ranks()[:1]
         for rank in [*first, None]:
             output, errors = self._of.get((rank, 1)), self._of.get((rank, 2))
@@ -276,9 +276,9 @@ class JobOutput:
             if rank is not None and not all(_same_place(other, output) for other in others):
                 said = f"rank {rank}: {said}"
             if self.shared_default and rank is not None:
-                said += f"; lines that name no rank count as rank {rank}'s"
+                said += f"; lines without a rank are attributed to rank {rank}"
             return said
-        return "not known"
+        return "unknown"
 
     def close(self) -> None:
         """Let go of every file."""

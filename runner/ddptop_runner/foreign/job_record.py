@@ -64,7 +64,7 @@ class JobRecord:
             self._tell(now, "group_restart", message)
         for number, rank in before.items():
             if number not in after or not _same(rank, after[number]):
-                message = f"pid {rank.pid} is gone; how it ended was not seen"
+                message = f"pid {rank.pid} exited; exit status unknown"
                 self._tell(now, "rank_exited", message, rank)
         for number, rank in after.items():
             if number not in before or not _same(rank, before[number]):
@@ -76,7 +76,7 @@ class JobRecord:
         """No process of the job is there any more."""
         if self.ended_at is None:
             self.ended_at = now
-            self._tell(now, "lost", "all processes are gone; how they ended was not seen")
+            self._tell(now, "lost", "all processes exited; exit status unknown")
 
     def _tell(
         self, now: dt.datetime, kind: str, message: str, rank: ForeignRank | None = None
@@ -183,7 +183,7 @@ class JobRecord:
         except Exception as error:  # what one job shows is not to hide the others
             self._progress.clear()
             snapshot = self._snapshot([], [], now)
-            words = f"not known: nothing can be made of what it shows ({type(error).__name__})"
+            words = f"unknown: its state cannot be read ({type(error).__name__})"
         self._last = snapshot
         return ForeignView(self.foreign, snapshot, now, words)
 
@@ -224,7 +224,7 @@ class JobRecord:
             host=procs.host_name(),
             pid=rank.pid,
             state="unknown",
-            state_reason="it has ended since the processes were last counted",
+            state_reason="exited since the last scan",
         )
         if seen is not None:
             state, reason = state_of(seen)
@@ -279,7 +279,7 @@ class JobRecord:
         one = seen.get(sample.pid or 0)
         if one is None:
             return sample
-        state, words = state_of(one, reason or "its device spins without progress")
+        state, words = state_of(one, reason or "GPU busy without progress")
         return msgspec.structs.replace(sample, state=state, state_reason=words)
 
     def _on_devices(
@@ -356,7 +356,7 @@ class JobRecord:
     def _ended(self, now: dt.datetime) -> NodeSnapshot:
         """The last look with nobody alive in it."""
         last = self._last if self._last is not None else self._snapshot([], [], now)
-        reason = "gone; how it ended was not seen"
+        reason = "exited; exit status unknown"
         progress = last.progress
         if progress is not None:
             progress = combine.ended(progress)

@@ -189,30 +189,30 @@ class Finder:
         if sink.kind == "file":
             return self._of_file(sink, f"file {_shown(sink.target)}")
         if sink.kind == "deleted":
-            words = f"deleted file {_shown(sink.target)}, read while pid {sink.pid} holds it open"
+            words = f"deleted file {_shown(sink.target)}, still open in pid {sink.pid}"
             return self._of_file(sink, words)
         if sink.kind == "pipe":
             return self._of_pipe(sink, hops)
         if sink.kind == "terminal":
             return self._of_terminal(sink, hops)
         reasons = {
-            "null": "/dev/null: nothing is kept",
-            "socket": "a socket: cannot be read from outside",
+            "null": "/dev/null: discarded",
+            "socket": "a socket: not readable",
             "closed": f"closed by pid {sink.pid}",
-            "hidden": f"not known: pid {sink.pid} is another user's; root may look",
+            "hidden": f"unknown: pid {sink.pid} belongs to another user (needs root)",
         }
-        other = f"{_shown(sink.target)}: cannot be read as a file"
+        other = f"{_shown(sink.target)}: not readable as a file"
         return Output(reasons.get(sink.kind, other))
 
     def _of_file(self, sink: Sink, words: str) -> Output:
         if not os.access(sink.path, os.R_OK):
-            return Output(f"{words}: no permission to read it")
+            return Output(f"{words}: no read permission")
         return Output(words, file=sink)
 
     def _of_pipe(self, sink: Sink, hops: int) -> Output:
         readers = self._readers_of(sink)
         if not readers:
-            return Output("a pipe whose reader cannot be seen: cannot be read")
+            return Output("a pipe whose reader is not visible: not readable")
         reader = next((pid for pid in readers if self._hands_on(pid)), readers[0])
         return self._through(reader, f"a pipe to pid {reader} ({_name(reader)})", hops)
 
@@ -223,24 +223,24 @@ class Finder:
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
         maker = self._maker_of(sink)
         if maker is None:
-            why = "without tmux" if is_own else "of another user"
-            return Output(f"terminal {sink.target} {why}: cannot be read")
+            why = "outside tmux" if is_own else "of another user"
+            return Output(f"terminal {sink.target} {why}: not readable")
         words = f"terminal {sink.target} of pid {maker} ({_name(maker)})"
         return self._through(maker, words, hops)
 
     def _through(self, pid: int, words: str, hops: int) -> Output:
         """What `pid` does with what it reads: the files that it writes, else its own output."""
         if hops <= 0 or not self._hands_on(pid):
-            return Output(f"{words}: cannot be read")
+            return Output(f"{words}: not readable")
         for sink in self._sinks(pid) if _name(pid) in _KEEPERS else ():
             if sink.fd > 2 and sink.kind in ("file", "deleted"):
-                found = self._of_file(sink, f"{words}, which writes {_shown(sink.target)}")
+                found = self._of_file(sink, f"{words}, which writes to {_shown(sink.target)}")
                 if found.key is not None:
                     return found
         found = self._follow(look_at(pid, 1), hops - 1)
         if found.key is None:
-            return Output(f"{words}: cannot be read")
-        return Output(f"{found.words}, through {words}", file=found.file, pane=found.pane)
+            return Output(f"{words}: not readable")
+        return Output(f"{found.words} via {words}", file=found.file, pane=found.pane)
 
     def _sinks(self, pid: int) -> list[Sink]:
         """What the process can write to."""
@@ -314,7 +314,7 @@ class FileTail:
             status = os.fstat(place)
             same = (status.st_dev, status.st_ino) == sink.device_inode
             if not same or not stat.S_ISREG(status.st_mode):
-                raise OSError(f"{sink.target} is another file now")
+                raise OSError(f"{sink.target} was replaced by another file")
             self._fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(place)

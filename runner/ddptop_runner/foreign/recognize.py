@@ -23,7 +23,7 @@ from ddptop_runner.log_clean import sanitize
 
 _Found = tuple[list[ForeignJob], list[Unreadable]]
 
-ODD = "nothing can be made of what it shows of itself: it may be training"
+ODD = "its process data cannot be interpreted; it may be training"
 
 
 def find_jobs(

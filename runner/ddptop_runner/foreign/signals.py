@@ -85,19 +85,17 @@ def plan(
     _refuse_readonly(readonly, view.job)
     job = view.foreign
     if not view.is_live:
-        raise UsageError(f"{view.job} has ended; nothing is left to signal")
+        raise UsageError(f"{view.job} has already ended")
     if os.geteuid() not in (0, job.uid):
-        raise UsageError(
-            f"{view.job} belongs to {job.user}, and only {job.user} or root may signal it"
-        )
+        raise UsageError(f"{view.job} belongs to {job.user}; only {job.user} or root can signal it")
     if job.launcher == "ddptop" and action == "stop":
         raise UsageError(
-            f"{view.job} is guarded by another ddptop, which would start its ranks again",
-            "stop it with that one (DDPTOP_HOME tells which)",
+            f"{view.job} belongs to another ddptop, which would restart its ranks",
+            "stop it there, with the DDPTOP_HOME of that job",
         )
     recorded = _recorded(view)
     if not recorded:
-        raise UsageError(f"no process of {view.job} is left to signal")
+        raise UsageError(f"{view.job} has no process left to signal")
     group = _group_of(job.root_pid)
     near = {
         pid
@@ -113,7 +111,7 @@ def plan(
     name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
     sentence = _sentence(action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s)
     if os.geteuid() != job.uid:
-        sentence = f"{job.user}'s, not yours: {sentence}"
+        sentence = f"job of {job.user}: {sentence}"
     return SignalPlan(
         job=view.job,
         action=action,
@@ -131,8 +129,10 @@ def _sentence(action: Action, name: str, others: int, all_: int, grace_s: float)
         return f"SIGKILL to {name}" if all_ == 1 else f"SIGKILL to {everyone} ({name})"
     also = ""
     if others:
-        also = f" and the {'other process' if others == 1 else f'{others} others'} of its group"
-    left = "" if all_ == 1 else f" to what is left of its {all_} processes"
+        also = (
+            f" and {'1 other process' if others == 1 else f'{others} other processes'} in its group"
+        )
+    left = "" if all_ == 1 else f" to the rest of its {all_} processes"
     return (
         f"SIGINT to {name}{also}; {grace_s:.0f} s later SIGTERM{left}; "
         f"{TERM_GRACE_S:.0f} s later SIGKILL"
@@ -212,7 +212,7 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
 def _refuse_readonly(readonly: bool, job: str) -> None:
     if readonly:
         raise UsageError(
-            f"ddptop runs with --readonly: it sends no signal to {job}", "start it without"
+            f"cannot signal {job}: ddptop runs with --readonly", "restart it without --readonly"
         )
 
 
@@ -239,10 +239,9 @@ class _Ending:
             return self._done("SIGKILL")
         left = sorted(process.pid for process in self._alive())
         names = ", ".join(map(str, left))
-        verb = "are" if len(left) > 1 else "is"
         return SignalOutcome(
-            f"{self._plan.job}: pid {names} {verb} still there after SIGKILL, in uninterruptible "
-            "sleep or another user's",
+            f"{self._plan.job}: pid {names} survived SIGKILL (in uninterruptible sleep, or owned "
+            "by another user)",
             tuple(left),
         )
 
@@ -252,7 +251,7 @@ class _Ending:
     def _done(self, name: str) -> SignalOutcome:
         took_s = time.monotonic() - self._started_s
         return SignalOutcome(
-            f"{self._plan.job} is gone, {took_s:.1f} s after the first signal; {name} was enough",
+            f"{self._plan.job} exited {took_s:.1f} s after the first signal ({name} sufficed)",
             ended_by=name,
         )
 

@@ -16,12 +16,11 @@ from ddptop_runner.foreign.claims import rendezvous_of
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, is_copy, start_order
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 
-ONE_PROCESS = "accelerate started one process, so there is one rank"
-NO_RANK = "no rank yet, or none between two attempts"
-NOT_RECOGNIZED = "not recognised as training: shown because you named the process"
+ONE_PROCESS = "accelerate started a single process, so there is one rank"
+NO_RANK = "no rank yet, or between attempts"
+NOT_RECOGNIZED = "not recognized as training; shown because you named its pid"
 NOT_READABLE = (
-    "shown because you named the process: this user may not read its environment, so whether it is"
-    " a rank, and which, is not known"
+    "shown because you named its pid; its environment is not readable, so its rank is unknown"
 )
 
 
@@ -85,7 +84,7 @@ def _kind(
     kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
     held = len(tree.devices(process))
     libraries = process.libraries or frozenset()
-    notes = [f"one process holds {held} devices: figures per rank are not to be had"]
+    notes = [f"one process uses {held} devices: no per-rank figures"]
     if kinds and kinds[-1] is not None:
         return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
     if held < 2:

@@ -24,7 +24,7 @@ DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
 """So many ranks are asked at the same time."""
 TRIES = 3
-MISSING = "py-spy is not installed here; `pip install py-spy` beside ddptop (or ddptop[stacks])"
+MISSING = "py-spy is not installed; install it next to ddptop: pip install 'ddptop[stacks]'"
 MAX_CHARS = 200_000
 
 
@@ -55,13 +55,13 @@ def _of_rank(py_spy: str, rank: ForeignRank, deadline_s: float) -> RankStacks:
 
 def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None, str | None]:
     """(text, None) or (None, why not)."""
-    note = "not asked"
+    note = "not attempted"
     for _ in range(TRIES):
         if procs.start_ticks(rank.pid) != rank.start_ticks:
-            return None, f"pid {rank.pid} is gone"
+            return None, f"pid {rank.pid} has exited"
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            return None, "py-spy took too long; try one rank alone"
+            return None, "py-spy timed out; try a single rank"
         try:
             answer = subprocess.run(
                 [py_spy, "dump", "--nonblocking", "--pid", str(rank.pid)],
@@ -72,9 +72,9 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
                 env={**os.environ, "RUST_BACKTRACE": "0", "NO_COLOR": "1"},
             )
         except subprocess.TimeoutExpired:
-            return None, "py-spy took too long; try one rank alone"
+            return None, "py-spy timed out; try a single rank"
         except OSError as error:
-            return None, f"{py_spy} does not run ({error.strerror})"
+            return None, f"cannot run {py_spy} ({error.strerror})"
         text = answer.stdout.decode("utf-8", "replace")[:MAX_CHARS].strip()
         if answer.returncode == 0 and text:
             return text, None
@@ -87,15 +87,15 @@ def _dump(py_spy: str, rank: ForeignRank, deadline_s: float) -> tuple[str | None
 def explain(error: str, ptrace_scope: Callable[[], str | None] | None = None) -> tuple[str, bool]:
     """(py-spy's complaint in words that name the remedy, whether another try is useless)."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    first = lines[0] if lines else "it gave no reason"
+    first = lines[0] if lines else "no error message"
     lower = error.lower()
     if "permission denied" in lower or "operation not permitted" in lower or "eperm" in lower:
         return _not_permitted((ptrace_scope or _ptrace_scope)()), True
     if "failed to find python version" in lower or "doesn't appear to be a python" in lower:
-        reason = "it runs no Python that py-spy knows; `gdb -p PID` shows stacks of C++"
+        reason = "not a Python process that py-spy supports; for C++ stacks, run `gdb -p PID`"
         return reason, True
     if "no such process" in lower or "no such file" in lower:
-        return "the process is gone", True
+        return "the process has exited", True
     return f"py-spy failed: {first.removeprefix('Error: ')[:200]}", False
 
 
@@ -109,13 +109,13 @@ def _ptrace_scope() -> str | None:
 
 def _not_permitted(scope: str | None) -> str:
     if scope == "3":
-        return "the kernel forbids reading other processes until it is rebooted (ptrace_scope 3)"
+        return "the kernel forbids inspecting other processes until a reboot (ptrace_scope 3)"
     if scope in ("1", "2"):
         return (
-            f"the kernel lets only root read other processes (ptrace_scope {scope}): use sudo, or "
-            "`sudo sysctl kernel.yama.ptrace_scope=0` until the next boot"
+            f"only root can inspect other processes (ptrace_scope {scope}); use sudo, or allow it "
+            "until the next boot: sudo sysctl kernel.yama.ptrace_scope=0"
         )
     return (
-        "no permission to read the process: another user's needs sudo, and a container needs "
+        "no permission to inspect the process; use sudo, or start the container with "
         "--cap-add=SYS_PTRACE"
     )

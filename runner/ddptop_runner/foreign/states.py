@@ -51,18 +51,18 @@ def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, st
         stuck_reason: why it is thought to be stuck in a collective; None when it is not.
     """
     if seen.letter is None:
-        return "unknown", "its process may not be looked at: another user's; root may"
+        return "unknown", "cannot be inspected: owned by another user (needs root)"
     if seen.letter in "ZX":
-        return "zombie", "it has ended, and its parent has not yet asked how"
+        return "zombie", "exited, but not yet reaped by its parent"
     if seen.letter == "T":
-        return "paused", "stopped by a signal (SIGSTOP or Ctrl-Z); SIGCONT lets it go on"
+        return "paused", "paused by a signal (SIGSTOP or Ctrl-Z); send SIGCONT to resume it"
     if seen.letter == "t":
-        return "paused", "held by a debugger"
+        return "paused", "stopped in a debugger"
     if seen.blocked_looks >= BLOCKED_LOOKS and seen.blocked_s >= BLOCKED_S:
         inside = f" in {seen.wait_channel}" if seen.wait_channel else ""
         return "blocked", (
-            f"in uninterruptible sleep{inside} for {seen.blocked_s:.0f} s: it waits for a disk, "
-            "a network file system or a driver, and no signal reaches it"
+            f"in uninterruptible sleep{inside} for {seen.blocked_s:.0f} s: waiting for a disk, "
+            "network file system, or driver; signals have no effect"
         )
     if stuck_reason is not None:
         return "stuck", stuck_reason

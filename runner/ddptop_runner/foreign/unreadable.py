@@ -25,8 +25,8 @@ SMALLEST_MIB = 128
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
 
 HIDDEN = (
-    "the driver names this pid, and no such process can be seen here: it is in another container,"
-    " or /proc hides it (hidepid); look from the host, or as root"
+    "the driver reports this pid, but the process is not visible: it is in another container, or"
+    " hidden by hidepid; run ddptop on the host or as root"
 )
 
 
@@ -78,12 +78,12 @@ def find_unreadable(
 
 def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
     if uid == 0:
-        return "even root may not look into it here: CAP_SYS_PTRACE is missing in this container"
+        return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
     if owner == uid:
-        return "the kernel hides it although it is yours: it has gained rights; look as root"
+        return "cannot be inspected although it is yours: it gained privileges (needs root)"
     name = user_of(owner)
-    who = "root" if owner == 0 else f"{name} or as root"
-    return f"its environment is {name}'s: look as {who}"
+    who = "root" if owner == 0 else f"{name} or root"
+    return f"owned by {name}; run ddptop as {who} to inspect it"
 
 
 def _may_train(tree: Tree, process: ProcessFacts) -> bool:

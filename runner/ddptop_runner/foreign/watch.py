@@ -150,7 +150,7 @@ class ForeignBook:
     def output_words(self, job: str) -> str:
         """Where the output goes and, where it cannot be read, why."""
         record = self._records.get(job)
-        return "not known" if record is None else record.output.words()
+        return "unknown" if record is None else record.output.words()
 
     def close(self) -> None:
         """Let go of every open file."""
@@ -260,7 +260,7 @@ def _told(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
             pid=more[0].root_pid,
             user=user,
             command=more[0].command,
-            reason=f"{len(more)} of this user's trainings are not shown: {MAX_JOBS} are",
+            reason=f"{len(more)} more trainings of this user are not shown (limit {MAX_JOBS})",
         )
         for user, more in by_user.items()
     )

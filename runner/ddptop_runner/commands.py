@@ -267,7 +267,7 @@ def remove_damaged(folder: RunFolder) -> None:
         return
     is_no_job = stat.S_ISDIR(found.st_mode) and not os.path.lexists(folder.spec_file)
     if is_no_job and 0 <= time.time() - found.st_mtime < START_ALLOWANCE_S:
-        raise UsageError(f"{folder.job} may be starting", "try again in half a minute")
+        raise UsageError(f"{folder.job} may be starting", "try again in 30 s")
     _delete(folder)
 
 

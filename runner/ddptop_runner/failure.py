@@ -73,7 +73,7 @@ def judge(
         ends = _ends_in_command(folder, attempt, table.launcher, ends)
     blamed = culprit.find(ends)
     if blamed is None:
-        summary = "The worker group ended; nobody saw why."
+        summary = "The worker group exited; cause unknown."
         cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
     if culprit.is_mismatch(blamed) and (left := _left_order(folder, attempt, ends)):
@@ -267,11 +267,11 @@ def never_started(folder: RunFolder, returncode: int | None) -> Cause:
     words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
     exit_code, signal = (None, None) if returncode is None else procs.split_status(returncode)
     tail = [line for line in log_end(folder.supervisor_log).splitlines() if line]
-    last = f" Its last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
+    last = f" Last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
     return Cause(
         kind="launch",
         exit_code=exit_code or None,
         signal=signal,
-        summary=f"The agent {words} before any rank was started.{last}",
+        summary=f"The agent {words} before starting any rank.{last}",
         evidence=str(folder.supervisor_log),
     )

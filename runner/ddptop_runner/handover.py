@@ -127,7 +127,7 @@ def take(path: Path) -> Handover:
     try:
         return Handover(**json.loads(data.partition("\n")[2]))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a hand-over: {error}") from error
+        raise ValueError(f"{path} is not a valid handover file: {error}") from error
 
 
 def apply_limits(soft_limits: dict[str, int]) -> None:

@@ -192,7 +192,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
         return plan, None
     new, note = old.remake(), None
     if new.queue is not None and (ahead := gpu_claims.queued_before(spec)):
-        new, note = replace(new, devices=None), f"waits behind job {ahead[0]}, queued before"
+        new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
     if new.devices == old.devices:

@@ -21,10 +21,10 @@ from ddptop_runner.model import SCHEMA, Base
 GapReason = Literal["ceiling", "disk full", "cut", "missing"]
 
 _WORDS = {
-    "ceiling": "were dropped: the archives of this log had reached their limit",
-    "disk full": "were given up: the disk was full",
-    "cut": "were cut off this log from outside",
-    "missing": "cannot be read any more",
+    "ceiling": "dropped: log limit reached",
+    "disk full": "dropped: disk full",
+    "cut": "missing: truncated by another process",
+    "missing": "no longer readable",
 }
 _RANGE = re.compile(rb"bytes-(\d+)-(\d+)")
 

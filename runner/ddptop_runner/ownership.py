@@ -36,4 +36,4 @@ def belongs(status: os.stat_result) -> str:
         owner = pwd.getpwuid(status.st_uid).pw_name
     except KeyError:
         owner = f"uid {status.st_uid}"
-    return f"belongs to {owner} (mode {stat.S_IMODE(status.st_mode):04o})"
+    return f"is owned by {owner} (mode {stat.S_IMODE(status.st_mode):04o})"

@@ -61,7 +61,7 @@ def _home() -> Path:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        raise UsageError("HOME is not an absolute path", "set it, or DDPTOP_HOME") from None
+        raise UsageError("HOME is not an absolute path", "set HOME or DDPTOP_HOME to one") from None
 
 
 def require_readable() -> None:
@@ -77,7 +77,7 @@ def require_readable() -> None:
             return
         except OSError as error:
             raise UsageError(
-                f"the state folder {folder} cannot be seen ({error.strerror})", _OWN_HOME
+                f"the state folder {folder} cannot be accessed ({error.strerror})", _OWN_HOME
             ) from error
         if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
             raise UsageError(
@@ -96,7 +96,7 @@ def require_own(folder: Path) -> None:
     except OSError:
         return  # whoever makes it, or its content, says what is wrong
     if status.st_uid != os.geteuid():
-        raise UsageError(f"{folder} {belongs(status)}: nothing is started there", _OWN_HOME)
+        raise UsageError(f"nothing is started from {folder}, which {belongs(status)}", _OWN_HOME)
 
 
 def why_not_own(folder: RunFolder) -> str | None:
@@ -142,10 +142,10 @@ def close_to_others(folder: Path) -> str | None:
     if not mode & 0o022:
         return None
     folder.chmod(mode & ~0o022)
-    return f"{folder} could be written by other users (mode {mode:04o}): it no longer can"
+    return f"{folder} was writable by other users (mode {mode:04o}); that access was removed"
 
 
-_OWN_HOME = "set DDPTOP_HOME to a folder of your own"
+_OWN_HOME = "set DDPTOP_HOME to a directory of your own"
 
 
 def runs_dir() -> Path:
@@ -343,7 +343,7 @@ def create_local_dir(folder: RunFolder) -> Path:
     except OSError as error:
         raise UsageError(
             f"{base} cannot hold the job's sockets ({error.strerror})",
-            "mend it, or set DDPTOP_HOME to a short path on a local disk",
+            "fix it, or set DDPTOP_HOME to a short path on a local disk",
         ) from error
     folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")
     folder.__dict__.pop("live_dir", None)

@@ -317,7 +317,7 @@ def _read_once(folder: RunFolder) -> JobView:
     except (OSError, msgspec.MsgspecError) as error:
         from ddptop_runner.upkeep.substitute import substitute  # it needs the history's code
 
-        words = f"nodes/{node_file.name} is damaged ({error}): what stands here is from the history"
+        words = f"nodes/{node_file.name} is damaged ({error}); showing data from the history"
         snapshot = substitute(folder, spec, words)
     return JobView(folder, spec, snapshot, read_at=utc_now(), read_boottime_s=boottime_s())
 
@@ -339,7 +339,7 @@ def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
         msgspec.ValidationError: when one cannot reckon with its times.
     """
     if not all(map(is_time, (snapshot.ts, snapshot.started_at, snapshot.ended_at))):
-        raise msgspec.ValidationError("its times are none of our age")
+        raise msgspec.ValidationError("its times are out of range")
     return snapshot
 
 
@@ -484,13 +484,13 @@ def resolve(name: str | None) -> JobView:
         if len(live) == 1:
             return live[0]
         if not live:
-            raise UsageError("no job is alive", "name one; ddptop ls --all lists those that ended")
-        raise UsageError(f"{len(live)} jobs are alive: {_names(live)}", "name one of them")
+            raise UsageError("no active job", "name one; list ended jobs with ddptop ls --all")
+        raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "name one")
     if is_there(name) and _is_job(run_folder(name)):
         return read_job(run_folder(name))
     matches = [view for view in all_jobs() if name and view.job.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise UsageError(f"{name!r} could be any of {_names(matches)}", "give more of the name")
-    raise NoSuchJobError(f"there is no job {name!r}", "ddptop ls --all lists the jobs there are")
+        raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
+    raise NoSuchJobError(f"no job named {name!r}", "list jobs with ddptop ls --all")

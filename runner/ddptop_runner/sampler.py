@@ -71,14 +71,16 @@ def parse_arguments(argv: list[str]) -> Options:
         elif option == "--interval" and rest:
             interval_s = _interval(rest.pop(0))
         else:
-            raise ValueError(f"{option!r} is not an option or lacks its value")
+            raise ValueError(f"unknown option or missing value: {option!r}")
     return Options(uuids, interval_s, once, links)
 
 
 def _interval(text: str) -> float:
     interval_s = float(text)
     if not (math.isfinite(interval_s) and interval_s >= SHORTEST_INTERVAL_S):
-        raise ValueError(f"--interval {text}: give {SHORTEST_INTERVAL_S} seconds or more")
+        raise ValueError(
+            f"--interval {text} is too short; use {SHORTEST_INTERVAL_S} seconds or more"
+        )
     return interval_s
 
 

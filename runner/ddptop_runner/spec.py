@@ -245,13 +245,13 @@ def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
 def _problem(spec: JobSpec) -> str | None:
     """Why what a spec says must not be used: names become paths, and times are reckoned with."""
     if not _NAME.fullmatch(spec.job):
-        return "its job is no job's name"
+        return "invalid job name"
     if not bounded.is_file_name(spec.host):
-        return "its host is no host's name"
+        return "invalid host name"
     if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):
-        return "its tmux_socket is no socket's name"
+        return "invalid tmux_socket"
     if not 0 <= spec.nproc <= MOST_RANKS:
-        return "its nproc is no number of ranks"
+        return "invalid nproc"
     if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
-        return "its time is none of our age"
+        return "its time is out of range"
     return None

@@ -144,5 +144,5 @@ class JobProcesses:
         if left:
             pids = ", ".join(str(process.pid) for process in left)
             self._story.tell(
-                "alert", f"pid {pids} cannot be ended: stuck in the kernel", attempt=attempt
+                "alert", f"cannot kill pid {pids}: stuck in the kernel", attempt=attempt
             )

@@ -69,15 +69,15 @@ def folder_problem() -> str | None:
     try:
         status = folder.lstat()
     except FileNotFoundError:
-        return None if os.access(folder.parent, os.W_OK | os.X_OK) else "cannot be made"
+        return None if os.access(folder.parent, os.W_OK | os.X_OK) else "cannot be created"
     except OSError as error:
-        return f"cannot be seen ({error.strerror})"
+        return f"cannot be accessed ({error.strerror})"
     if not stat.S_ISDIR(status.st_mode):
-        return "is not a folder"
+        return "is not a directory"
     if status.st_uid != os.geteuid():
         return belongs(status)
     if not is_private_folder(folder):
-        return f"is open to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+        return f"is accessible to other users (mode {stat.S_IMODE(status.st_mode):04o})"
     return None
 
 

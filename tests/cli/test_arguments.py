@@ -251,10 +251,10 @@ BAD = {
     "an unknown option": (2, ["launch", "--frobnicate", "train.py"], ["--frobnicate", "--help"]),
     "an unknown verb": (2, ["frobnicate"], ["frobnicate", "--help"]),
     "a missing argument": (2, ["stop"], ["JOB", "--help"]),
-    "no job to stop": (3, ["stop", "none"], ["there is no job 'none'", "ddptop ls"]),
-    "no job to wait for": (3, ["wait", "none"], ["there is no job 'none'"]),
-    "no job to remove": (3, ["rm", "none"], ["there is no job 'none'"]),
-    "no job at all": (2, ["status"], ["no job is alive", "ddptop ls --all"]),
+    "no job to stop": (3, ["stop", "none"], ["no job named 'none'", "ddptop ls"]),
+    "no job to wait for": (3, ["wait", "none"], ["no job named 'none'"]),
+    "no job to remove": (3, ["rm", "none"], ["no job named 'none'"]),
+    "no job at all": (2, ["status"], ["no active job", "ddptop ls --all"]),
     "no rank": (2, ["logs", "x", "-r", "one"], ["-r one", "all"]),
     "no terminal for the overview": (2, [], ["needs a terminal", "ddptop ls"]),
     "no such training to watch": (3, ["watch", "none"], ["no training 'none'", "ddptop ps"]),
@@ -276,7 +276,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(bad_input, case):
     [
         (["launch", "--nproc", "0", "none.py"], 2, "--nproc 0: a job needs at least one rank"),
         (["launch", "--nproc", "1", "none.py"], 2, "no script none.py"),
-        (["status", "none"], 3, "there is no job 'none'"),
+        (["status", "none"], 3, "no job named 'none'"),
         (["launch", "--nope"], 2, "--nope"),
     ],
 )

@@ -49,7 +49,7 @@ def test_json_tells_figures_differences_and_losses_at_common_steps(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["gpt-a", "nobody", "--json"], 3, "there is no job 'nobody'"),
+        (["gpt-a", "nobody", "--json"], 3, "no job named 'nobody'"),
         (["gpt-a", "gpt-a", "--json"], 2, "gpt-a is named twice"),
         (["gpt-a", "--json"], 3, "no other job to compare gpt-a with"),
         (["a", "b", "c", "d", "e"], 2, "5 jobs are too many for one chart; name at most 4"),

@@ -82,7 +82,7 @@ BAD = {
     "a launcher that is not installed": (
         2,
         [*LAUNCH, "--python", sys.executable, "--launcher", "horovod", "train.py"],
-        ["there is no horovodrun beside ", "pip install horovod there"],
+        ["no horovodrun next to ", "pip install horovod there"],
     ),
     "a launcher of nobody knows how many": (
         2,

@@ -73,7 +73,7 @@ def test_uses_join_the_driver_with_what_jobs_have(ddptop_home):
     found = uses([ONE, ZERO, Device(index=1, uuid="MIG-1")], present, claims())
     assert [use.holders for use in found] == [
         ("alice's a (pid 7) uses 1.0 GiB",),
-        ("taken by job runs",),
+        ("reserved by job runs",),
         (),
     ]
 

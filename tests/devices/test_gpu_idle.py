@@ -68,7 +68,7 @@ USES = {
     "a pid of another namespace": (
         gpu(process(GIB, user=None)),
         (),
-        "a process that cannot be seen here (pid 7) uses 1.0 GiB",
+        "a process not visible here (pid 7) uses 1.0 GiB",
     ),
     "memory that no listed process explains": (
         gpu(mem_used_bytes=12 * GIB),
@@ -92,7 +92,7 @@ USES = {
         "alice's process (pid 7) uses an unknown amount of memory and "
         "alice's process (pid 8) uses an unknown amount of memory",
     ),
-    "a job that has not started yet": (gpu(), ("resnet",), "taken by job resnet"),
+    "a job that has not started yet": (gpu(), ("resnet",), "reserved by job resnet"),
     "a job's rank": (
         gpu(process(GIB, job="resnet", rank=2)),
         ("resnet",),

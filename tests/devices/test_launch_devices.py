@@ -103,7 +103,7 @@ def test_a_dry_run_shows_what_would_be_refused(stub):
     choice = choose("1", {}, None, is_dry=True)
     assert indices(choice) == [1]
     assert choice.notes[0].startswith(
-        "this launch would be refused: GPU 1 is busy: unknown process, 39.0 GiB: give --gpus auto:1"
+        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB: give --gpus auto:1"
     )
 
 
@@ -114,7 +114,7 @@ def test_what_a_job_took_meanwhile_is_seen_by_deciding_again(stub):
     assert indices(choice.remake()) == [0, 1]
     fixed = choose("0,1", {}, None)
     put_job("quicker", None, devices=[Device(index=1, uuid=stub.gpu(1).uuid)], created_at=utc_now())
-    with pytest.raises(UsageError, match="GPU 1 is busy: taken by job quicker; pass --gpus 0, "):
+    with pytest.raises(UsageError, match="GPU 1 is busy: reserved by job quicker; pass --gpus 0, "):
         fixed.remake()
 
 
@@ -135,7 +135,7 @@ def test_memory_of_processes_that_cannot_be_seen(stub):
     with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
-    with pytest.raises(UsageError, match=r"cannot be seen here \(pid 4194311\) uses 30.0 GiB"):
+    with pytest.raises(UsageError, match=r"not visible here \(pid 4194311\) uses 30.0 GiB"):
         choose("0", {}, None)
 
 

@@ -112,7 +112,7 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy: taken by job first; give" in answer.stderr
+    assert "GPU 3 is busy: reserved by job first; give" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr
@@ -152,7 +152,7 @@ def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_c
         launch.start(plans[2])
     waiting, note = launch.start(plans[3])
     assert waiting.spec.is_queued
-    assert "waits for GPU 2; GPU 2: taken by job s" in (note or "")
+    assert "waits for GPU 2; GPU 2: reserved by job s" in (note or "")
     for view in (waiting, first, second):
         assert ddptop_cli("kill", view.job).returncode == 0
 

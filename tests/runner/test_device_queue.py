@@ -101,7 +101,7 @@ def test_two_jobs_do_not_take_the_same(ddptop_home):
         assert second.look() is None
         granted = first.look()
     assert granted is not None
-    assert "behind job first, queued before" in second.words
+    assert "behind job first, queued earlier" in second.words
     feed.report()
     assert [device.index for device in second.look().devices] == [2]
     assert (taken("first", ddptop_home), taken("second", ddptop_home)) == ([0, 1], [2])
@@ -168,7 +168,7 @@ FREE = [DeviceUse(device) for device in DEVICES]
         ([], [], None, "waits for GPUs 0-2"),
         ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody uses it"),
         (FREE, [], None, "waits for GPUs 0-2; free; the job starts if they stay free"),
-        (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued before"),
+        (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued earlier"),
         ([], [], "the driver is gone", "waits for GPUs 0-2; the driver is gone"),
     ],
 )

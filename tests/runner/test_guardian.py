@@ -141,8 +141,8 @@ def test_a_lost_pane_is_not_the_end(make_pane, wait_until):
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        (None, "exited with 127 before any rank was started"),
-        ("echo 'no torch in here' >&2; exit 3", "exited with 3 before any rank was started"),
+        (None, "exited with 127 before starting any rank"),
+        ("echo 'no torch in here' >&2; exit 3", "exited with 3 before starting any rank"),
     ],
     ids=["no interpreter", "no torch"],
 )

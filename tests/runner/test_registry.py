@@ -56,10 +56,10 @@ def test_resolve(three_jobs, name, job):
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
-        ("tr", UsageError, "'tr' could be any of train, train-2; give more of the name"),
-        ("none", NoSuchJobError, "there is no job 'none'"),
-        ("rain", NoSuchJobError, "there is no job"),
-        ("", NoSuchJobError, "there is no job ''"),
+        ("tr", UsageError, "'tr' is ambiguous: train, train-2; use a longer prefix"),
+        ("none", NoSuchJobError, "no job named 'none'"),
+        ("rain", NoSuchJobError, "no job named"),
+        ("", NoSuchJobError, "no job named ''"),
         (".", NoSuchJobError, "no job '.'"),
         ("..", NoSuchJobError, "no job '..'"),
         ("../runs/train", NoSuchJobError, "no job"),
@@ -75,11 +75,11 @@ def test_resolve_refuses(three_jobs, name, error, words):
 
 
 def test_without_a_name_nothing_is_guessed():
-    with pytest.raises(UsageError, match="no job is alive; name one"):
+    with pytest.raises(UsageError, match="no active job; name one"):
         resolve(None)
     for job in ("b", "a"):
         put_job(job, ALIVE)
-    with pytest.raises(UsageError, match="2 jobs are alive: a, b; name one of them"):
+    with pytest.raises(UsageError, match="2 jobs are active: a, b; name one"):
         resolve(None)
 
 

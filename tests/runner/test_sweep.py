@@ -248,4 +248,4 @@ async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monke
     monkeypatch.setattr(procs, "signal_process", lambda process, number: False)
     monkeypatch.setattr(sweep, "wait_for", in_vain)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
-    assert story.told == [("alert", f"pid {rank.pid} cannot be ended: stuck in the kernel")]
+    assert story.told == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]

@@ -401,7 +401,7 @@ def test_rm_deletes_what_is_no_job_and_nothing_of_ddptops_own(ddptop_home):
     for name in ("file", "link", "empty"):
         commands_rm(name)
     for name in (".gpus.lock", "..", "../runs"):
-        with pytest.raises(DdptopError, match="there is no job"):
+        with pytest.raises(DdptopError, match="no job named"):
             commands_rm(name)
     assert sorted(path.name for path in runs.iterdir()) == [".gpus.lock"]
     assert Path("/etc/passwd").exists()

@@ -26,15 +26,15 @@ def test_a_job_is_launched_beside_a_squatted_folder(
 ) -> None:
     if squat == "folder":
         attacker.run(["mkdir", "-m", "777", str(sockets)])
-        told = f"{sockets} belongs to {attacker.name} (mode 0777)"
+        told = f"{sockets} is owned by {attacker.name} (mode 0777)"
     elif squat == "link":
         attacker.run(["ln", "-s", str(attacker.home), str(sockets)])
-        told = f"{sockets} is not a folder"
+        told = f"{sockets} is not a directory"
     else:
         mode = 0o755 if squat == "open" else 0o770
         victim.run(["mkdir", str(sockets)])
         sockets.chmod(mode)
-        told = f"{sockets} is open to other users (mode {mode:04o})"
+        told = f"{sockets} is accessible to other users (mode {mode:04o})"
     env = victim.environment(DDPTOP_HOME=str(victim.home / f"squat-{squat}"))
     launched = victim.ddptop("launch", "-d", "--name", "job", "--", "/bin/true", env=env)
     assert launched.returncode == 0, launched.stderr

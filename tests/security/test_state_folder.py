@@ -88,8 +88,8 @@ def test_another_users_state_folder_says_whose_it_is(
     attacker.run(["mkdir", "-p", "-m", "700", str(theirs)])
     answer = victim.ddptop(*VERBS[verb], env=victim.environment(DDPTOP_HOME=str(theirs)))
     assert answer.returncode == 2
-    assert f"belongs to {attacker.name} (mode 0700)" in answer.stderr
-    assert "set DDPTOP_HOME to a folder of your own" in answer.stderr
+    assert f"is owned by {attacker.name} (mode 0700)" in answer.stderr
+    assert "set DDPTOP_HOME to a directory of your own" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
 
 
@@ -102,7 +102,10 @@ def test_nothing_is_started_out_of_a_folder_that_another_user_owns(
     env = victim.environment(DDPTOP_HOME=str(shared))
     answer = victim.ddptop("launch", "-d", "--", "true", env=env)
     assert answer.returncode == 2
-    assert f"{shared} belongs to {attacker.name} (mode 1777)" in answer.stderr
+    assert (
+        f"nothing is started from {shared}, which is owned by {attacker.name} (mode 1777)"
+        in answer.stderr
+    )
     assert list(shared.iterdir()) == []
 
 
@@ -114,7 +117,7 @@ def test_a_state_folder_that_others_may_write_is_closed_to_them(victim: Account)
     env = victim.environment(DDPTOP_HOME=str(home), PATH=str(home))
     answer = victim.ddptop("launch", "-d", "--name", "job", "--", "/bin/true", env=env)
     assert answer.returncode == 0, answer.stderr
-    assert f"{home} could be written by other users (mode 0777)" in answer.stderr
+    assert f"{home} was writable by other users (mode 0777)" in answer.stderr
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "runs")] == [0o755] * 2
     assert victim.ddptop("wait", "job", env=env).returncode == 0
 

@@ -131,7 +131,7 @@ def test_archives_and_gaps_are_parts_of_a_log(tmp_path: Path, opened: Open) -> N
     log = opened(path)
     for rows in (list(forwards(log)), backwards(log)):
         assert ["gap" if row.is_note else row.text for row in rows] == texts
-        assert next(row for row in rows if row.is_note).text.startswith("──── 3.9 KiB were dropped")
+        assert next(row for row in rows if row.is_note).text.startswith("──── 3.9 KiB dropped")
     found = last(log.search(pattern_of("old 3$"), log.bounds()[1], -1)).found
     assert found is not None and found.text == "old 3"
     assert log.snap(2000) == 340

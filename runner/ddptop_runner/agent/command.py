@@ -49,7 +49,7 @@ class CommandAgent:
                 process = self._start()
             except OSError as error:
                 command = self._plan["command"][0]
-                sys.stderr.write("ddptop: %s cannot be started: %s\n" % (command, error.strerror))
+                sys.stderr.write("ddptop: cannot start %s: %s\n" % (command, error.strerror))
                 return False
             if not self._ends_and_goes_on(process):
                 break

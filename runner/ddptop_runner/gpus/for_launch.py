@@ -196,7 +196,7 @@ class _Decision:
             error = refusal(self.request, uses, chosen, others=self.others, free_of_all=free)
             if not self.is_dry:
                 raise error
-            notes.append(f"this launch would be refused: {error.message}: {error.hint}")
+            notes.append(f"this launch would fail: {error.message}: {error.hint}")
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None

@@ -71,7 +71,7 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     held.sort(key=lambda process: -(memory[process.pid] or 0))
     holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
     seen = {process.job for process in held}
-    holders += [f"taken by job {job}" for job in claimed_by if job not in seen]
+    holders += [f"reserved by job {job}" for job in claimed_by if job not in seen]
     doubt = None
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
@@ -131,7 +131,7 @@ def _who(process: GpuProcess) -> str:
         rank = "" if process.rank is None else f"rank {process.rank} of "
         return f"{rank}job {process.job} (pid {process.pid})"
     if process.user is None and process.command is None:
-        return f"a process that cannot be seen here (pid {process.pid})"
+        return f"a process not visible here (pid {process.pid})"
     user = f"{process.user}'s " if process.user else ""
     return f"{user}{program_of(process.command)} (pid {process.pid})"
 

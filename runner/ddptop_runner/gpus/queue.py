@@ -45,7 +45,7 @@ def waiting_in_words(
     """
     parts = [f"waits for {wanted_in_words(queue)}"]
     if ahead:
-        parts.append(f"behind job {', '.join(ahead)}, queued before")
+        parts.append(f"behind job {', '.join(ahead)}, queued earlier")
     if note is not None:
         parts.append(note)
     if busy := busy_in_words(uses):

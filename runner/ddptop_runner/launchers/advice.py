@@ -127,13 +127,13 @@ def _lightning(facts: ScriptFacts, asked: Asked) -> Advice | None:
     said = f"{seen.name}(devices={told['devices']!r})" if "devices" in told else f"{seen.name}()"
     where = seen.where
     if devices == 1 and strategy in ("", "auto"):
-        problem = f"{said} ({where}) takes one device: {asked.words} would each train alone"
+        problem = f"{said} ({where}) uses one device: {asked.words} would each train alone"
         return Advice(problem, _ONE, asks=True)
-    problem = f"{said} ({where}) wants {devices} rank{'s' if devices > 1 else ''}:"
+    problem = f"{said} ({where}) expects {devices} rank{'s' if devices > 1 else ''}:"
     problem += f" Lightning refuses {asked.words}"
     if asked.devices and devices > asked.devices:
         return Advice(problem, _ONE, asks=True)
-    return Advice(problem, Remedy(None, devices, says="starts what it wants"), asks=True)
+    return Advice(problem, Remedy(None, devices, says="starts that many"), asks=True)
 
 
 def _lightning_devices(told: Mapping[str, object], gpus: int) -> int | None:
@@ -192,9 +192,9 @@ def _told_by_others(facts: ScriptFacts, asked: Asked) -> Advice | None:
     if launcher is None or launcher == asked.launcher:
         return None
     program = {"horovod": "horovodrun", "mpi": "mpirun"}[launcher]
-    problem = f"{asked.script} asks {program} for its rank: {how}; without it"
+    problem = f"{asked.script} gets its rank from {program}: {how}; without it"
     problem += f" {asked.words} would each train alone"
-    return Advice(problem, Remedy(launcher, asked.ranks, f"starts it by {program}"), asks=True)
+    return Advice(problem, Remedy(launcher, asked.ranks, f"starts it with {program}"), asks=True)
 
 
 def _on_cpus(facts: ScriptFacts, asked: Asked) -> Advice | None:
@@ -219,7 +219,7 @@ def _local_rank(facts: ScriptFacts, asked: Asked) -> Advice | None:
     if not facts.options or "LOCAL_RANK" in facts.reads or not asked.many:
         return None
     option = min(facts.options)
-    problem = f"{asked.script} takes {option}, which torch's launcher no longer passes; it sets"
+    problem = f"{asked.script} expects {option}, which torchrun no longer passes; it sets"
     problem += " LOCAL_RANK in the environment"
     if facts.first("deepspeed") is not None:
         return Advice(problem, Remedy("deepspeed", asked.ranks, "passes it"))

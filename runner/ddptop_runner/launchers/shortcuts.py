@@ -100,7 +100,7 @@ def _python(wanted: Wanted, tools: Tools) -> tuple[str, ...]:
 def _none(wanted: Wanted, tools: Tools) -> Recipe:
     if wanted.nproc != 1:
         raise UsageError(
-            f"--launcher none starts one process, and --nproc says {wanted.nproc}",
+            f"--launcher none starts one process, but --nproc is {wanted.nproc}",
             "remove --nproc",
         )
     return Recipe(_python(wanted, tools))

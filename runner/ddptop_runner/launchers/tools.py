@@ -62,8 +62,8 @@ def _program(launcher: str, python: str, path: str | None) -> str:
     if launcher == "mpi":
         raise UsageError("mpirun is not on PATH", PACKAGES[launcher])
     raise UsageError(
-        f"there is no {what} beside {python}" + (" and none on PATH" if path is not None else ""),
-        f"{PACKAGES[launcher]} there, or pass --python of the environment that has it",
+        f"no {what} next to {python}" + (" or on PATH" if path is not None else ""),
+        f"{PACKAGES[launcher]} there, or pass the --python of an environment that has it",
     )
 
 

@@ -42,7 +42,7 @@ class _Tail:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise OSError(f"{self.file.path} is no regular file")
+            raise OSError(f"{self.file.path} is not a regular file")
         self._inode = (status.st_dev, status.st_ino)
 
     def read(self) -> list[Reading]:

@@ -77,7 +77,7 @@ class EventSeries:
     def note(self) -> str | None:
         """How many records were damaged; None when none was."""
         count = self._damaged + self.records.damaged
-        return f"{count} damaged records passed over" if count else None
+        return f"skipped {count} damaged records" if count else None
 
     def feed(self, data: bytes) -> list[Reading]:
         """Take the next bytes; what their events say."""
@@ -144,11 +144,11 @@ class CsvSeries:
         readings: list[Reading] = []
         for line in lines:
             if len(line) > MAX_LINE_BYTES:
-                self._give_up("a line is too long for a table of numbers")
+                self._give_up("not a table of numbers: a line is too long")
                 break
             readings += self._line(line)
         if len(self._rest) > MAX_LINE_BYTES:
-            self._give_up("a line is too long for a table of numbers")
+            self._give_up("not a table of numbers: a line is too long")
         return readings
 
     def _line(self, line: bytes) -> list[Reading]:
@@ -192,7 +192,7 @@ class CsvSeries:
         ]
         self._losses = [(column, tag) for _, column, tag in sorted(found)]
         if not self._losses:
-            self.note = "no column is a loss"
+            self.note = "no loss column"
 
     def _give_up(self, note: str) -> None:
         self._rest, self._is_table, self.note = b"", False, note

@@ -167,20 +167,20 @@ class RunFolderKeeper:
             self._tell(news.words)
         elif news.kind == "cut":
             size = size_in_words(news.to_byte - news.from_byte)
-            self._tell(f"{_log(rank)} was cut short from outside: {size} are gone from it")
+            self._tell(f"{_log(rank)} was truncated by another process: {size} lost")
         elif news.kind == "failed":
-            self._tell(f"the head of {_log(rank)} cannot be archived ({news.words})")
+            self._tell(f"cannot archive the start of {_log(rank)} ({news.words})")
 
     def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"disk full: {size_in_words(size)} (bytes {from_byte} to {to_byte}) of"
-            f" {_log(rank)} were given up so that training goes on"
+            f"disk full: dropped {size_in_words(size)} (bytes {from_byte} to {to_byte}) of"
+            f" {_log(rank)} to keep the job running"
         )
 
     def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"the archives of {_log(rank)} reached their limit: the oldest were deleted,"
-            f" {size_in_words(size)} of the log (bytes {from_byte} to {to_byte})"
+            f"log limit reached: deleted the oldest {size_in_words(size)}"
+            f" (bytes {from_byte} to {to_byte}) of {_log(rank)}"
         )
 
     def _tell(self, message: str) -> None:
@@ -193,8 +193,8 @@ class RunFolderKeeper:
             ranks = tuple(rank for rank in unpunchable if rank != LAUNCHER)
             limit = size_in_words(self._limit)
             message = (
-                f"logs grow beyond their limit of {limit}: the file system of the run folder"
-                " cannot punch holes into files"
+                f"logs exceed their limit of {limit}: the file system of the run folder does not"
+                " support punching holes in files"
             )
             found.append(Finding("log-limit", "warning", message, ranks))
         if self._damaged:
@@ -255,12 +255,12 @@ class RunFolderKeeper:
         if self._full_since is not None:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
-                f"the disk of the run folder is full ({left} left, since {since}): training goes"
-                " on, logs give up their oldest lines, figures wait in memory; free some space"
+                f"the disk of the run folder is full since {since} ({left} free): the job keeps"
+                " running, logs drop their oldest lines, figures stay in memory; free some space"
             )
             return [Finding("disk-full", "error", message)]
         if room is not None and room.is_low:
-            message = f"the disk of the run folder is nearly full: {left} left"
+            message = f"the disk of the run folder is nearly full: {left} free"
             return [Finding("disk-low", "warning", message, hold_s=3.0)]
         return []
 
@@ -276,9 +276,9 @@ class RunFolderKeeper:
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
         self._given_up.tell(self._tell_given_up, None)
         lost = self._given_up.sum_up()
-        parts += [f"{size_in_words(size)} of {_log(rank)} are gone" for rank, size in lost]
+        parts += [f"lost {size_in_words(size)} of {_log(rank)}" for rank, size in lost]
         if not lost:
-            parts.append("no line of a log is gone")
+            parts.append("no log lines were lost")
         self._tell("; ".join([*parts, *self._history_gap()]))
 
     def _history_gap(self) -> list[str]:
@@ -287,8 +287,8 @@ class RunFolderKeeper:
         gap = self._history.take_gap()
         if gap is not None:
             begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
-            return [f"history has no figures from {begin:%H:%M:%S} to {end:%H:%M:%S}"]
-        return [] if self._history.problem else ["no figure of the history is missing"]
+            return [f"no history from {begin:%H:%M:%S} to {end:%H:%M:%S}"]
+        return [] if self._history.problem else ["no history was lost"]
 
     # -- the history -----------------------------------------------------------------------------
 
@@ -301,16 +301,18 @@ class RunFolderKeeper:
             history.check()
         if history.begun_anew is not None and history.begun_anew != self._begun_anew:
             self._begun_anew = history.begun_anew
-            words = f"{history.begun_anew} and begun anew; what it held is no longer shown"
+            words = f"{history.begun_anew}; a new history was started without the earlier data"
             self._damaged.append(words)
             self._tell(words)
         if history.problem is None and self._full_since is None:
             for words in self._history_gap():
-                if words.startswith("history has no"):
+                if words.startswith("no history from"):
                     self._tell(words)
         if history.problem is None or self._full_since is not None:
             return []
-        return [Finding("history", "error", f"{history.problem}; figures wait", hold_s=10.0)]
+        return [
+            Finding("history", "error", f"{history.problem}; figures stay in memory", hold_s=10.0)
+        ]
 
 
 class _Tally:

@@ -51,7 +51,7 @@ def prune() -> str | None:
     try:
         settings = read_config().runs
     except UsageError as error:
-        return f"no old run is deleted: {error}"
+        return f"not deleting old runs: {error}"
     limit_bytes = keep_bytes(settings)
     if settings.keep_days is None and limit_bytes is None:
         return None
@@ -81,7 +81,7 @@ def prune() -> str | None:
     if not deleted:
         return None
     several = "runs" if len(deleted) > 1 else "run"
-    return f"deleted {len(deleted)} old {several}, as config.toml says: {', '.join(deleted)}"
+    return f"deleted {len(deleted)} old {several}, as set in config.toml: {', '.join(deleted)}"
 
 
 def _is_mine(folder: Path) -> bool:

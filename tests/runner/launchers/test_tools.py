@@ -33,8 +33,8 @@ def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path
     env = {"PATH": str(tmp_path / "bin")}
     with pytest.raises(UsageError) as refused:
         tools.look("deepspeed", python, env, python_given=True)
-    assert f"there is no deepspeed beside {python}; pip install deepspeed" in str(refused.value)
-    with pytest.raises(UsageError, match="and none on PATH"):
+    assert f"no deepspeed next to {python}; pip install deepspeed" in str(refused.value)
+    with pytest.raises(UsageError, match="or on PATH"):
         tools.look("deepspeed", python, {"PATH": ""}, python_given=False)
 
 

@@ -216,7 +216,7 @@ def test_damage_costs_the_record_that_it_hit(at: int, piece: int) -> None:
     series = EventSeries()
     steps = [r.step for i in range(0, len(data), piece) for r in series.feed(data[i : i + piece])]
     assert steps == [step for step in range(20) if step != 7]
-    assert series.note == "1 damaged records passed over"
+    assert series.note == "skipped 1 damaged records"
 
 
 @pytest.mark.parametrize("hole", [bytes(5000), b"\xff" * 5000, b"garbage", STREAM[3][5:]])

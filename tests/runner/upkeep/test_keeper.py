@@ -111,7 +111,7 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
     told = HistoryReader(folder.history_db).events()[-1].message
     begin = dt.datetime.fromtimestamp(START).astimezone()
     assert "the disk has space again; it was full from " in told
-    assert "no line of a log is gone" in told
+    assert "no log lines were lost" in told
     assert f"history has no figures from {begin:%H:%M:%S} to " in told
 
 

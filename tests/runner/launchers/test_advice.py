@@ -285,7 +285,7 @@ CASES = {
         2,
         "note",
         None,
-        ["--local_rank, which torch's launcher no longer passes"],
+        ["--local_rank, which torchrun no longer passes"],
     ),
     "an option, and the variable": (
         f"import os\n{OPTION}r = os.environ['LOCAL_RANK']",

@@ -112,7 +112,7 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
     begin = dt.datetime.fromtimestamp(START).astimezone()
     assert "the disk has space again; it was full from " in told
     assert "no log lines were lost" in told
-    assert f"history has no figures from {begin:%H:%M:%S} to " in told
+    assert f"no history from {begin:%H:%M:%S} to " in told
 
 
 def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
@@ -130,7 +130,7 @@ def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
 
     wait_until(lambda: told() or log_index.archives(log), what="an archive")
     os.truncate(log, 0)
-    wait_until(lambda: "the launcher's log was cut short" in told(), what="word of what is lost")
+    wait_until(lambda: "the launcher's log was truncated" in told(), what="word of what is lost")
     keeper.close()
     assert not log_index.archives(folder.log_file(0, 0))
     assert not (folder.logs_dir / ".next").exists()

@@ -93,7 +93,7 @@ def test_no_idlest_is_advised_where_none_is_free(stub):
     with pytest.raises(UsageError) as refused:
         choose("0", {}, None)
     assert "GPU 0 is busy: unknown process, 39.0 GiB; --wait-gpus" in str(refused.value)
-    with pytest.raises(UsageError, match="give --gpus auto:1 for the idlest"):
+    with pytest.raises(UsageError, match="pass --gpus auto:1 for the idlest"):
         stub.set(2, mem_used=GIB, util=0)
         choose("0,1", {}, None)
 
@@ -103,7 +103,7 @@ def test_a_dry_run_shows_what_would_be_refused(stub):
     choice = choose("1", {}, None, is_dry=True)
     assert indices(choice) == [1]
     assert choice.notes[0].startswith(
-        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB: give --gpus auto:1"
+        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB: pass --gpus auto:1"
     )
 
 

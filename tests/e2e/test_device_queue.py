@@ -112,7 +112,7 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy: reserved by job first; give" in answer.stderr
+    assert "GPU 3 is busy: reserved by job first; pass" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr

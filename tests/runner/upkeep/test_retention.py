@@ -85,7 +85,7 @@ def test_a_bad_file_is_one_clear_line_and_deletes_nothing(ddptop_home, text):
     assert str(config_file()) in str(caught.value)
     note = prune()
     assert note is not None
-    assert "no old run is deleted" in note
+    assert "not deleting old runs" in note
     assert "\n" not in note
     assert run_folder("old").spec_file.exists()
 

@@ -158,7 +158,7 @@ def test_ranks_without_any_guard_are_seen_to_end_and_unknown_is_not_0():
         group.seen_to_exit(ended, None)
         found = group.table[1].exit
         assert found is not None and found.failed and found.returncode is None
-        assert "exit status is unknown" in told("rank_exited")[0].message
+        assert "exited with an unknown status" in told("rank_exited")[0].message
         for task in around.tasks:
             task.cancel()
 

@@ -60,7 +60,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
         assert isinstance(screen, CompareScreen)
         words = dict(screen.explain())
         assert words["A gpt-a"] == "0.4471"
-        assert "one batch says little" in words["loss at step 600"]
+        assert "a single batch says little" in words["loss at step 600"]
         await press(pilot, "space")
         assert "the jobs of this chart are fixed" in said(app)
 
@@ -109,7 +109,7 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
         text = await press(pilot, "right", "right", "right", "right")
         assert re.search(r"step \d+  A gpt-a \d\.\d+  B gpt-b \d\.\d+", text)
         text = await press(pilot, "b")
-        assert "loss since each one's start" in text
+        assert "loss since each job's start" in text
         text = await press(pilot, "y", "w")
         assert "log axis, smoothed 0.6" in text
         text = await press(pilot, "right", "escape")
@@ -117,7 +117,7 @@ async def test_the_chart_goes_by_time_is_read_and_is_left_before_the_screen(
         text = await press(pilot, "plus")
         assert isinstance(app.screen, CompareScreen)
         # the choice of the axis stays with the next look
-        assert "loss since each one's start" in text
+        assert "loss since each job's start" in text
 
 
 async def test_looking_closely_reads_more_finely(frozen: Path, make_app: MakeApp) -> None:
@@ -151,7 +151,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "loss since each one's start" in text
+        assert "loss since each job's start" in text
         assert "loss after 5m 04s" in text
         await press(pilot, "b")
         assert "by step: n/a, the steps of B printed are unknown" in said(app)

@@ -259,17 +259,15 @@ ENDLESS_PATTERN = "'1' || (key LIKE '%a%a%a%a%a%a%a%a%a%a%a%b')"
 PROGRAMS = {
     "memory": GENERATED.format(" ", "hex(zeroblob(450000000))"),
     "time": GENERATED.format("\t", ENDLESS_PATTERN),
-    "hidden view": "CREATE VIEW meta AS SELECT 'schema' AS key, 1 AS value",
-    "commented view": "CREATE/**/VIEW meta AS SELECT 'schema' AS key, 1 AS value",
 }
 
 
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_table_that_computes_is_refused_before_it_is_asked(history, what):
     reader = with_schema(history, "meta", PROGRAMS[what])
-    with pytest.raises(DamagedFileError):
+    with pytest.raises(DamagedFileError, match="no history has"):
         in_time(reader.events)
-    with pytest.raises(DamagedFileError):
+    with pytest.raises(DamagedFileError, match="no history has"):
         in_time(lambda: reader.rank_series("loss", 0, 9e9, 10))
 
 

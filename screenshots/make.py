@@ -14,7 +14,6 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -25,12 +24,12 @@ from scripts import FINETUNE, PRETRAIN
 from world import (
     HERE,
     SIZE,
+    TIMEOUT_S,
     Work,
     again_with_driver,
     ddptop,
     only,
     own_world,
-    press,
     settle,
     step_of,
     take,
@@ -38,28 +37,15 @@ from world import (
     without_fonts,
 )
 
+from ddptop_runner.paths import run_folder
+from ddptop_runner.registry import read_job
+
 TRAIN = HERE.parent / "ddptop" / "demo" / "train.py"
 SLOW_RANK = 5
 HUNG_RANK = 2
 
 TWO = ("launch", "-d", "--gpus", "none", "--nproc", "2")
 EIGHT = ("launch", "-d", "--gpus", "0-7", "--force", "--max-restarts", "0")
-
-RECORDED: tuple[tuple[tuple[str, ...], float], ...] = (
-    ((), 1.6),
-    ((), 1.6),
-    (("enter",), 2.4),
-    ((), 1.2),
-    (("end",), 1.0),
-    (("up", "up"), 1.0),
-    (("enter",), 3.0),
-    (("escape",), 1.2),
-    (("l",), 2.6),
-    (("escape", "escape"), 1.6),
-    (("v",), 2.6),
-    (("escape",), 1.6),
-)
-"""Keys of the recording, and for how long what they open is seen."""
 
 
 def train(work: Path) -> None:
@@ -71,17 +57,47 @@ def train(work: Path) -> None:
     ddptop(*TWO, "--name", "finetune", "--max-restarts", "1", "finetune.py", "--data", "shards/")
     ddptop(*TWO, "--name", "gpt-small", "train.py", "--steps", "900", "--save-every", "50")
     wait_for("finetune", lambda view: not view.is_live)
-    view = wait_for("gpt-small", lambda view: step_of(view) >= 130)
-    assert view.snapshot is not None
-    victim = view.snapshot.ranks[1].pid
-    assert victim is not None
-    os.kill(victim, signal.SIGKILL)  # what an out-of-memory killer does
-    wait_for(
-        "gpt-small",
-        lambda view: (
-            view.snapshot is not None and (view.snapshot.attempt or 0) >= 1 and step_of(view) >= 150
-        ),
-    )
+    wait_for("gpt-small", lambda view: step_of(view) >= 130)
+    asyncio.run(record_recovery("gpt-small"))
+
+
+async def record_recovery(job: str) -> None:
+    """Kill a rank under the open screen, and record how the group restarts and resumes."""
+    frames: list[Frame] = []
+    app = DdptopApp(job)
+    async with app.run_test(size=SIZE) as pilot:
+
+        async def look(lasts_s: float, command: str = "") -> None:
+            await settle(pilot, 2)
+            title = f"ddptop attach {job}" + (f"      $ {command}" if command else "")
+            frames.append(Frame(without_fonts(app.export_screenshot(title=title)), lasts_s))
+
+        await settle(pilot, 8)
+        await look(2.5)
+        view = read_job(run_folder(job))
+        assert view.snapshot is not None
+        victim = view.snapshot.ranks[1].pid
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)  # what an out-of-memory killer does
+        command, deadline = f"kill -9 {victim}", time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            await look(1.0, command)
+            view = read_job(run_folder(job))
+            if view.snapshot is not None and view.snapshot.attempt and step_of(view) >= 20:
+                break
+        for _ in range(3):
+            await look(1.5, command)
+    (HERE / "recovery.svg").write_text(animate(_each_once(frames)), encoding="utf-8")
+    print("recovery.svg", flush=True)
+
+
+def _each_once(frames: list[Frame]) -> list[Frame]:
+    """The frames without those that look like the one before."""
+    return [
+        frame
+        for before, frame in zip([None, *frames], frames, strict=False)
+        if before is None or before.svg != frame.svg
+    ]
 
 
 async def take_two_ranks() -> None:
@@ -107,20 +123,6 @@ async def take_eight_ranks() -> None:
     await take("devices", app(), "ddptop", "v", *["down"] * SLOW_RANK, wait_s=40.0)
 
 
-async def record(name: str) -> None:
-    """A short recording: what a person sees who looks for the slow rank."""
-    app = DdptopApp()
-    frames = []
-    async with app.run_test(size=SIZE) as pilot:
-        await settle(pilot, 8)
-        for keys, lasts_s in RECORDED:
-            await press(pilot, keys)
-            await settle(pilot, 3)
-            frames.append(Frame(without_fonts(app.export_screenshot(title="ddptop")), lasts_s))
-    (HERE / f"{name}.svg").write_text(animate(frames), encoding="utf-8")
-    print(f"{name}.svg", flush=True)
-
-
 def pretrain(work: Path) -> None:
     """Eight ranks on the stand-in's devices: a slow one, another run to compare with, a hang."""
     (work / "pretrain.py").write_text(PRETRAIN, encoding="utf-8")
@@ -128,8 +130,6 @@ def pretrain(work: Path) -> None:
     with Work("pretrain", slow=SLOW_RANK):
         wait_for("pretrain", lambda view: step_of(view) >= 220)
         asyncio.run(take_eight_ranks())
-        if not sys.argv[1:] or "tour" in sys.argv[1:]:
-            asyncio.run(record("tour"))
         ddptop("stop", "pretrain")
         wait_for("pretrain", lambda view: not view.is_live)
     ddptop(*EIGHT, "--name", "pretrain-2", "pretrain.py", "--lr", "0.2")

@@ -87,17 +87,14 @@ async def record_recovery(job: str) -> None:
                 break
         for _ in range(3):
             await look(1.5, command)
-    (HERE / "recovery.svg").write_text(animate(_each_once(frames)), encoding="utf-8")
+    (HERE / "recovery.svg").write_text(animate(_thinned(frames)), encoding="utf-8")
     print("recovery.svg", flush=True)
 
 
-def _each_once(frames: list[Frame]) -> list[Frame]:
-    """The frames without those that look like the one before."""
-    return [
-        frame
-        for before, frame in zip([None, *frames], frames, strict=False)
-        if before is None or before.svg != frame.svg
-    ]
+def _thinned(frames: list[Frame], most: int = 14) -> list[Frame]:
+    """Evenly chosen frames: however long the restart took, the recording stays short."""
+    step = max(1, -(-len(frames) // most))
+    return [*frames[:-1:step], frames[-1]]
 
 
 async def take_two_ranks() -> None:

@@ -1,4 +1,4 @@
-"""Taking a job up again whose guardian was killed: a new guardian, started by one command only.
+"""Adopts a job whose guardian was killed: starts a new guardian, by one command at a time.
 
 The job goes on meanwhile: its supervisor, its agent and its ranks live, or some of them. The new
 guardian gets the variables of the shell that launched the job from the processes that still carry

@@ -1,4 +1,4 @@
-"""The agent's plan: all that the agent has to know, as plain data."""
+"""The agent's plan: everything that the agent needs, as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files that may have been damaged, or made by somebody else: regular ones only, to a bound.
+"""Reads files that may be damaged or hostile: regular files only, up to a limit.
 
 A named pipe, a device or a link where a file of a run folder should be must neither block a viewer
 nor lead it elsewhere. A file of many gigabytes must cost it no memory, and JSON that is nested

@@ -1,4 +1,4 @@
-"""A process's memory cgroup: its limits, and how often the kernel killed in it for memory."""
+"""A process's memory cgroup: its limits, and its count of OOM kills."""
 
 from __future__ import annotations
 

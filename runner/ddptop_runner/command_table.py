@@ -1,4 +1,4 @@
-"""The ranks of a job that is a command: nobody here numbers them, they appear as they are heard.
+"""The ranks of a job that is a command: they appear as their probes report.
 
 The command is the launcher: the attempt lives as long as it does. Which process is which rank is
 decided by `launched.meeting`, from what the probes say.

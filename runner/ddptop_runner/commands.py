@@ -1,4 +1,4 @@
-"""What a person can do to a job: the one way in which CLI and TUI act on it."""
+"""The actions on a job, shared by CLI and TUI."""
 
 from __future__ import annotations
 

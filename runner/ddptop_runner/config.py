@@ -1,4 +1,4 @@
-"""The person's own settings: `$XDG_CONFIG_HOME/ddptop/config.toml`, which need not exist.
+"""The user's settings: `$XDG_CONFIG_HOME/ddptop/config.toml`, which is optional.
 
 ```toml
 [runs]

@@ -1,4 +1,4 @@
-"""The true order in which ranks die, by pidfd, whoever collects their exit status.
+"""The order in which ranks exit, by pidfd, whoever collects their exit status.
 
 An agent polls, may be stopped or dead, and a guardian's waitpid gives several dead children in the
 order of their births. A pidfd becomes readable as its process dies, and the kernel hands ready

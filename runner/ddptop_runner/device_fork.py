@@ -1,4 +1,4 @@
-"""One reading of the devices in a forked child, while the caller does something else.
+"""Reads the devices once in a forked child, while the caller does something else.
 
 For a command with nothing but its main thread that has imported what reports are made of: the child
 need not do that again, which is half of what a sampler process costs. The driver may crash or block

@@ -1,4 +1,4 @@
-"""One reading of the machine's devices for a command that prints and exits."""
+"""Reads the machine's devices once, for a command that prints and exits."""
 
 from __future__ import annotations
 

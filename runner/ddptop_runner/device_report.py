@@ -1,4 +1,4 @@
-"""What the sampler process prints, and what its clients need without touching a driver."""
+"""The output of the sampler process, and what its clients need without loading a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All errors a person can meet, each naming the thing and the remedy.
+"""All user-facing errors, each with the cause and the remedy.
 
 ```
 DdptopError                exit 1

@@ -1,4 +1,4 @@
-"""Evidence: where every rank stands, and the ends of all logs, kept before any signal is sent.
+"""Saves evidence, the stacks of every rank and the ends of all logs, before any signal is sent.
 
 Stacks come from faulthandler in the rank itself (SIGRTMIN+9, C level: it works while Python holds
 the GIL in a collective, and needs no ptrace right). The signal is sent only where the probe said

@@ -1,4 +1,4 @@
-"""What a failed attempt was: from exits and logs to an outcome and a cause in words."""
+"""Turns the exits and logs of a failed attempt into an outcome and a cause."""
 
 from __future__ import annotations
 

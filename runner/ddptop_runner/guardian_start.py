@@ -1,4 +1,4 @@
-"""Brings a guardian up: in a pane of a detached tmux session, or as a daemon without tmux."""
+"""Starts a guardian: in a pane of a detached tmux session, or as a daemon without tmux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launching shell's environment on its way to the guardian: a 0600 file, read once.
+"""Passes the launching shell's environment to the guardian: a 0600 file, read once.
 
 A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` shows
 them in `ps`; so they travel in a file that the guardian deletes as it reads it. Its first line is

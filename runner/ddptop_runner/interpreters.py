@@ -1,4 +1,4 @@
-"""The job's Python: which one it is, and whether torch is in it, without importing torch."""
+"""The job's Python: which one it is, and whether it has torch, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job began and for how long it has lived, whatever is done to the wall clock."""
+"""When a job started and how long it has run, independent of the wall clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's own log, from a moment on: /dev/kmsg, where this user may read it."""
+"""The kernel log since a given time: /dev/kmsg, if this user can read it."""
 
 from __future__ import annotations
 

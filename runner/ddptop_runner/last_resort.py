@@ -1,4 +1,4 @@
-"""Keeps a defect of ddptop itself from costing a job: it is told once, and the rest goes on."""
+"""Keeps a bug in ddptop from ending a job: it is reported once, and the rest continues."""
 
 from __future__ import annotations
 

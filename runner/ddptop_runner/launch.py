@@ -1,4 +1,4 @@
-"""From a request to a running guardian: checks first, then the run folder, then the start.
+"""From a request to a running guardian: checks, run folder, start.
 
 `prepare` changes nothing, so `--dry-run` and a refused request leave no trace; `start` makes the
 run folder and brings the guardian up in tmux or, without a usable tmux, as a daemon.

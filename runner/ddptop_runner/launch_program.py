@@ -1,4 +1,4 @@
-"""What a job runs: ranks of torch's own launcher, a command as it is, or another launcher by name.
+"""What a job runs: ranks of torch's launcher, an unchanged command, or another launcher by name.
 
 Looks at the file system and at installed programs; changes nothing.
 """

@@ -1,4 +1,4 @@
-"""What a launch was asked for, and what was decided: both plain data."""
+"""The request for a launch, and the decisions on it, as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes plain lines of whatever a rank wrote.
+"""Turns the output of a rank into plain lines.
 
 Shown as it is, a log can clear the person's screen or change the window's title, and a progress
 bar is one endless line.

@@ -1,4 +1,4 @@
-"""Follows logs as they are written, from attempt to attempt.
+"""Follows logs as they are written, across attempts.
 
 `ByteFollower` hands on what was written, `LogFollower` clean lines of it.
 """

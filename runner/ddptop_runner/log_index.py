@@ -1,4 +1,4 @@
-"""The index of a rank's log: which of its bytes are in archives, and which were given up.
+"""The index of a rank's log: which of its bytes are in archives, and which were dropped.
 
 A log keeps its logical byte offsets for ever: its head moves into archives beside it and is punched
 out of the file, whose size stays. Whatever the index names is to be read from there, be the hole

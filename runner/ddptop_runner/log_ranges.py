@@ -1,4 +1,4 @@
-"""One rank's log as one run of bytes, wherever they are: archives, gaps, then the file itself.
+"""One rank's log as a single range of bytes: archives, gaps, then the file itself.
 
 Positions are logical: the offset that a byte had when it was written. They stay valid while the
 log's head moves into an archive, also for a reader that is at it.

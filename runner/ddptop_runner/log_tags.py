@@ -1,4 +1,4 @@
-"""Whose line it is, in a log that several ranks share: launchers put the rank before each line.
+"""Attributes lines of a shared log to ranks: launchers put the rank before each line.
 
 Known are `[0]<stdout>:` of horovodrun, `[1,0]<stderr>:` of mpirun -tag-output and `[default0]:` of
 torchrun --tee.

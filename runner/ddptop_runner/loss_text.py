@@ -1,4 +1,4 @@
-"""Reads losses and steps out of what a training printed, whichever framework printed it.
+"""Reads losses and steps from the output of a training, whichever framework printed it.
 
 Pure: bytes go in, readings come out. Nothing here knows of files or processes. What a line means is
 in `loss_text_line`; here outputs are cut into lines and redraws, and what a progress bar adds to

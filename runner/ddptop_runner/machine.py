@@ -1,4 +1,4 @@
-"""Small questions to a Linux machine whose answers may be missing or late."""
+"""Small queries to a Linux machine whose answers may be missing or late."""
 
 from __future__ import annotations
 

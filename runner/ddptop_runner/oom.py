@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process because the machine ran out of memory."""
+"""Determines whether the kernel killed a process because memory ran out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a folder is this user's alone, so that what lies in it was not put there by another."""
+"""Checks that a folder is this user's alone, so that no other user put files there."""
 
 from __future__ import annotations
 

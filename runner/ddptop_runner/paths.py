@@ -1,4 +1,4 @@
-"""Where things are: the state folder, one run folder per job, and where its live files go.
+"""Where files are: the state folder, one run folder per job, and its live files.
 
 On a file system that is shared between hosts (NFS, Lustre, FUSE, ...) SQLite locks and unix
 sockets do not work, so `history.db` and the sockets live in a folder of the local disk and the

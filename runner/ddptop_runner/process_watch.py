@@ -1,4 +1,4 @@
-"""Sees processes end that are no children of this one, and asks the kernel how.
+"""Watches processes that are not children of this one, and gets their exit status.
 
 The guardian collects its own descendants. After it was killed, the agent and the ranks belong to
 nobody who tells: then their ends are seen by pidfd (Linux 5.3; a poll elsewhere). How they ended is

@@ -1,4 +1,4 @@
-"""Processes told apart from later ones of the same pid, read from /proc.
+"""Identifies processes across pid reuse, read from /proc.
 
 A process is identified by host, boot, pid namespace, pid and start time. A signal goes through a
 pidfd, where the kernel has it, that was opened before the identity was checked: it cannot reach a

@@ -1,4 +1,4 @@
-"""The jobs of this machine as a reader sees them: spec, snapshot and a checked state.
+"""The jobs of this machine as a reader sees them: spec, snapshot, and a verified state.
 
 Every viewer and every CLI verb reads jobs through `JobView`; a finished job is read by the same
 code as a live one. Liveness is checked against the processes, not believed from the file.

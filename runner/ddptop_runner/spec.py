@@ -1,4 +1,4 @@
-"""JobSpec: what was asked for, as kept in `job.json`."""
+"""JobSpec: the request as stored in `job.json`."""
 
 from __future__ import annotations
 

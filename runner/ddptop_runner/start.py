@@ -1,4 +1,4 @@
-"""Starts ddptop's own processes: the one place that says how, and where they look for modules.
+"""Starts ddptop's own processes, and sets where they search for modules.
 
 `own_command` is the command line of such a process. This file is run by path and Python with -E, so
 that neither the current folder nor PYTHONPATH is searched while the interpreter starts: whoever can

@@ -1,4 +1,4 @@
-"""Whether a job started from this shell outlives the login, and what helps where it does not.
+"""Whether a job started from this shell survives logout, and what helps if not.
 
 Three things of systemd end processes that ignore SIGHUP: logind kills the scope of a closed session
 (KillUserProcesses=yes); the user's manager goes with the last session and takes everything below

@@ -1,4 +1,4 @@
-"""Ending processes: only those that carry the job's id or were seen in a rank's tree."""
+"""Ends processes: only those that carry the job's ID or were seen in a rank's tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only module that talks to tmux: one server of ddptop's own, with a config of its own.
+"""The only module that calls tmux: ddptop's own server with its own configuration.
 
 Sessions of the person's tmux are never touched: the server listens on a socket of its own
 (`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.

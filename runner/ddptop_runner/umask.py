@@ -1,4 +1,4 @@
-"""What ddptop makes is this user's alone, whatever the shell's umask; jobs get the shell's."""
+"""Keeps ddptop's files private whatever the shell's umask; jobs get the shell's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent of a job that is a command: starts it, tells how it ends, starts it again when told to.
+"""The agent of a job that is a command: starts it, reports its exit, and restarts it on request.
 
 It runs under ddptop's own interpreter, for the command may be no Python, and speaks to the
 supervisor as the agent of ddptop's own ranks does (see `elastic`). The command is its one worker,

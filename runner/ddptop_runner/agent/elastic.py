@@ -1,4 +1,4 @@
-"""The worker group: torch's LocalElasticAgent with the supervisor's word before each restart.
+"""The worker group: torch's LocalElasticAgent, which asks the supervisor before each restart.
 
 Rank assignment and group restarts stay torch's. Every private name of torch that ddptop uses is in
 this file.

@@ -1,4 +1,4 @@
-"""A rendezvous for one box: a fresh store on the loopback for every attempt.
+"""A rendezvous for one machine: a new store on the loopback interface for every attempt.
 
 torch 2.6 to 2.13 hands the dead attempt's store to the next one, which then reads stale addresses
 (pytorch#135712). Here each attempt gets a store of its own, in a keeper process forked for it: the

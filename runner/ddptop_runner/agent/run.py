@@ -1,4 +1,4 @@
-"""Puts the agent together: torch elastic in a thread, the link to the supervisor beside it."""
+"""Assembles the agent: torch elastic in a thread, next to the link to the supervisor."""
 
 import os
 import sys

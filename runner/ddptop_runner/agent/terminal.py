@@ -1,4 +1,4 @@
-"""A terminal for a command whose output is live only on one, and the pump that reads it."""
+"""A pseudo-terminal for a command that shows progress only on one, and the pump that reads it."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""A spare interpreter: torch is imported, then it waits to become a rank of the next attempt.
+"""A spare interpreter: imports torch, then waits to become a rank of the next attempt.
 
 Run by path under the job's interpreter, as `python -u warm.py`. One JSON line on standard input
 says which rank: its variables, its log and its command. Until then the process does nothing; when

@@ -1,4 +1,4 @@
-"""Training that ddptop did not start: found, watched and described from outside.
+"""Discovers, watches, and describes training that ddptop did not start.
 
 Nothing here disturbs a process: no signal, no ptrace and no write, but where a person asked for it
 and confirmed it.

@@ -1,4 +1,4 @@
-"""What a command line tells: an interpreter and its script, a launcher, a wrapper, an option."""
+"""Parses command lines: interpreter and script, launcher, wrapper, and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs whose ranks carry their numbers in the environment: the strongest evidence there is."""
+"""Finds jobs whose ranks have their numbers in the environment, the strongest evidence."""
 
 from __future__ import annotations
 

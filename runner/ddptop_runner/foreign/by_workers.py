@@ -1,4 +1,4 @@
-"""Jobs whose ranks no variable tells: workers of one script, and processes joined by sockets."""
+"""Finds jobs without rank variables: workers of one script, and processes joined by sockets."""
 
 from __future__ import annotations
 

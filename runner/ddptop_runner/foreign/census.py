@@ -1,4 +1,4 @@
-"""Looking once over this host for training that ddptop did not start, and naming what was meant."""
+"""Scans this host once for training that ddptop did not start, and resolves names to jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank of which job a process's environment says it is: pure, one process at a time."""
+"""Reads the rank and job from a process's environment. Pure, one process at a time."""
 
 from __future__ import annotations
 

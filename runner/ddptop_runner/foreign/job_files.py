@@ -1,4 +1,4 @@
-"""The files that one foreign job logs to, for the losses that its output does not tell."""
+"""The files that one foreign job logs to, for losses that its output does not contain."""
 
 from __future__ import annotations
 

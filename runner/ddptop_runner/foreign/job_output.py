@@ -1,4 +1,4 @@
-"""The outputs of one foreign job: found, read as they grow, cut into lines and readings."""
+"""The outputs of one foreign job: found, followed, and split into lines and readings."""
 
 from __future__ import annotations
 

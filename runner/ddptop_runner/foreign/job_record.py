@@ -1,4 +1,4 @@
-"""All that is remembered of one foreign job between two looks."""
+"""The state kept for one foreign job between two scans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of a watched job in memory: like its history on disk would be, and no larger than allowed.
+"""The losses of a watched job in memory, of limited size, read like a history on disk.
 
 Points are gathered into buckets of one second; when a series is full, buckets are joined in pairs.
 """

@@ -1,4 +1,4 @@
-"""Where the output of a process goes, and how it can be read there without taking it away.
+"""Finds where the output of a process goes, and reads it there without consuming it.
 
 A regular file is read as it grows, also one that was deleted or renamed while the process holds it
 open. A pipe leads to its reader and from there on; a terminal to the tmux pane that shows it, or

@@ -1,4 +1,4 @@
-"""What the ends of foreign jobs' outputs tell, for a verb that looks once."""
+"""Reads the ends of foreign jobs' outputs, for commands that scan once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what stands in a tmux pane, without touching the pane.
+"""Reads the content of a tmux pane without changing the pane.
 
 Only `list-panes` and `capture-pane -p` are asked: nothing is attached, resized or typed, and no
 `pipe-pane`, which would end a pipe of the person's own. A server that does not answer is left

@@ -1,4 +1,4 @@
-"""Every process of this host as facts, cheap enough to be read again each other second.
+"""Reads facts about every process of this host, cheaply enough to repeat every two seconds.
 
 What is fixed by exec (arguments, environment, program) is kept until the process executes another
 program, which shows in the address of its environment. Threads, libraries and sockets are read

@@ -1,4 +1,4 @@
-"""Which processes form which training: pure, from facts alone.
+"""Groups processes into trainings. Pure.
 
 The strongest evidence goes first, and what it took is left to no weaker one: variables of the
 launchers, Lightning's children, the workers of one script, sockets, and at last single processes.

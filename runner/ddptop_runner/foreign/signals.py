@@ -1,4 +1,4 @@
-"""Ends a foreign job, only by a plan that a person has seen and confirmed.
+"""Stops a foreign job, only by a plan that a person has seen and confirmed.
 
 `plan` decides and says in one sentence what will be done; `send` does just that. Each process is
 named by pid, start time and user, and those are checked right before each signal.

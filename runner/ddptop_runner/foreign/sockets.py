@@ -1,4 +1,4 @@
-"""TCP ports of a process: which it listens on, and to which remote ones it is connected.
+"""The TCP ports of a process: those it listens on, and remote ones it is connected to.
 
 Joins the sockets of the process's network namespace with the inodes of its open files. That joins
 ranks of one job without any variable: all are connected to the port that rank 0 listens on.

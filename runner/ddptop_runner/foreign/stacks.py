@@ -1,4 +1,4 @@
-"""Where the ranks of a foreign job stand, on request, through py-spy.
+"""Reads the stacks of a foreign job's ranks with py-spy, on request.
 
 py-spy reads the memory of the process from outside. `--nonblocking` keeps it from pausing the
 process meanwhile: a training is never held up, at the price of a rare dump that does not fit

@@ -1,4 +1,4 @@
-"""What state a process is in, seen from outside, and why in words.
+"""Derives the state of a process, and the reason for it, from outside.
 
 `StateWatch` remembers what the looks before saw; `state_of` decides from that alone. A rank that
 waits in a collective spins or sleeps like one that works: that verdict is `stuck`'s, from the

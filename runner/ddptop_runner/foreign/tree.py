@@ -1,4 +1,4 @@
-"""All processes of a host as a tree, with what was found of them so far."""
+"""The processes of a host as a tree, with the jobs found so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of processes and of the jobs they form, before any figure is read."""
+"""Types for processes and the jobs that they form, before any figures are read."""
 
 from __future__ import annotations
 

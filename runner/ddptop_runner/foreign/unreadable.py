@@ -1,4 +1,4 @@
-"""Processes that may be training, and that this user may not look into."""
+"""Finds processes that may be training but that this user cannot inspect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment variables that tell ranks and devices: the only ones ever kept of a process."""
+"""The environment variables that identify ranks and devices: the only ones kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A foreign job with the same face as one of ddptop's own, for every viewer."""
+"""A foreign job with the same interface as a ddptop job, for every viewer."""
 
 from __future__ import annotations
 

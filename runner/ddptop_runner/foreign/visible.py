@@ -1,4 +1,4 @@
-"""What CUDA_VISIBLE_DEVICES of a foreign process says: which device is `cuda:i` to it. Pure."""
+"""Maps `cuda:i` of a foreign process to a device, from its CUDA_VISIBLE_DEVICES. Pure."""
 
 from __future__ import annotations
 

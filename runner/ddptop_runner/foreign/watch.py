@@ -1,4 +1,4 @@
-"""Foreign jobs watched over time: each look makes views that every screen can show.
+"""Watches foreign jobs over time and produces views for every screen.
 
 Pure decisions are elsewhere (`states`, `loss_text`, `findings`, `stuck`); this joins them with what
 the earlier looks saw. Memory is bounded however long it watches.

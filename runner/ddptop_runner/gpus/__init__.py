@@ -1,1 +1,1 @@
-"""Which GPUs a job gets: what was asked for, which are busy, who has claimed them, and waiting."""
+"""Chooses a job's GPUs: the request, busy devices, reservations, and waiting."""

@@ -1,4 +1,4 @@
-"""Which devices live jobs of ddptop have taken, and which they wait for.
+"""The devices that live ddptop jobs have reserved or wait for.
 
 A job has its devices from the moment that `job.json` names them, long before a rank holds memory.
 Whoever takes devices holds `taking()` from the look at the claims to the writing of `job.json`.

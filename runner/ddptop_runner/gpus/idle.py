@@ -1,4 +1,4 @@
-"""Who holds a device, whether that makes it busy, and which devices are the idlest. Pure.
+"""Who uses a device, whether it is busy, and which devices are the idlest. Pure.
 
 A device is busy when a live job of ddptop has it, when a compute process holds more than a small
 context on it, or when more memory is in use than the listed processes explain. A small context is

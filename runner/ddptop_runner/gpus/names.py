@@ -1,4 +1,4 @@
-"""Devices in words: which they are on this machine, and by which name the job knows them."""
+"""Names devices: on this machine, and as the job sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wait of a queued job for its devices, inside its supervisor.
+"""The queue of a job that waits for devices, in its supervisor.
 
 A device is taken once it was free at two looks in a row: a job that ends gives its memory back bit
 by bit. Who has waited longest for one of the same devices comes first, even where a later job could

@@ -1,4 +1,4 @@
-"""`--gpus`: what was asked for, as read from the command line.
+"""`--gpus`, parsed.
 
 Indices are the machine's in PCI order, as nvidia-smi shows them. UUIDs may be shortened as long as
 they stay unique, as in CUDA_VISIBLE_DEVICES.

@@ -1,4 +1,4 @@
-"""Which devices of this machine a request means, and what shows them to the job.
+"""Resolves a request to devices of this machine, and how to make them visible to the job.
 
 Indices are the machine's in PCI order, as nvidia-smi shows them. An inherited CUDA_VISIBLE_DEVICES
 is the outer bound and the default; its numbers are read in PCI order too.

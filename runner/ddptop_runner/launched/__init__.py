@@ -1,1 +1,1 @@
-"""Jobs that are commands: who of their processes is a rank, and how each launcher is stopped."""
+"""Jobs that are commands: which of their processes are ranks, and how each launcher is stopped."""

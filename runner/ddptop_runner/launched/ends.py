@@ -1,4 +1,4 @@
-"""How the ranks of a launched command ended, as far as it tells whom to blame: pure.
+"""Interprets how the ranks of a launched command exited, to find the one to blame. Pure.
 
 Their launcher ends the others once one has failed, and all of them write to one log. So a rank that
 was ended by a signal after another one had failed says nothing of the cause; and an exception in

@@ -1,4 +1,4 @@
-"""What a command's process tree shows from outside: who its launcher is, and ranks without a probe.
+"""Reads a command's process tree from outside: its launcher, and ranks without a probe.
 
 They are recognised as those of foreign jobs are, among the command's own processes alone.
 """

@@ -1,4 +1,4 @@
-"""Which process of a launched command is which rank: pure, from what its probe says.
+"""Matches processes of a launched command to ranks, from what their probes report. Pure.
 
 A process that knows its rank is that rank, unless another one is: then the one that was there
 stays, as long as it lives. A process that trains and knows no rank is a rank as well, where none is

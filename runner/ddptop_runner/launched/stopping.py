@@ -1,4 +1,4 @@
-"""How a job's processes are asked to end, and in which order: pure.
+"""Which signals stop a job's processes, and in which order. Pure.
 
 Ranks first, by themselves, so that one which saves its work still has its data loaders, and no
 launcher that kills it, interrupts it or starts it anew meanwhile: launchers are paused. They are

@@ -1,4 +1,4 @@
-"""The processes of a launched command as they are now, and ending them."""
+"""The current processes of a launched command, and ending them."""
 
 from __future__ import annotations
 

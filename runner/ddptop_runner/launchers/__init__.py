@@ -1,1 +1,1 @@
-"""Launchers of others: what a command names, which one a script needs, and how it is called."""
+"""Other launchers: which one a command or script uses, and how to call it."""

@@ -1,4 +1,4 @@
-"""What to say before N ranks of a script are started: nothing, a note, or a question. Pure.
+"""Decides whether to warn or ask before N ranks of a script start. Pure.
 
 What is said was tried, two ranks each, under the variables of torch's launcher:
 

@@ -1,4 +1,4 @@
-"""Looks at the script that a launch names, and at its environment, and asks for advice on it."""
+"""Reads the script and environment of a launch, and asks for advice on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a script trains, read from its source alone: who starts its ranks, what its trainer is told.
+"""Reads from a script's source how it trains: who starts its ranks, and its trainer's arguments.
 
 Pure over text (and the files beside it that it imports). A call counts where it can be reached
 from what is run: not in a comment or a string, not in a function that nobody names, not behind a

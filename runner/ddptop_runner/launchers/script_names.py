@@ -1,4 +1,4 @@
-"""Names that tell how a script trains: what each means, by the full name of what is called."""
+"""The qualified names that reveal how a script trains, and what each means."""
 
 from __future__ import annotations
 

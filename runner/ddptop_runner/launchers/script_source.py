@@ -1,4 +1,4 @@
-"""A script's own files as trees: itself, and the modules beside it that it imports.
+"""The syntax trees of a script and of the local modules that it imports.
 
 Bounded: so many files, so many bytes, so many imports deep. What cannot be read or parsed is left
 out, and never an error: a newer Python's syntax may be right for the job's interpreter.

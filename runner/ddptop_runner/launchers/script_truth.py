@@ -1,4 +1,4 @@
-"""Whether an `if` of a script holds, were ddptop to start N ranks of it: yes, no, or unknown.
+"""Evaluates the conditions of a script as if ddptop started N ranks: true, false, or unknown.
 
 Known are the variables that ranks of torch's launcher have, how many devices there are, and what
 the command line gives of switches that are declared as such.

@@ -1,4 +1,4 @@
-"""Calls in a script that tell how it trains, each with the function and the conditions it is in.
+"""Finds the calls that show how a script trains, with their function and conditions.
 
 Only lines with a telling word are looked into, so that a long script costs little more than its
 parsing.

@@ -1,4 +1,4 @@
-"""The exact command by which another launcher starts N ranks of a script on this machine.
+"""Builds the command with which another launcher starts N ranks of a script.
 
 Pure: what is installed is found by `tools.look` and handed in. A command is complete in itself:
 variables that it needs stand in it, before `env`, so that it starts the same way again and a

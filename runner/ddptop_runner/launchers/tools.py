@@ -1,4 +1,4 @@
-"""Finds what a shortcut needs: the launcher's program, which mpirun it is, a free port."""
+"""Finds what a shortcut needs: the launcher's program, the kind of mpirun, a free port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words of a command tell before it runs: who starts its ranks, and what to call it."""
+"""Reads from a command line who starts the ranks, and derives the job's name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How far a job is: from its probes, from its output, and from the files that it logs to."""
+"""The progress of a job: from its probes, its output, and the files that it logs to."""

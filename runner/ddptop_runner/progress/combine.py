@@ -1,4 +1,4 @@
-"""How far a job is, from what its ranks tell: pure.
+"""Combines the progress of the ranks into that of the job. Pure.
 
 The best source that knows the share done is taken: the total that the script reported, then that of
 a framework's trainer, then that of a line of output. Of several ranks the slowest counts.

@@ -1,4 +1,4 @@
-"""One counter in an output: what it counts, which shows as it goes on, and how fast it goes."""
+"""One counter in an output: what it counts, and how fast."""
 
 from __future__ import annotations
 

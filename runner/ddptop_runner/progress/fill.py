@@ -1,4 +1,4 @@
-"""Fills a rank's sample with what its output and its files tell, where its probe does not: pure.
+"""Fills gaps in a rank's sample from its output and files. Pure.
 
 Losses of two sources are never mixed: once a probe or `report` has told a loss in an attempt,
 no other is taken. What is filled in here is shown and recorded, and proves no life: the hang watch

@@ -1,4 +1,4 @@
-"""How far a rank is, as far as its output tells."""
+"""The progress of a rank, read from its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the present attempt's output and files tell, beside what its probes do."""
+"""Combines output and files of the current attempt with the figures of its probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a file is that a training logs to, and when it was written: pure."""
+"""Determines which training writes a log file, and since when. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed of something that is counted now and then, as a log does."""
+"""The speed of a counter that is seen only from time to time, as in a log."""
 
 from __future__ import annotations
 

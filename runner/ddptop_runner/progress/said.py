@@ -1,4 +1,4 @@
-"""What the words of a command tell of how long its training will be: pure.
+"""Reads the length of a training from the arguments of its command. Pure.
 
 An output often counts one epoch only, and how many there are stands in the command alone. What is
 computed with it is an estimate: a script may take the option for something else.

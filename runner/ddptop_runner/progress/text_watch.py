@@ -1,4 +1,4 @@
-"""Follows what the ranks of a live job print, for the losses, steps and totals that it tells.
+"""Follows the output of a live job's ranks for losses, steps, and totals.
 
 Looks once a second, and reads a bounded number of bytes each time: of a log that grows faster only
 the end is read, and the parser begins anew behind the gap, so that nothing is made of two halves.

@@ -1,4 +1,4 @@
-"""What one record of a TensorBoard event file says, read from protobuf's wire format.
+"""Decodes one record of a TensorBoard event file from protobuf's wire format.
 
 Pure; takes any bytes. Only what a scalar needs is read: of Event `wall_time`, `step` and `summary`,
 of a value `tag`, `simple_value` and, as TF2 writes it, `tensor`.

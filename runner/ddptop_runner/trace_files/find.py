@@ -1,4 +1,4 @@
-"""Finds the files that a training logs to, below its working folder."""
+"""Finds the files that a training logs to, below its working directory."""
 
 from __future__ import annotations
 

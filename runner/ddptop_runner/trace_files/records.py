@@ -1,4 +1,4 @@
-"""Records out of a TFRecord stream: length, checksum of the length, data, checksum of the data.
+"""Splits a TFRecord stream into records and verifies their checksums.
 
 Pure. Damage costs the records that it hit: after it the next header is looked for whose checksum is
 right, which also is how reading begins in the middle of a long file.

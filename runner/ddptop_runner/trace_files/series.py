@@ -1,4 +1,4 @@
-"""Readings out of the bytes of one file: an event file of TensorBoard, or Lightning's metrics.csv.
+"""Reads losses and steps from one file: TensorBoard events, or Lightning's metrics.csv.
 
 Pure. Of several series that mean the loss, such as `train_loss_step` and `train_loss_epoch`, one
 for the training and one for the validation is handed out.

@@ -1,4 +1,4 @@
-"""Finds and follows a job's files in a thread, so that a slow file system holds nobody up."""
+"""Finds and follows a job's files in a thread, so that a slow file system blocks nothing."""
 
 from __future__ import annotations
 

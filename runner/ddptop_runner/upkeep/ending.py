@@ -1,4 +1,4 @@
-"""Writes a job's end: its history and its last snapshot, also on a disk that is full."""
+"""Writes a job's end, its history and last snapshot, even if the disk is full."""
 
 from __future__ import annotations
 

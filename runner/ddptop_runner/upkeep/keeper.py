@@ -1,4 +1,4 @@
-"""Looks after a live job's run folder once a second: log sizes, disk space, damaged files."""
+"""Checks a live job's run folder once a second: log sizes, disk space, damaged files."""
 
 from __future__ import annotations
 

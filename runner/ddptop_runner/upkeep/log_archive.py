@@ -1,4 +1,4 @@
-"""Moves the head of one rank's log out of its file, while the rank writes on at its end.
+"""Moves the start of one rank's log into archives while the rank keeps appending.
 
 The order makes a crash harmless: the archive is complete and on disk, then the index names it, and
 only then the bytes are punched out of the file.

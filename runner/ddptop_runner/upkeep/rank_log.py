@@ -1,4 +1,4 @@
-"""Looks after one rank's live log: its size, and blocks in reserve for what it writes next.
+"""Limits one rank's live log, and reserves blocks for what it writes next.
 
 A rank's print fails with ENOSPC once the disk is full, and that ends the rank. So each log has
 blocks beyond its end, enough for the next seconds. When the disk has none to add, the log gives up

@@ -1,4 +1,4 @@
-"""Ended runs are kept until `ddptop rm`, or until the configured limit is passed."""
+"""Keeps ended runs until `ddptop rm`, or until a configured limit is exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel offers for a disk that fills up: reserved blocks, holes, room left.
+"""Kernel features for a full disk: reserved blocks, holes, and free space.
 
 Nothing here needs a copy of any data. A call that the file system does not know raises OSError
 with an errno of `UNSUPPORTED`.

@@ -1,4 +1,4 @@
-"""A file that is replaced again and again, also on a disk that has become full."""
+"""A file that is replaced repeatedly, even on a full disk."""
 
 from __future__ import annotations
 

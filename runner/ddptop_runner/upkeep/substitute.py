@@ -1,4 +1,4 @@
-"""A job's snapshot when its file is damaged: what the history and the processes still tell."""
+"""Rebuilds the snapshot of a job whose file is damaged, from the history and its processes."""
 
 from __future__ import annotations
 

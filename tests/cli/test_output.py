@@ -175,7 +175,7 @@ def test_status_tells_a_failure_with_its_last_lines(ddptop_home, ddptop_cli):
         kind="exit_code",
         rank=1,
         exit_code=3,
-        summary="Rank 1 (pid 11) was the first to end: exit status 3.",
+        summary="Rank 1 (pid 11) was the first to fail: exit status 3.",
         evidence=evidence,
     )
     folder = put_job(
@@ -201,7 +201,7 @@ def test_status_tells_a_failure_with_its_last_lines(ddptop_home, ddptop_cli):
     assert (answer.returncode, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("train: failed, attempt 0, 1 of 3 restarts used, ")
-    assert "  Rank 1 (pid 11) was the first to end: exit status 3." in lines
+    assert "  Rank 1 (pid 11) was the first to fail: exit status 3." in lines
     assert f"  evidence: {evidence}" in lines
     assert "  warning: look here" in lines
     (first,) = [line.split() for line in lines if " 10 " in line]

@@ -27,7 +27,7 @@ CASES = {
         {"restarts_used": 1, "restarts_left": 2, "restarts_refilled": "step 120"},
         ["1 of 3 restarts used; refilled at step 120"],
     ),
-    "the last restart": ({"policy": "the attempt had made progress"}, ["last restart: the att"]),
+    "the last restart": ({"policy": "the attempt made progress"}, ["last restart: the att"]),
     "no restart": ({"policy": "same place twice", "state": "failed"}, ["not restarted: same"]),
     "why the attempt before failed": (
         {"previous_cause": Cause(kind="signal", summary="Rank 1 was killed.", evidence="/ev")},

@@ -98,9 +98,9 @@ def mpirun(home: Path) -> RunFolder:
         310,
         events=[
             event(310, "launched", f"launched {spec.command_line()}", attempt=0),
-            event(309, "attempt_started", "attempt 0: the command is pid 4700", attempt=0),
-            event(300, "rank_started", "rank 1 is pid 4712", attempt=0, rank=1, pid=4712),
-            event(300, "rank_started", "rank 0 is pid 4711", attempt=0, rank=0, pid=4711),
+            event(309, "attempt_started", "attempt 0: the command started (pid 4700)", attempt=0),
+            event(300, "rank_started", "rank 1 started (pid 4712)", attempt=0, rank=1, pid=4712),
+            event(300, "rank_started", "rank 0 started (pid 4711)", attempt=0, rank=0, pid=4711),
             event(298, "training", "first step of every rank", attempt=0),
         ],
     )

@@ -57,7 +57,7 @@ def many(home: Path, number: int) -> RunFolder:
             id="loss-diverged",
             severity="warning",
             ranks=[90],
-            message="the loss of rank 90 has left the others': 5.12, against 2.12",
+            message="the loss of rank 90 has diverged from the others: 5.12, against 2.12",
             since=ago(300),
         ),
     ]

@@ -41,7 +41,7 @@ def started(seconds: float, attempt: int, ranks: int = 4) -> list[Event]:
         told(
             seconds + 0.1,
             "rank_started",
-            f"rank {rank} is pid {4000 + 10 * attempt + rank}",
+            f"rank {rank} started (pid {4000 + 10 * attempt + rank})",
             attempt=attempt,
             rank=rank,
             pid=4000 + 10 * attempt + rank,
@@ -61,7 +61,7 @@ def ended(seconds: float, attempt: int, first: int, how: str, **more: object) ->
         told(
             seconds + 0.3,
             "rank_exited",
-            f"rank {rank} was ended by SIGTERM",
+            f"rank {rank} was killed by SIGTERM",
             attempt=attempt,
             rank=rank,
             signal="SIGTERM",
@@ -142,15 +142,15 @@ def _fail(
     folder: RunFolder, events: list[Event], attempt: int, end: float, *, is_last: bool
 ) -> Cause:
     if attempt % 3 == 1:
-        how, signal, code = "was ended by SIGKILL", "SIGKILL", None
+        how, signal, code = "was killed by SIGKILL", "SIGKILL", None
         cause = cause_of(
             folder,
             attempt,
             kind="signal",
             rank=0,
             signal="SIGKILL",
-            summary="Rank 0 (pid 4010) was the first to end: SIGKILL, after step 412. Killed from "
-            "outside or out of memory: cannot tell. 3 other ranks were ended because of it. Work "
+            summary="Rank 0 (pid 4010) was the first to fail: SIGKILL, after step 412. Killed from "
+            "outside or out of memory: cannot tell. 3 other ranks were stopped because of it. Work "
             "lost: 12 steps (9.1 s) since gpt-1-3.pt at step 400.",
             work_lost_steps=12,
             work_lost_s=9.1,
@@ -165,9 +165,9 @@ def _fail(
             exit_code=1,
             exception="ValueError",
             place="/home/ada/code/data.py:81 in collate",
-            summary=f"Rank 2 (pid {4002 + 10 * attempt}) was the first to end: exit status 1, at "
+            summary=f"Rank 2 (pid {4002 + 10 * attempt}) was the first to fail: exit status 1, at "
             "step 457. ValueError: label 1003 is outside of the 1000 classes (at "
-            "/home/ada/code/data.py:81 in collate). 3 other ranks were ended because of it. Work "
+            "/home/ada/code/data.py:81 in collate). 3 other ranks were stopped because of it. Work "
             "lost: 57 steps (43.0 s) since gpt-2-3.pt at step 400.",
             work_lost_steps=57,
             work_lost_s=43.0,

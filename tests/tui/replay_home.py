@@ -134,7 +134,8 @@ def events() -> list:
         return event(SECONDS - second, kind, message, **more)
 
     starts = [
-        told(at, "rank_started", f"rank {rank} is pid {pid + rank}", attempt=attempt, rank=rank,
+        told(at, "rank_started", f"rank {rank} started (pid {pid + rank})",
+             attempt=attempt, rank=rank,
              pid=pid + rank)
         for attempt, at, pid in ((0, 1.5, 5100), (1, AGAIN, 5200))
         for rank in range(RANKS)

@@ -105,7 +105,9 @@ def test_no_event_is_no_attempt() -> None:
 
 
 def test_ranks_that_start_together_are_one_line() -> None:
-    events = [event(i / 10, "rank_started", f"rank {i} is pid {9 + i}", rank=i) for i in range(8)]
+    events = [
+        event(i / 10, "rank_started", f"rank {i} started (pid {9 + i})", rank=i) for i in range(8)
+    ]
     (line,) = fold(events)
     assert line.message == "ranks 0-7 started"
     assert line.ranks == list(range(8))
@@ -115,12 +117,14 @@ def test_ranks_that_start_together_are_one_line() -> None:
 def test_ranks_that_end_alike_are_one_line_and_the_first_one_another() -> None:
     events = [event(0, "rank_exited", "rank 2 exited with 1", rank=2, exit_code=1)]
     events += [
-        event(1 + r / 10, "rank_exited", f"rank {r} was ended by SIGTERM", rank=r, signal="SIGTERM")
+        event(
+            1 + r / 10, "rank_exited", f"rank {r} was killed by SIGTERM", rank=r, signal="SIGTERM"
+        )
         for r in (0, 1, 3)
     ]
     first, others = fold(events)
     assert first.message == "rank 2 exited with 1"
-    assert others.message == "ranks 0-1,3 were ended by SIGTERM"
+    assert others.message == "ranks 0-1,3 were killed by SIGTERM"
 
 
 def test_the_same_told_twice_is_one_line() -> None:

@@ -27,7 +27,7 @@ RAISED = Cause(
     place="/home/ada/finetune.py:10 in batch",
     summary="Rank 1 (pid 4711) raised an exception at step 120. ValueError: shard 7 holds 63 "
     "columns, the model takes 64 (at finetune.py:10 in batch). "
-    "3 other ranks were ended because of it.",
+    "3 other ranks were stopped because of it.",
 )
 
 
@@ -202,8 +202,8 @@ def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     ("cause", "text"),
     [
         (
-            Cause(kind="signal", rank=3, summary="Rank 3 (pid 7) was the first to end: SIGKILL."),
-            "rank 3 was the first to end: SIGKILL.",
+            Cause(kind="signal", rank=3, summary="Rank 3 (pid 7) was the first to fail: SIGKILL."),
+            "rank 3 was the first to fail: SIGKILL.",
         ),
         (
             Cause(

@@ -10,7 +10,7 @@ from tests.tui.own_views import view_of
 from ddptop_runner.model import Alert, Cause
 from ddptop_runner.registry import JobView
 
-CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to end: exit status 1.")
+CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to fail: exit status 1.")
 
 
 def job(state: str, **more: object) -> JobView:
@@ -27,7 +27,7 @@ def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> No
     hint, [(heading, text)] = findings(job("failed", cause=CAUSE), NOW)
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
-    assert text.startswith("Rank 1 was the first to end: exit status 1.")
+    assert text.startswith("Rank 1 was the first to fail: exit status 1.")
     assert "e shows each attempt, with the saved evidence" in text
 
 

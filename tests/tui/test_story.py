@@ -50,7 +50,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         assert "ValueError: label 1003 is outside of the 1000 classes" in text
         assert "events of attempt 2" in text
         assert "ranks 0-3 started" in text
-        assert "ranks 0-1,3 were ended by SIGTERM" in text
+        assert "ranks 0-1,3 were killed by SIGTERM" in text
         assert "4 checkpoints in 1m 30s; last: rank 0 saved" in text
         # the attempt before: another cause, another log, other events
         await pilot.press("j")
@@ -140,7 +140,7 @@ async def test_an_event_is_told_in_full(frozen: Path, make_app: MakeApp) -> None
         await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
         text = said(app)
         assert "4 events" in text
-        assert "rank 3 is pid 4023" in text
+        assert "rank 3 started (pid 4023)" in text
 
 
 async def test_logs_and_replay_go_to_that_rank_attempt_and_moment(

@@ -30,7 +30,7 @@ RAISED = Cause(
     exit_code=1,
     exception="ValueError",
     place="/home/ada/data.py:81 in collate",
-    summary="Rank 2 was the first to end. ValueError: label 1003.",
+    summary="Rank 2 was the first to fail. ValueError: label 1003.",
     evidence="/runs/x/evidence/attempt-1-failure",
     work_lost_steps=57,
     work_lost_s=43.0,
@@ -104,7 +104,7 @@ def test_the_whole_job_in_one_sentence() -> None:
 def test_why_it_failed_what_was_done_and_its_last_words() -> None:
     told = text(FAILED, tail=TAIL)
     assert "✗ ValueError at data.py:81 on rank 2   after 5m 00s, 457 steps" in told
-    assert "Rank 2 was the first to end. ValueError: label 1003." in told
+    assert "Rank 2 was the first to fail. ValueError: label 1003." in told
     assert "restarted as attempt 2 (restart 1 of 3); progress" in told
     assert "evidence  attempt-1-failure   press enter to open" in told
     assert "last lines of rank 2" in told
@@ -155,13 +155,13 @@ def test_attempts_that_did_not_fail_read_well(ending: str, events: list[str], to
 
 def test_with_little_room_what_the_exception_said_comes_first() -> None:
     summary = (
-        "Rank 2 (pid 4022) was the first to end: exit status 1, at step 457. ValueError: no x."
+        "Rank 2 (pid 4022) was the first to fail: exit status 1, at step 457. ValueError: no x."
     )
     long = replace(FAILED, cause=msgspec.structs.replace(RAISED, summary=summary))
-    assert "Rank 2 (pid 4022) was the first to end" in text(long, rows=5)
+    assert "Rank 2 (pid 4022) was the first to fail" in text(long, rows=5)
     told = text(long, rows=4)
     assert "▌ ValueError: no x." in told
-    assert "the first to end" not in told
+    assert "the first to fail" not in told
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 9, 30])

@@ -58,7 +58,7 @@ class TestOverview:
             await look(pilot)
             assert "no jobs yet" in shown(app)
             assert "ddptop launch --gpus 0-3 train.py" in shown(app)
-            assert "libnvidia-ml.so.1 was not found" in shown(app)
+            assert "libnvidia-ml.so.1 not found" in shown(app)
 
     async def test_the_cursor_stays_on_its_job(self, frozen: Path, make_app: MakeApp) -> None:
         fake_home.two_cpu_ranks(frozen)
@@ -114,7 +114,7 @@ class TestLaunch:
             await look(pilot, 2)
             form = app.screen
             command, error = form.query_one("#command", Static), form.query_one("#error", Static)
-            assert "none known: " in str(form.query_one("#no-gpus", Static).content)
+            assert "none found: " in str(form.query_one("#no-gpus", Static).content)
             await pilot.press(*"[nope].py")
             assert str(command.content) == "$ ddptop launch '[nope].py'"
             await pilot.press("ctrl+l")

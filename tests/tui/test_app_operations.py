@@ -107,7 +107,7 @@ class TestOperations:
             await until(pilot, lambda: answered)
             assert isinstance(app.screen, JobScreen)
             (toast,) = app._notifications
-            assert toast.message == "mlp-cpu is asked to save; a checkpoint is waited for"
+            assert toast.message == "asked mlp-cpu to save; waiting for the checkpoint"
             answered.append(lambda: True)
             await until(pilot, lambda: len(app._notifications) > 1)
             assert [toast.message for toast in app._notifications][1:] == [
@@ -258,7 +258,7 @@ class TestStacks:
             assert heads[0] == "stacks-rank-0.txt", "what there is to read comes first"
             assert heads[-3] == "tail-rank-3.txt"
             assert heads[-2].startswith("attempt-2-failure, in ")
-            assert heads[-1] == "kept before"
+            assert heads[-1] == "earlier evidence"
             texts = [str(static.content) for static in app.screen.query(".text").results(Static)]
             assert texts[-3] == "loss red"
             assert texts[-1] == str(folder.evidence_dir / "attempt-0-hang")
@@ -275,4 +275,4 @@ class TestStacks:
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await until(pilot, lambda: app.screen.query(".text"))
             texts = [str(static.content) for static in app.screen.query(Static)]
-            assert "resnet-a left no stacks" in texts
+            assert "resnet-a has no saved stacks" in texts

@@ -178,7 +178,7 @@ async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "no other job: relaunch it with different arguments first," in text
+        assert "no other job to compare with;" in text
         assert "no loss seen for silent" in text
         assert "pick a job to compare with" in text
     app = opened(make_app, "silent", "never-was")

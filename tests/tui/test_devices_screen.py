@@ -187,7 +187,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
         await settle(pilot)
         text = shown(app)
         assert "37 % of 64 cores" in text
-        assert "libnvidia-ml.so.1 was not found" in text
+        assert "libnvidia-ml.so.1 not found" in text
         assert "ddptop doctor" in text
         assert "Open" not in keys_shown(app) and "Figure" not in keys_shown(app)
         assert "Back" in keys_shown(app)

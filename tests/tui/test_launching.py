@@ -149,7 +149,7 @@ class TestRunning:
     def test_a_refusal_is_the_command_s_own_line(self, ddptop_home: Path) -> None:
         with pytest.raises(DdptopError) as refused:
             launching.launch(LaunchForm(script="not-there.py", nproc="2"))
-        assert "there is no script not-there.py" in str(refused.value)
+        assert "no script not-there.py" in str(refused.value)
         assert "ddptop:" not in str(refused.value)
 
 
@@ -215,7 +215,7 @@ async def test_a_driver_that_answers_late_is_not_called_an_empty_machine() -> No
         await app.push_screen(screen)
         said = screen.query_one("#no-gpus", Static)
         screen.show_devices(Devices(note="the driver has not answered for 6 s"))
-        assert str(said.content) == "none known: the driver has not answered for 6 s"
+        assert str(said.content) == "none found: the driver has not answered for 6 s"
         screen.show_devices(Devices())
         assert str(said.content) == "none on this machine"
         free = GpuSample(index=0, mem_used_bytes=0, processes=[])

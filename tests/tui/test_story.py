@@ -125,7 +125,7 @@ async def test_enter_opens_evidence_of_the_chosen_attempt(frozen: Path, make_app
         await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
         await until(pilot, lambda: "attempt-1-failure" in said(app))
         assert "SIGKILL, after step 412" in said(app)
-        assert "also kept" in said(app)
+        assert "other evidence" in said(app)
         await pilot.press("escape")
         await pilot.pause()
         assert story_of(app)
@@ -210,7 +210,7 @@ async def test_what_is_under_the_cursor_is_explained(frozen: Path, make_app: Mak
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         words = dict(story_of(app).explain())
-        assert "the name is that of the rank that failed first" in words["attempt 2"]
+        assert "the rank shown is the one that failed first" in words["attempt 2"]
         await pilot.press("tab", "G")
         await pilot.pause()
         assert "failed for good" in dict(story_of(app).explain())["failed"]

@@ -207,7 +207,7 @@ class TestAllRanks:
             assert "printed by rank 2" in screen.explain()[0][1]
             await pilot.press("k")
             assert "printed by ranks 0-7" in screen.explain()[0][1]
-            assert "identically" in screen.explain()[2][1]
+            assert "this identical line" in screen.explain()[2][1]
 
     async def test_a_digit_chooses_a_rank_but_not_in_a_search(
         self, frozen: Path, make_app: MakeApp
@@ -258,7 +258,7 @@ class TestAllRanks:
             await press(pilot, screen, "enter")
             assert "log of rank 5" in title(screen)
             await pilot.press("c")
-            assert "only lines of all ranks" in [*app._notifications][-1].message
+            assert "only the merged log can be collapsed" in [*app._notifications][-1].message
             await press(pilot, screen, "m")
             assert "log of 8 ranks" in title(screen)
             await press(pilot, screen, "m")

@@ -91,14 +91,14 @@ def plan(facts: SurvivalFacts) -> SurvivalPlan:
     if facts.placement == "manager":
         return SurvivalPlan(
             risk=f"systemd ends this job when the last session of {facts.user} closes, because"
-            " the user does not linger",
+            " lingering is off",
             remedy=linger,
         )
     if facts.remove_ipc is False or facts.uid < FIRST_NORMAL_UID:
         return SurvivalPlan()
     return SurvivalPlan(
-        risk=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) when that"
-        " user's last login here ends (RemoveIPC)",
+        risk=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) at the"
+        " user's last logout (RemoveIPC)",
         remedy=linger,
     )
 

@@ -300,7 +300,7 @@ def _delete(folder: RunFolder) -> None:
     with contextlib.suppress(FileNotFoundError):
         if (found := folder.path.lstat()).st_uid != os.geteuid():
             raise UsageError(
-                f"{folder.path} {belongs(found)}: it is not deleted", "that user can delete it"
+                f"not deleting {folder.path}, which {belongs(found)}", "that user can delete it"
             )
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)

@@ -132,7 +132,7 @@ def require_own_run(folder: RunFolder) -> list[str]:
         require_own(place)
     closed = [note for place in above if (note := close_to_others(place)) is not None]
     if (problem := why_not_own(folder)) is not None:
-        raise UsageError(f"{problem}: nothing is started there", _OWN_HOME)
+        raise UsageError(f"{problem}; nothing is started from it", _OWN_HOME)
     return closed
 
 

@@ -151,7 +151,7 @@ def test_a_run_folder_is_own_only_where_nobody_else_decides_what_it_holds(ddptop
     assert why_not_own(folder) is None
     NOT_OWN[how](folder)
     assert str(ddptop_home) in str(why_not_own(folder))
-    with pytest.raises(UsageError, match="nothing is started there"):
+    with pytest.raises(UsageError, match="nothing is started from it"):
         require_own_run(folder)
 
 
@@ -173,7 +173,7 @@ def test_another_users_run_folder_is_listed_and_not_deleted(ddptop_home) -> None
     folder = put_job("train", {"state": "finished"})
     os.chown(folder.path, 65534, 65534)
     (view,) = read_all()[0]
-    with pytest.raises(UsageError, match="belongs to nobody"):
+    with pytest.raises(UsageError, match="is owned by nobody"):
         remove(view)
     assert folder.spec_file.exists()
 

@@ -151,7 +151,7 @@ def test_a_run_folder_is_own_only_where_nobody_else_decides_what_it_holds(ddptop
     assert why_not_own(folder) is None
     NOT_OWN[how](folder)
     assert str(ddptop_home) in str(why_not_own(folder))
-    with pytest.raises(UsageError, match="nothing is started from it"):
+    with pytest.raises(UsageError, match="nothing is started from"):
         require_own_run(folder)
 
 

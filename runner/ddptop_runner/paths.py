@@ -137,10 +137,16 @@ def require_own_run(folder: RunFolder) -> list[str]:
 
 
 def close_to_others(folder: Path) -> str | None:
-    """Take the right to write into a folder of this user from all others; a note where it was."""
+    """Make a folder of this user writable by its owner only; returns a note if that changed it.
+
+    Raises:
+        UsageError: for a directory that is shared on purpose (sticky, such as /tmp).
+    """
     mode = stat.S_IMODE(folder.stat().st_mode)
     if not mode & 0o022:
         return None
+    if mode & stat.S_ISVTX:
+        raise UsageError(f"{folder} is shared with other users", _OWN_HOME)
     folder.chmod(mode & ~0o022)
     return f"{folder} was writable by other users (mode {mode:04o}); that access was removed"
 

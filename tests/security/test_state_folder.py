@@ -20,7 +20,14 @@ from ddptop_runner.commands import remove
 from ddptop_runner.errors import UsageError
 from ddptop_runner.gpus import claims
 from ddptop_runner.guardian import lock
-from ddptop_runner.paths import RunFolder, require_own_run, run_folder, runs_dir, why_not_own
+from ddptop_runner.paths import (
+    RunFolder,
+    close_to_others,
+    require_own_run,
+    run_folder,
+    runs_dir,
+    why_not_own,
+)
 from ddptop_runner.registry import read_all, read_job
 
 VERBS = {
@@ -255,3 +262,10 @@ def test_nothing_is_remembered_in_another_users_folder(ddptop_home) -> None:
     os.chown(ddptop_home, 65534, 65534)
     memory.remember(memory.Memory(greeted=False))
     assert memory.recall().greeted
+
+
+def test_a_directory_shared_on_purpose_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(UsageError, match="is shared with other users; set DDPTOP_HOME"):
+        close_to_others(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777

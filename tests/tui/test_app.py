@@ -82,7 +82,8 @@ class TestOverview:
         async with app.run_test() as pilot:
             await look(pilot)
             assert "mlp-cpu" in shown(app)
-            assert "resnet-a" not in shown(app)
+            assert "be read: resnet-a" in shown(app)
+            assert app.screen.jobs.cursor_key == "mlp-cpu"
 
     async def test_q_leaves(self, frozen: Path, make_app: MakeApp) -> None:
         app = make_app()

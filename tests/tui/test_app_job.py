@@ -160,7 +160,7 @@ class TestJob:
             await look(pilot)
             assert "mlp-cpu no longer exists" in shown(app)
             told = "".join(map(plain, header._lines))
-            assert "? gone   not there any more   last seen 12:00:00" in told
+            assert "? gone   the job no longer exists   last seen 12:00:00" in told
             assert "running" not in told
             assert "s Stop" not in keys_shown(app)
             for key in "Rtif":

@@ -35,7 +35,7 @@ class TestSignals:
     def test_what_is_sent_is_told_with_its_times(self) -> None:
         since = dt.datetime(2026, 3, 1, 12, 0, 50).astimezone()
         plan = SignalPlan("job", "stop", SENTENCE, (), (), os.geteuid())
-        words = "SIGINT sent at 12:00:50; survivors get SIGTERM at 12:01:05, SIGKILL at 12:01:10"
+        words = "SIGINT sent at 12:00:50; then SIGTERM at 12:01:05 and SIGKILL at 12:01:10"
         assert stopping_words(plan, since) == words
         assert len(words) < 79, "it fits the smallest screen"
         kill = dataclasses.replace(plan, action="kill")
@@ -52,7 +52,7 @@ class TestSignals:
             await pilot.press(key)
             await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
             assert SENTENCE in said(app)
-            assert "was not started by ddptop" in said(app)
+            assert "ddptop did not start it" in said(app)
             await pilot.press("enter")  # the answer with the focus is no
             await until(pilot, lambda: isinstance(app.screen, JobScreen))
             assert sent.sent == []

@@ -106,7 +106,7 @@ def test_suspending_is_refused_by_key_and_clean_by_signal(
     one = terminal()
     wait_until(lambda: one.draws(b"all jobs"), what="the overview")
     one.type("\x1a")
-    wait_until(lambda: one.draws(b"cannot suspend"), what="the refusal")
+    wait_until(lambda: one.draws(b"cannot be suspended"), what="the refusal")
     assert state_of(one.process.pid) != "T"
     one.process.send_signal(signal.SIGTSTP)
     wait_until(lambda: state_of(one.process.pid) == "T", what="its stop")

@@ -22,6 +22,7 @@ from textual.widgets import Checkbox, Static
 
 from ddptop_runner.errors import DdptopError
 from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.start import own_command
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),
@@ -144,7 +145,7 @@ class TestRunning:
 
         monkeypatch.setattr(subprocess, "run", run)
         assert launching.launch(LaunchForm(script="train.py", nproc="2")) == "train-2"
-        assert seen[0][1:] == ["-m", "ddptop", "launch", "-d", "--nproc", "2", "train.py"]
+        assert seen[0] == own_command("ddptop", "launch", "-d", "--nproc", "2", "train.py")
 
     def test_a_refusal_is_the_command_s_own_line(self, ddptop_home: Path) -> None:
         with pytest.raises(DdptopError) as refused:

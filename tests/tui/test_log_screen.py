@@ -308,7 +308,7 @@ class TestNothing:
         async with app.run_test(size=(80, 24)) as pilot:
             await look(pilot)
             app.post_message(LogsWanted("young"))
-            await until(pilot, lambda: "nothing has been printed yet" in shown(app))
+            await until(pilot, lambda: "no output yet" in shown(app))
             for rank in range(2):
                 fake_home.write_log(folder, 0, rank, "hello\n")
             await until(pilot, lambda: "0-1 │ hello" in shown(app))

@@ -217,7 +217,7 @@ class TestForeign:
         async with app.run_test(size=(120, 40)) as pilot:
             await opened(pilot, None, view_.job, foreign=True)
             await until(pilot, lambda: "no output read so far" in shown(app))
-            assert "with ddptop launch every rank has a log" in shown(app)
+            assert "ddptop launch keeps a log of every rank" in shown(app)
 
 
 async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) -> None:

@@ -46,7 +46,7 @@ async def test_a_live_job_has_what_can_be_done_to_one(frozen: Path, make_app: Ma
         names = offered(app)
         expected = {a.name for a in JOB if a.is_offered(True, foreign=False, readonly=False)}
         assert expected <= names
-        assert "Stop" in names and "Launch again" not in names
+        assert "Stop" in names and "Relaunch" not in names
         assert commands(app)["Stop"].key == "s"
 
 
@@ -56,7 +56,7 @@ async def test_an_ended_job_has_what_can_be_done_to_that(frozen: Path, make_app:
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         names = offered(app)
-        assert {"Launch again", "Remove"} <= names
+        assert {"Relaunch", "Remove"} <= names
         assert not names & {"Stop", "Kill"}
 
 

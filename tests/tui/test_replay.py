@@ -287,7 +287,7 @@ async def test_without_a_history_it_says_so(frozen: Path, make_app: MakeApp) -> 
     fake_home.finished_job(frozen)
     app = opened(make_app, job="resnet-a")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, lambda: "nothing is recorded of resnet-a" in shown(app))
+        await until(pilot, lambda: "resnet-a has no history" in shown(app))
         for key in ("space", "right", "end", "right_square_bracket", "plus"):
             await pilot.press(key)
         assert screen_of(pilot).at is None

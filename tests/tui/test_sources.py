@@ -140,7 +140,7 @@ class TestHistory:
                 "rank_exited",
                 "launched",
             ]
-        assert queries == ["rank_series", "events"]
+        assert queries == ["events", "rank_series", "events"]  # the chart's pauses, then the list
 
     def test_marks_are_the_attempts_after_the_first(self, frozen: Path) -> None:
         view = read_job(fake_gpus.eight_gpu_ranks(frozen))

@@ -17,7 +17,7 @@ REPLAY: tuple[Action, ...] = (
         "replay.forward",
         "step(1)",
         "right",
-        "Forward",
+        "Forward 1 s",
         "go forward one second, or to the next sample",
     ),
     Action(
@@ -60,7 +60,7 @@ REPLAY: tuple[Action, ...] = (
         "replay.back",
         "step(-1)",
         "left",
-        "Back",
+        "Back 1 s",
         "go back one second, or to the previous sample",
         show=False,
     ),

@@ -77,7 +77,7 @@ def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     term = since + dt.timedelta(seconds=plan.grace_s)
     kill = term + dt.timedelta(seconds=TERM_GRACE_S)
     sent, later, last = (f"{at.astimezone():%H:%M:%S}" for at in (since, term, kill))
-    return f"SIGINT sent at {sent}; survivors get SIGTERM at {later}, SIGKILL at {last}"
+    return f"SIGINT sent at {sent}; then SIGTERM at {later} and SIGKILL at {last}"
 
 
 def _world(view: ForeignView) -> str:

@@ -60,6 +60,11 @@ kill -CONT PID resumes a rank. Collectives may time out in the meantime.""",
     "quiet": """\
 These ranks have not taken a step for much longer than usual. They are not considered hung yet: an
 evaluation, a checkpoint, or slow data look the same. The alert clears with the next step.""",
+    "stalled": """\
+No rank has taken a step for longer than this job has ever paused, or an idle rank has kept the
+others waiting for a minute. It is not considered hung yet; the alert clears with the next step.
+
+Start with the rank that the others wait for: t shows the stacks.""",
     "stray-context": """\
 Ranks use memory on a device that belongs to another rank. Each CUDA context takes some hundred MiB
 there, so that device runs out of memory first.

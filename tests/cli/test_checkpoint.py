@@ -36,9 +36,10 @@ def test_what_cannot_be_done_is_one_line(ddptop_cli, name):
         assert word in answer.stderr
 
 
+NOW = utc_now()
 SAVED = Checkpoint(
     path="/run/out/epoch-3.pt",
-    at=utc_now() - dt.timedelta(seconds=4.5),
+    at=NOW - dt.timedelta(seconds=4.5),
     attempt=1,
     step=120,
     size_bytes=12_900_000,
@@ -47,9 +48,9 @@ SAVED = Checkpoint(
 
 def view(*, state: str = "running", age_s: float = 300.0, probe: bool = True, **changes) -> JobView:
     spec = make_spec("train", probe=probe)
-    started = utc_now() - dt.timedelta(seconds=age_s)
+    started = NOW - dt.timedelta(seconds=age_s)
     fields = {"state": state, "attempt": 1, "step": 130, "started_at": started, **changes}
-    made = JobView(RunFolder(Path(spec.job)), spec, make_snapshot(spec, **fields), utc_now())
+    made = JobView(RunFolder(Path(spec.job)), spec, make_snapshot(spec, **fields), NOW)
     made.__dict__["state"] = state  # its processes are not asked for
     return made
 

@@ -155,7 +155,7 @@ def test_rm_checks_all_names_before_it_deletes_one(ddptop_home, ddptop_cli):
     newer = put_job("newer", ended)
     newer.spec_file.write_text(newer.spec_file.read_text().replace('"schema": 1', '"schema": 2'))
     for other, status, words in (
-        ("none", 3, "no job 'none'"),
+        ("none", 3, "no job named 'none'"),
         ("live", 2, "live is running"),
         ("newer", 1, "upgrade ddptop"),
         ("a", 2, "a1, a2"),

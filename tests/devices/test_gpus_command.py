@@ -106,7 +106,8 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
     assert lines[4].split() == ["GPU", "PID", "USER", "JOB", "RANK", "SM", "MEMORY", "COMMAND"]
     assert lines[5].split()[:2] == ["1", "1"] and "7.0 GiB" in lines[5]
     assert lines[7:] == [
-        "GPU 0: clocks lowered by thermal, by hardware",
+        "GPU 0: clocks lowered by thermal, by hardware; busy: unknown process, 40.0 GiB",
+        "GPU 1: busy: unknown process, 33.0 GiB",
         "n/a on GPU 0: POWER W (not supported)",
         "n/a on GPU 0-1: FAN (not supported)",
         "processes' SM: n/a (no sample of that process in the last second) on GPU 1",

@@ -56,7 +56,7 @@ def test_the_idlest_of_the_allowed(stub, trainer):
     user = "root" if os.geteuid() == 0 else ""
     assert note.startswith(f"GPU 0: free; GPU 3: free; not GPU 2: {user}")
     assert f"train.py (pid {trainer}) uses 70.0 GiB" in note
-    assert "GPU 1 are also free" in note
+    assert "GPU 1 is also free" in note
     assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
     assert free_now({}) == 3
     assert free_now({"CUDA_VISIBLE_DEVICES": "2"}) == 0

@@ -186,7 +186,7 @@ def test_dry_run_shows_the_plan_and_leaves_no_trace(trainer, ddptop_cli, ddptop_
     )
     assert answer.returncode == 0
     assert not (ddptop_home / "runs").exists()
-    for words in ("ranks:         3", f"-u {script} --lr 0.1", "DDPTOP_JOB_ID, LR", "at most 3"):
+    for words in ("ranks:         3", f"-u {script} --lr 0.1", "DDPTOP_JOB_ID, LR", "up to 3"):
         assert words in answer.stdout
     assert "secret-value" not in answer.stdout
 

@@ -114,7 +114,7 @@ def test_a_script_that_handles_nothing_survives_and_is_asked_in_other_ways(
     pids = [rank["pid"] for rank in job.status()["ranks"]]
     answer = job.cli("checkpoint", job.name, "--timeout", "1")
     assert (answer.returncode, answer.stdout) == (124, "")
-    assert "handles neither SIGUSR1 nor SIGUSR2, and it has not taken the flag" in answer.stderr
+    assert "handles neither SIGUSR1 nor SIGUSR2, and it has not consumed the flag" in answer.stderr
     answer = job.cli("stop", job.name, "--save", "--timeout", "0.5")
     assert answer.returncode == 1
     assert f"{job.name} was not stopped and is still running" in answer.stderr

@@ -74,9 +74,9 @@ def test_an_end_that_was_written_stays_the_end():
     assert clock.ended_at is None
 
 
-def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock():
+def test_a_snapshot_without_these_fields_is_read_by_the_wall_clock(ddptop_home):
     snapshot = make_snapshot(make_spec(), started_at=NOW - HOUR, ts=NOW)
-    view = registry.JobView(None, make_spec(), snapshot, read_at=NOW)
+    view = registry.JobView(put_job(), make_spec(), snapshot, read_at=NOW)
     assert elapsed_s(view, snapshot, NOW) == 3600.0
     assert view.snapshot_age_s == 0.0
 

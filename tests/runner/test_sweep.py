@@ -121,7 +121,7 @@ async def test_a_later_process_of_the_same_pid_is_not_touched(start):
 async def test_what_cannot_be_ended_is_told(start, monkeypatch):
     process = start(POLITE)
     monkeypatch.setattr(sweep, "KILL_WAIT_S", 0.1)
-    monkeypatch.setattr(procs, "signal_process", lambda process, number: False)
+    monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     identities = ids(process)
     assert await sweep.end(identities, grace_s=0.1) == identities
 
@@ -245,7 +245,7 @@ async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monke
         await asyncio.sleep(0)
         return list(processes)
 
-    monkeypatch.setattr(procs, "signal_process", lambda process, number: False)
+    monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     monkeypatch.setattr(sweep, "wait_for", in_vain)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
     assert story.told == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]

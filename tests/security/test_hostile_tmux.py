@@ -74,7 +74,7 @@ def test_root_does_not_ask_the_server_that_a_variable_names(attacker: Account) -
             [sys.executable, LOOK, str(found.pid)], capture_output=True, text=True, check=True
         ).stdout
         assert found.caught() == ("", "")
-    assert "cannot be read" in words
+    assert "not readable" in words
 
 
 def test_root_does_not_ask_the_server_in_another_users_folder(attacker: Account) -> None:

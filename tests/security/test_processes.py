@@ -95,12 +95,12 @@ def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None
         job = job_of(ours.pid, root_pid=theirs, launcher_pids=(theirs,))
         plan = signals.plan(view_of(job), "kill")
         assert [process.pid for process in plan.processes] == [ours.pid]
-        assert os.geteuid() == job.uid and "not yours" not in plan.sentence
+        assert os.geteuid() == job.uid and "job of" not in plan.sentence
 
 
 def test_root_is_told_whose_job_it_signals(attacker: Account) -> None:
     with pretender(attacker) as pid:
         job = job_of(pid, uid=attacker.uid, user=attacker.name)
         plan = signals.plan(view_of(job), "kill")
-        assert plan.sentence.startswith(f"{attacker.name}'s, not yours: SIGKILL")
+        assert plan.sentence.startswith(f"job of {attacker.name}: SIGKILL")
         assert procs.signal_process(plan.processes[0], signal.SIGKILL)

@@ -230,5 +230,5 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
     others = [use for use in uses if use not in chosen]
     parts += [f"not {part}" for part in _by_holder([use for use in others if use.busy])]
     if idle := [use.device for use in others if not use.busy]:
-        parts.append(f"{names_of(idle)} are also free")
+        parts.append(f"{names_of(idle)} {'is' if len(idle) == 1 else 'are'} also free")
     return "; ".join(parts)

@@ -56,7 +56,10 @@ def view(*, state: str = "running", age_s: float = 300.0, probe: bool = True, **
 
 
 CASES = {
-    "seen": (view(checkpoint=SAVED), "checkpoint: epoch-3.pt at step 120, 4s ago (12.3 MiB)\n"),
+    "seen": (
+        view(checkpoint=SAVED),
+        "checkpoint: epoch-3.pt at step 120 of this attempt, 4s ago (12.3 MiB)\n",
+    ),
     "of an earlier attempt": (
         view(checkpoint=SAVED, attempt=2),
         "checkpoint: epoch-3.pt at step 120 of attempt 1, 4s ago (12.3 MiB)\n",

@@ -7,10 +7,9 @@ load neither Textual nor torch.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from ddptop.cli_screens import (
     ASCII_HELP,
@@ -26,6 +25,9 @@ from ddptop.cli_screens import (
 )
 from ddptop_runner.errors import UsageError
 from ddptop_runner.version import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
 """What click's completion scripts set; click derives the same name from the program's."""
@@ -125,6 +127,8 @@ class LaunchCommand(click.Command):
         """Return the options that begin with `incomplete`, or have the shell complete a file."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(incomplete, type="file")]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from ddptop_runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 READONLY_HELP = "disable every action that changes a job"
 ASCII_HELP = "draw with ASCII characters only  [default: from the locale and TERM]"
@@ -19,6 +22,8 @@ def complete_job(
     _context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return the jobs whose names begin with `incomplete`, each with its state."""
+    from click.shell_completion import CompletionItem
+
     from ddptop_runner.registry import all_jobs
 
     return [

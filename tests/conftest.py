@@ -35,7 +35,7 @@ from typing import TypeVar
 
 import pytest
 
-from ddptop_runner import procs
+from ddptop_runner import procs, umask
 
 T = TypeVar("T")
 
@@ -176,6 +176,16 @@ def ddptop_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
     if left:
         pytest.fail("processes outlived the test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _umask_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command line makes its process private; the next test begins like a shell again."""
+    monkeypatch.setattr(umask, "_shell", None)
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 # --- small helpers ---------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_it_resumes_after_everything_was_killed(
     tail = [loss for _, loss in second[-5:]]
     assert sum(tail) / len(tail) < first[0][1] - 1.5
     assert re.search(r"validation loss [\d.]+", again.stdout)
-    assert again.stdout.count("--- what it writes now ---\ndef main(") == 1
+    assert again.stdout.count("--- sample output ---\ndef main(") == 1
 
 
 def test_checkpoint_data_order_and_schedule(tmp_path: Path) -> None:

@@ -330,7 +330,15 @@ def test_every_finding_is_explained():
     ids = [finding.id for case in cases for finding in find(*case, JOB)]
     ids += ["loss-nan", "loss-inf", "gpu-lost", "hung", "paused", "quiet", "stuck", "loss-diverged"]
     ids += ["straggler", "disk-full", "disk-low", "log-limit", "damaged-file", "history"]
-    ids += ["set-aside", "healthy", "queued", "uneven-memory", "uneven-load", "uneven-power"]
+    ids += [
+        "set-aside",
+        "healthy",
+        "queued",
+        "stalled",
+        "uneven-memory",
+        "uneven-load",
+        "uneven-power",
+    ]
     assert len(ids) == len(findings_help._HELP)
     for id_ in ids:
         text = explain(id_)

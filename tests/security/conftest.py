@@ -93,6 +93,7 @@ def _make(purpose: str) -> Account:
         shutil.rmtree(home)
         pytest.skip(f"useradd failed: {made.stderr.strip()}")
     entry = pwd.getpwnam(name)
+    _clear_sockets(entry.pw_uid)
     os.chown(home, entry.pw_uid, entry.pw_gid)
     home.chmod(0o755)
     return Account(name, entry.pw_uid, entry.pw_gid, home, _interpreter(entry.pw_uid))
@@ -109,6 +110,15 @@ def _interpreter(uid: int) -> str:
     return sys.executable
 
 
+def _clear_sockets(uid: int) -> None:
+    """Remove the tmux folder that an earlier account with this uid may have left behind."""
+    folder = Path(f"/tmp/tmux-{uid}")
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove(account: Account) -> None:
     for pid in procs.all_pids():
         try:
@@ -116,9 +126,9 @@ def _remove(account: Account) -> None:
                 os.kill(pid, signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             continue
+    _clear_sockets(account.uid)
     subprocess.run(["userdel", account.name], capture_output=True, check=False)
     shutil.rmtree(account.home, ignore_errors=True)
-    shutil.rmtree(f"/tmp/tmux-{account.uid}", ignore_errors=True)
 
 
 def _account(purpose: str) -> Iterator[Account]:

@@ -138,7 +138,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         gpus=options["gpus"],
         force=options["force"],
         wait_gpus=options["wait_gpus"],
-        is_dry=options.get("dry_run", False),
+        is_dry=options["dry_run"],
         nproc=options["nproc"],
         name=options["name"],
         max_restarts=options["max_restarts"],

@@ -123,6 +123,7 @@ def test_a_hang_timeout_that_is_no_time(text):
 
 
 OPTIONS = {
+    "dry_run": False,
     "gpus": "0,1",
     "force": True,
     "wait_gpus": True,

@@ -70,16 +70,16 @@ class SectionedGroup(click.Group):
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 @click.pass_context
 def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int | None:
-    """Launch, watch, and keep alive distributed training on several GPUs.
+    """Launch, watch, and supervise distributed training on multiple GPUs.
 
-    Without a command, ddptop opens an overview of the jobs and GPUs on this machine.
+    Without a command, open an overview of the jobs and GPUs on this machine.
     """
     if (verb := context.invoked_subcommand) is not None:
         if readonly:
-            hint = f"ddptop {verb} --readonly" if verb in SCREENS else "remove it"
+            hint = f"use ddptop {verb} --readonly" if verb in SCREENS else "remove it"
             raise UsageError(f"--readonly before {verb} has no effect", hint)
         if ascii_only is not None:
-            hint = f"ddptop {verb} --ascii" if verb in SCREENS else "remove it"
+            hint = f"use ddptop {verb} --ascii" if verb in SCREENS else "remove it"
             raise UsageError(f"--ascii before {verb} has no effect", hint)
         if verb not in WITHOUT_JOBS and not {"-h", "--help"} & set(sys.argv):
             _require_readable()
@@ -160,7 +160,7 @@ class LaunchCommand(click.Command):
     default=3,
     show_default=True,
     metavar="N",
-    help="restarts without progress before it fails",
+    help="restarts allowed without progress",
 )
 @click.option(
     "--hang-timeout",
@@ -183,12 +183,14 @@ class LaunchCommand(click.Command):
     help="preload torch in a spare process per rank",
 )
 @click.option(
-    "--log-limit", metavar="SIZE", help="archive the head of longer rank logs  [default: 1G]"
+    "--log-limit", metavar="SIZE", help="archive the start of longer rank logs  [default: 1G]"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @click.option("--cwd", metavar="DIR", help="working directory of the job")
-@click.option("--python", metavar="PATH", help="interpreter  [default: the active environment's]")
-@click.option("-d", "--detach", is_flag=True, help="print the job name and return")
+@click.option(
+    "--python", metavar="PATH", help="Python interpreter  [default: active environment's]"
+)
+@click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
 @click.option("--dry-run", is_flag=True, help="show what would run, then exit")
 @click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")
 @click.option("--pty", is_flag=True, help="run -- COMMAND in a pseudo-terminal")
@@ -196,8 +198,8 @@ class LaunchCommand(click.Command):
 def launch(context: click.Context, /, **options: Any) -> int:
     """Start SCRIPT in the background with one rank per GPU, then watch it.
 
-    Arguments after SCRIPT or MODULE go to the script. Use -- to run any other command, such as
-    another launcher, unchanged; --launcher writes that command for you.
+    Arguments after SCRIPT or MODULE go to the script. To run any other command unchanged, such as
+    another launcher, use -- COMMAND; --launcher NAME builds that command for you.
     """
     from ddptop.commands.launch import run
 
@@ -225,7 +227,7 @@ def ls(show_all: bool, as_json: bool) -> int:
     "--watch",
     "watches",
     is_flag=True,
-    help="keep a short summary up to date until the job ends",
+    help="keep updating a short summary until the job ends",
 )
 @click.option(
     "--interval",
@@ -234,17 +236,17 @@ def ls(show_all: bool, as_json: bool) -> int:
     help="time between updates with --watch  [default: 1]",
 )
 def status(job: str | None, as_json: bool, watches: bool, interval: float | None) -> int:
-    """Show the state, ranks, losses, and devices of a job.
+    """Show a job's state, ranks, losses, and devices.
 
-    With --watch, show three lines until JOB ends, then exit with the status of `wait`. Without JOB,
-    show one line per job, those that need attention first, until ctrl+c.
+    With --watch, update three lines until JOB ends, then exit with the same status as `wait`.
+    Without JOB, show one line per job, most urgent first, until ctrl+c.
     """
     if watches:
         from ddptop.commands import status_watch
 
         return status_watch.run(job, as_json, 1.0 if interval is None else interval)
     if interval is not None:
-        raise UsageError("--interval works only with --watch", "add --watch")
+        raise UsageError("--interval requires --watch", "add --watch")
     from ddptop.commands.status import run
 
     return run(job, as_json)
@@ -253,7 +255,10 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
 @cli.command(epilog="Example: ddptop logs bert -r all -f")
 @click.argument("job", shell_complete=complete_job, required=False)
 @click.option(
-    "-r", "--rank", metavar="RANK|all", help="rank to print  [default: 0; a command's whole output]"
+    "-r",
+    "--rank",
+    metavar="RANK|all",
+    help="rank to print  [default: 0, or all output of a command]",
 )
 @click.option(
     "-f", "--follow", is_flag=True, help="print new lines as they arrive, across attempts"
@@ -263,12 +268,15 @@ def status(job: str | None, as_json: bool, watches: bool, interval: float | None
     "--lines",
     type=click.IntRange(min=0),
     default=100,
-    show_default="100",
+    show_default=True,
     metavar="N",
     help="print the last N lines",
 )
 @click.option(
-    "--attempt", type=click.IntRange(min=0), metavar="N", help="attempt  [default: the last]"
+    "--attempt",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="attempt to print  [default: the last]",
 )
 def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: int | None) -> int:
     """Print the output of a rank or a command."""
@@ -277,7 +285,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     from ddptop_runner.registry import read_job, resolve
 
     if rank is not None and rank != "all" and not rank.isdigit():
-        raise UsageError(f"-r {rank} is not a rank", "give a number or all")
+        raise UsageError(f"-r {rank} is not a valid rank", "use a number or all")
     view = taken_up(resolve(job))
     return run(
         view.folder,
@@ -299,7 +307,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     metavar="SECONDS",
     help="time between SIGTERM and SIGKILL",
 )
-@click.option("--save", is_flag=True, help="save a checkpoint first; stop only once it is saved")
+@click.option("--save", is_flag=True, help="save a checkpoint first; stop only if that succeeds")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
@@ -307,11 +315,11 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     help="how long --save waits for the checkpoint  [default: 60]",
 )
 def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
-    """Stop a job and wait until its last process exits."""
+    """Stop a job and wait for its last process to exit."""
     from ddptop.commands.stop import run
 
     if timeout is not None and not save:
-        raise UsageError("--timeout works only with --save", "add --save, or use --grace")
+        raise UsageError("--timeout requires --save", "add --save, or use --grace")
     return run(job, grace, save=save, timeout_s=timeout)
 
 
@@ -326,8 +334,8 @@ def stop(job: str, grace: float, save: bool, timeout: float | None) -> int:
 def checkpoint(job: str | None, timeout: float | None) -> int:
     """Ask a job to save a checkpoint now, and print its path.
 
-    Creates the file named by DDPTOP_CHECKPOINT_FILE, and sends SIGUSR1 or SIGUSR2 to ranks that
-    handle it. It never ends a process.
+    Creates the file named by DDPTOP_CHECKPOINT_FILE and sends SIGUSR1 or SIGUSR2 to ranks that
+    handle it. Never terminates a process.
     """
     from ddptop.commands.checkpoint import run
 
@@ -337,7 +345,7 @@ def checkpoint(job: str | None, timeout: float | None) -> int:
 @cli.command(epilog="Example: ddptop kill bert")
 @click.argument("job", shell_complete=complete_job)
 def kill(job: str) -> int:
-    """Kill every process of a job at once (SIGKILL)."""
+    """Kill all processes of a job immediately (SIGKILL)."""
     from ddptop.commands.stop import run
 
     return run(job, 0.0)
@@ -346,7 +354,7 @@ def kill(job: str) -> int:
 @cli.command(epilog="Example: ddptop restart bert --wait-gpus")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--wait-gpus", is_flag=True, help="queue an ended job until its GPUs are free")
-@click.option("--force", is_flag=True, help="let an ended job use busy GPUs")
+@click.option("--force", is_flag=True, help="relaunch an ended job even if its GPUs are busy")
 def restart(job: str, wait_gpus: bool, force: bool) -> int:
     """Restart all ranks of a live job, or relaunch an ended one."""
     from ddptop.commands.restart import run
@@ -360,7 +368,7 @@ def restart(job: str, wait_gpus: bool, force: bool) -> int:
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after this long"
 )
 def wait(job: str | None, timeout: float | None) -> int:
-    """Wait until a job ends.
+    """Wait for a job to end.
 
     Exit status: 0 finished, 1 failed, 4 stopped, 5 lost, 93 failed and not worth requeueing,
     124 timed out.
@@ -375,10 +383,10 @@ def wait(job: str | None, timeout: float | None) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="also if its host or container is gone, or a newer ddptop wrote it",
+    help="also delete jobs whose host or container is gone, or that a newer ddptop wrote",
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
-    """Delete ended jobs, their logs, and their history."""
+    """Delete ended jobs with their logs and history."""
     from ddptop.commands.rm import run
 
     return run(jobs, force)
@@ -386,7 +394,9 @@ def rm(jobs: tuple[str, ...], force: bool) -> int:
 
 @cli.command(short_help="Print the stack of every rank.", epilog="Example: ddptop stacks bert -r 1")
 @click.argument("job", shell_complete=complete_job, required=False)
-@click.option("-r", "--rank", type=click.IntRange(min=0), metavar="RANK", help="only this rank")
+@click.option(
+    "-r", "--rank", type=click.IntRange(min=0), metavar="RANK", help="print only this rank"
+)
 def stacks(job: str | None, rank: int | None) -> int:
     """Print the stack of every rank, or the saved stacks of an ended job."""
     from ddptop.commands.stacks import run
@@ -396,9 +406,11 @@ def stacks(job: str | None, rank: int | None) -> int:
 
 @cli.command(epilog="Example: watch ddptop gpus")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
-@click.option("--links", is_flag=True, help="add PCIe and NVLink rates; takes a second longer")
+@click.option(
+    "--links", is_flag=True, help="also show PCIe and NVLink throughput; takes another second"
+)
 def gpus(as_json: bool, links: bool) -> int:
-    """Show the GPUs of this machine and who uses them."""
+    """Show the GPUs on this machine and who is using them."""
     from ddptop.commands.gpus import run
 
     return run(as_json, links=links)
@@ -408,7 +420,7 @@ def gpus(as_json: bool, links: bool) -> int:
 @click.argument("job", shell_complete=complete_job, required=False)
 @click.option("--json", "as_json", is_flag=True, help="print JSON, one event per line")
 def events(job: str | None, as_json: bool) -> int:
-    """Print the events of a job in order."""
+    """Print a job's events in order."""
     from ddptop.commands.events import run
     from ddptop.unguarded import taken_up
     from ddptop_runner.registry import resolve
@@ -418,7 +430,7 @@ def events(job: str | None, as_json: bool) -> int:
 
 @cli.command(epilog="Example: ddptop doctor")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
-@click.option("--python", metavar="PATH", help="interpreter to check")
+@click.option("--python", metavar="PATH", help="Python interpreter to check")
 def doctor(as_json: bool, python: str | None) -> int:
     """Check whether this machine is ready for long training runs."""
     from ddptop.commands.doctor import run
@@ -430,14 +442,16 @@ def doctor(as_json: bool, python: str | None) -> int:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="Example: ddptop demo --fault kill",
 )
-@click.option("-d", "--detach", is_flag=True, help="print the job name and return")
+@click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
 @click.option(
-    "--fault", metavar="KIND", help="inject a fault once it trains; `list` shows the kinds"
+    "--fault", metavar="KIND", help="inject a fault once training starts; `list` shows the kinds"
 )
-@click.option("--rank", type=int, default=1, show_default=True, help="rank that gets the fault")
+@click.option(
+    "--rank", type=int, default=1, show_default=True, help="rank to inject the fault into"
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
-    """Train a small GPT here, on all GPUs or on two CPU ranks."""
+    """Train a small GPT on all free GPUs or two CPU ranks."""
     watch = is_terminal() and not detach
     if fault is not None:
         from ddptop.commands import demo_fault
@@ -461,7 +475,7 @@ def ps(show_ranks: bool, as_json: bool) -> int:
 @cli.command(short_help="List all keyboard shortcuts.", epilog="Example: ddptop keys")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 def keys(as_json: bool) -> int:
-    """List all keyboard shortcuts and any errors in [keys] of config.toml."""
+    """List all keyboard shortcuts and any errors in the [keys] section of config.toml."""
     from ddptop.commands.keys import run
 
     return run(as_json)
@@ -470,10 +484,10 @@ def keys(as_json: bool) -> int:
 @cli.command(epilog='Example: eval "$(ddptop completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
-    """Print the completion script for a shell.
+    """Print a shell completion script.
 
-    Add the line below to ~/.bashrc, or the same with zsh to ~/.zshrc. For fish, write the output to
-    ~/.config/fish/completions/ddptop.fish.
+    Add the line below to ~/.bashrc, or its zsh equivalent to ~/.zshrc. For fish, write the output
+    to ~/.config/fish/completions/ddptop.fish.
     """
     from click.shell_completion import get_completion_class
 

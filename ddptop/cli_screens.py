@@ -12,8 +12,8 @@ from ddptop_runner.errors import UsageError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-READONLY_HELP = "disable every action that changes a job"
-ASCII_HELP = "draw with ASCII characters only  [default: from the locale and TERM]"
+READONLY_HELP = "disable all actions that change a job"
+ASCII_HELP = "use only ASCII characters  [default: from the locale and TERM]"
 SCREENS = ("attach", "compare", "replay", "watch")
 """Verbs that open a screen in this terminal."""
 
@@ -65,7 +65,9 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
 @click.argument(
     "jobs", shell_complete=complete_job, nargs=-1, required=True, metavar="JOB [JOB]..."
 )
-@click.option("--json", "as_json", is_flag=True, help="print JSON, with the losses at common steps")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print JSON, including losses at common steps"
+)
 @click.option("--readonly", is_flag=True, help=READONLY_HELP)
 @click.option("--ascii/--no-ascii", "ascii_only", default=None, help=ASCII_HELP)
 def compare(jobs: tuple[str, ...], as_json: bool, readonly: bool, ascii_only: bool | None) -> int:
@@ -100,7 +102,7 @@ def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) ->
     "--port",
     type=click.IntRange(0, 65535),
     metavar="N",
-    help="port; 0 picks a free one  [default: 8425]",
+    help="port to listen on; 0 picks a free one  [default: 8425]",
 )
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1, or localhost")
 @click.option("--actions", is_flag=True, help="allow launching, stopping, and restarting jobs")
@@ -108,7 +110,8 @@ def serve(port: int | None, host: str, actions: bool) -> int:
     """Serve the screens to a browser on this machine.
 
     Read-only unless --actions is given. Prints a URL with a secret token; anyone who has the URL
-    can connect. Use ssh -L to open it from another machine. Needs `pip install 'ddptop[serve]'`.
+    can connect. To open it from another machine, use ssh -L.
+    Requires `pip install 'ddptop[serve]'`.
     """
     from ddptop.commands import serve as command
 

@@ -92,7 +92,7 @@ def _progress(status: JobStatus, cells: int) -> list[Part]:
         parts.append((f"{text_bar(progress.fraction, cells)} {share(progress)}", ""))
     elif progress.epoch_fraction is not None:
         bar = text_bar(progress.epoch_fraction, cells)
-        parts.append((f"{bar} {shown_percent(progress.epoch_fraction):.1f} % of the epoch", ""))
+        parts.append((f"{bar} {shown_percent(progress.epoch_fraction):.1f}% of the epoch", ""))
     if progress.eta_s is not None:
         about = "about " if progress.estimated else ""
         parts.append((f"{about}{duration(progress.eta_s)} left", ""))
@@ -158,7 +158,7 @@ def odd_one(ranks: Sequence[RankSample], gpus: Sequence[GpuSample], alerts: Sequ
         for order, (figure, more, less) in enumerate(_FIGURES):
             ratio, is_marked = one.marked(figure)
             if is_marked and ratio is not None:
-                words = f"{100 * abs(ratio):.0f} % {more if ratio > 0 else less}"
+                words = f"{100 * abs(ratio):.0f}% {more if ratio > 0 else less}"
                 found.append((order, -abs(ratio), rank, words))
     if not found:
         return ""
@@ -172,7 +172,7 @@ def _devices(status: JobStatus) -> list[Part]:
     if not gpus:
         cpu = _sum(rank.cpu_percent for rank in status.ranks)
         memory = _sum(rank.rss_bytes for rank in status.ranks)
-        load = NOT_AVAILABLE if cpu is None else f"{cpu:.0f} %"
+        load = NOT_AVAILABLE if cpu is None else f"{cpu:.0f}%"
         return [
             ("CPU", ""),
             (f"load {load}", ""),
@@ -189,17 +189,17 @@ def _devices(status: JobStatus) -> list[Part]:
     if used is None or not total:
         parts.append((f"memory {NOT_AVAILABLE}", ""))
     else:
-        parts.append((f"memory {100 * used / total:.0f} % of {size(int(total))}", ""))
+        parts.append((f"memory {100 * used / total:.0f}% of {size(int(total))}", ""))
     return parts
 
 
 def _range(gpus: Sequence[GpuSample], read: Callable[[GpuSample], float | None]) -> str:
-    """`97 %`, or `12 to 97 %` where devices differ."""
+    """`97%`, or `12 to 97%` where devices differ."""
     known = [value for gpu in gpus if (value := read(gpu)) is not None]
     if not known:
         return NOT_AVAILABLE
     least, most = min(known), max(known)
-    return f"{most:.0f} %" if round(least) == round(most) else f"{least:.0f} to {most:.0f} %"
+    return f"{most:.0f}%" if round(least) == round(most) else f"{least:.0f} to {most:.0f}%"
 
 
 def _middle(values: Iterable[float | None]) -> float | None:

@@ -19,13 +19,11 @@ def find(names: Sequence[str]) -> list[JobView]:
         UsageError: a name is ambiguous, one job is named twice, or there are too many.
     """
     if len(names) > MOST_JOBS:
-        raise UsageError(
-            f"{len(names)} jobs are too many for one chart", f"name at most {MOST_JOBS}"
-        )
+        raise UsageError(f"cannot compare {len(names)} jobs", f"list at most {MOST_JOBS}")
     views = [resolve(name) for name in names]
     jobs = [view.job for view in views]
     if twice := next((job for job in jobs if jobs.count(job) > 1), None):
-        raise UsageError(f"{twice} is named twice", "name a different job to compare with")
+        raise UsageError(f"{twice} is listed twice", "list a different job to compare it with")
     return views
 
 

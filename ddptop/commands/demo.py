@@ -35,7 +35,7 @@ def request_of(arguments: list[str]) -> LaunchRequest:
     """The bundled training on all free GPUs, or on CPU ranks where none is free."""
     free = free_now(os.environ)
     if free == 0:
-        say(f"ddptop: no free GPU; training on {CPU_RANKS} CPU ranks")
+        say(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")
     return LaunchRequest(
         kind="script",
         target=str(SCRIPT),
@@ -72,4 +72,4 @@ def _progress(view: JobView) -> str:
     losses = " ".join(f"rank {rank.rank}: {number(rank.loss)}" for rank in snapshot.ranks)
     run = run_step.of_snapshot(snapshot)
     step = "no step yet" if run is None else f"step {step_text(run, None)}"
-    return f"{view.job}: {view.state}, {step}, loss {losses}, eta {duration(snapshot.eta_s)}"
+    return f"{view.job}: {view.state}, {step}, loss {losses}, ETA {duration(snapshot.eta_s)}"

@@ -49,7 +49,7 @@ def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -
         return 0
     fault = kinds.fault_of(name)
     if detach and fault.place in PLACES:
-        raise UsageError(f"--fault {name} works only while this command runs", "remove --detach")
+        raise UsageError(f"--fault {name} cannot be used with --detach", "remove --detach")
     if fault.place == "device" and places.STUB_STATE not in os.environ:
         return _again_with_driver(name, rank, arguments)
     with _place_for(fault) as out:
@@ -57,7 +57,7 @@ def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -
         plan = launch.prepare(request, os.environ)
         if not 0 <= rank < plan.spec.nproc:
             raise UsageError(
-                f"--rank {rank}: no such rank", f"ranks are 0 to {plan.spec.nproc - 1}"
+                f"--rank {rank} does not exist", f"ranks are 0 to {plan.spec.nproc - 1}"
             )
         view = start_plan(plan)
         if not watch and not detach:
@@ -97,7 +97,7 @@ def _again_with_driver(name: str, rank: int, arguments: list[str]) -> int:
     """The same command once more: the loader looks for a driver only where it did at the start."""
     with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
         driver = places.stand_in_driver(Path(folder), 2)
-        say("ddptop: using a stand-in driver with two GPUs; the ranks run on the CPU")
+        say("ddptop: using a simulated driver with two GPUs; the ranks run on the CPU")
         command = own_command("ddptop", "demo", "--fault", name, "--rank", str(rank), *arguments)
         again = subprocess.run(command, env={**os.environ, **driver}, check=False)
         return again.returncode
@@ -115,7 +115,7 @@ def _place_for(fault: Fault) -> Iterator[list[str]]:
         folder = Path(name)
         with places.small_disk(folder / "disk") as disk:
             os.environ["DDPTOP_HOME"] = str(disk)
-            say(f"ddptop: the run folder is on a small disk, {disk}, removed after the demo")
+            say(f"ddptop: the run folder is on a small temporary disk: {disk}")
             yield ["--out", str(folder / "out"), "--record", str(folder / "record")]
 
 
@@ -137,12 +137,12 @@ def _after_the_screen(
 ) -> int:
     """Say what was told meanwhile; the verdict is there once the job has ended."""
     if fault.place in PLACES and child.poll() is None:
-        say(f"ddptop: waiting for {view.job}, which needs resources of this command")
+        say(f"ddptop: waiting for {view.job} to end, because it uses a temporary {fault.place}")
         child.wait()
     status = child.poll()
     put(told.read_text(encoding="utf-8", errors="replace").rstrip())
     if status is None:
         child.returncode = 0  # it goes on with the job, and outlives this process
-        put(f"{view.job} is still running; the verdict will be in {told}")
+        put(f"{view.job} is still running; the result will be in {told}")
         return 0
     return status

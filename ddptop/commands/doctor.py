@@ -95,7 +95,7 @@ def _summary(checks: list[Check]) -> str:
     errors = sum(check.status == "error" for check in checks)
     others = sum(check.status in ("warning", "unknown") for check in checks)
     if errors:
-        return f"{errors} of {len(checks)} checks must be fixed before jobs can run reliably."
+        return f"{errors} of {len(checks)} checks failed; fix them to run jobs reliably."
     if others:
         return f"Jobs can run; {others} of {len(checks)} checks have warnings."
-    return f"All {len(checks)} checks are fine."
+    return f"All {len(checks)} checks passed."

@@ -210,11 +210,11 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
         yield f"clocks lowered by {', '.join(gpu.throttle_reasons)}"
     if is_hot(gpu):
         threshold = gpu.temperature_slowdown_c
-        yield f"{gpu.temperature_c:.0f} C; its clocks are lowered at {threshold:.0f} C"
+        yield f"{gpu.temperature_c:.0f} C; throttles at {threshold:.0f} C"
     if gpu.ecc_uncorrected:
-        yield f"{gpu.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+        yield f"uncorrected memory errors since the driver was loaded: {gpu.ecc_uncorrected}"
     if gpu.remapped_rows:
-        yield f"{gpu.remapped_rows} bad memory rows replaced"
+        yield f"remapped memory rows: {gpu.remapped_rows}"
     if (unknown := unknown_holder(gpu)) is not None:
         yield f"busy: {unknown}"
 
@@ -252,7 +252,7 @@ def _process_notes(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]
         for name_of_field, header in (("sm_util_percent", "SM"), ("mem_used_bytes", "MEMORY")):
             why = gpu.unknown.get(f"processes.{name_of_field}")
             if why is not None:
-                where.setdefault(f"processes' {header}: n/a ({why})", []).append(name)
+                where.setdefault(f"per-process {header}: n/a ({why})", []).append(name)
     lines = [f"{what} on GPU {_listed(devices)}" for what, devices in where.items()]
     pids: dict[str, list[str]] = {}
     for gpu in gpus:

@@ -89,7 +89,7 @@ def render(report: KeyReport) -> str:
         keys = " ".join(line.keys) or "none"
         changed = "  (changed)" if line.keys != line.default_keys else ""
         lines.append(f"  {keys:<{key_wide}}  {line.id:<{wide}}  {line.help}{changed}")
-    lines += ["", f'change them in {report.file}, for example:  [keys]  "job.stop" = "S"']
+    lines += ["", f'to change keys, edit {report.file}, for example:  [keys]  "job.stop" = "S"']
     if report.problems:
         lines += ["", *(f"!  {problem}" for problem in report.problems)]
     return "\n".join(lines)

@@ -66,7 +66,7 @@ def split_arguments(
             return options, Target("command", rest[0] if rest else "", rest[1:])
         if argument == "-m":
             if not rest:
-                raise UsageError("-m requires a module", "ddptop launch -m package.train ARGS")
+                raise UsageError("-m requires a module", "use ddptop launch -m MODULE [ARGS]...")
             return options, Target("module", rest[0], rest[1:])
         if not argument.startswith("-") or argument == "-":
             return options, Target("script", argument, rest)
@@ -96,7 +96,8 @@ def hang_timeout(text: str) -> tuple[float | None, bool]:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
         raise UsageError(
-            f"--hang-timeout {text} is not a valid time", "use SECONDS above 0, auto, or off"
+            f"--hang-timeout {text} is not a valid time",
+            "use a positive number of seconds, auto, or off",
         )
     return seconds, False
 
@@ -129,7 +130,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
         UsageError: when it names nothing to launch, or a value that is none.
     """
     if target is None:
-        raise UsageError("nothing to launch", "ddptop launch [OPTIONS] SCRIPT [ARGS]...")
+        raise UsageError("nothing to launch", "use ddptop launch [OPTIONS] SCRIPT [ARGS]...")
     hang_timeout_s, hang_auto = hang_timeout(options["hang_timeout"])
     return LaunchRequest(
         kind=target.kind,
@@ -195,7 +196,7 @@ def ask(question: QuestionError) -> LaunchRequest | None:
     say(f"  {len(ways) - 1}  launch it anyway")
     say(f"  {len(ways)}  cancel")
     for _ in range(MOST_ANSWERS):
-        sys.stderr.write(f"1 to {len(ways)}: ")
+        sys.stderr.write(f"choose 1 to {len(ways)}: ")
         sys.stderr.flush()
         line = sys.stdin.readline()
         answer = line.strip()
@@ -251,8 +252,8 @@ def describe(plan: LaunchPlan) -> str:
     backing: str = spec.backing
     if spec.backing == "tmux":
         backing = f"tmux session {spec.job} (tmux -L {spec.tmux_socket} attach -t {spec.job})"
-    probe = "on" if spec.probe else "off; steps and losses only from the output"
-    probe_variables = ", PYTHONPATH (the probe's directory first)" if spec.probe else ""
+    probe = "on" if spec.probe else "off; steps and losses come only from the output"
+    probe_variables = ", PYTHONPATH (probe directory first)" if spec.probe else ""
     if spec.is_command:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
         how = f"set by {who}"
@@ -285,9 +286,10 @@ def describe(plan: LaunchPlan) -> str:
         lines.append("store:         one per attempt, on 127.0.0.1 only")
     if spec.warm_spares:
         lines.append(
-            "warm spares:   one process with torch preloaded per rank, for the next attempt"
+            "warm spares:   one process per rank with torch preloaded, for the next attempt"
         )
     if spec.log_limit_bytes is not None:
-        lines.append(f"log limit:     {spec.log_limit_bytes} bytes per rank; the head is archived")
+        limit = spec.log_limit_bytes
+        lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is archived")
     lines += [f"note:          {note}" for note in plan.notes]
     return "\n".join(lines)

@@ -100,7 +100,7 @@ def _check(
     existing = logs.attempts(folder)
     if attempt is not None and existing and attempt not in existing:
         raise UsageError(
-            f"{folder.job} has no log of attempt {attempt}", f"attempts: {_listed(existing)}"
+            f"{folder.job} has no log for attempt {attempt}", f"attempts: {_listed(existing)}"
         )
     everywhere = sorted({number for a in existing for number in logs.ranks(folder, a)})
     if rank not in ("all", LAUNCHER) and rank not in everywhere:
@@ -112,16 +112,16 @@ def _check(
     if wait:
         return
     if not everywhere:
-        raise DdptopError(f"{folder.job} has no log yet", "use -f to wait for it")
+        raise DdptopError(f"{folder.job} has no log yet", "use -f to wait for one")
     shown = existing[-1] if attempt is None else attempt
     there = logs.ranks(folder, shown)
     if rank != "all" and rank not in there:
         if rank == LAUNCHER:
             raise DdptopError(
-                f"{folder.job} has no log in attempt {shown}", "use -f to wait for it"
+                f"{folder.job} has no log for attempt {shown}", "use -f to wait for one"
             )
-        remedy = f"attempts with one: {_listed(there)}" if there else "use -f to wait for it"
-        raise DdptopError(f"rank {rank} of {folder.job} has no log in attempt {shown}", remedy)
+        remedy = f"ranks with one: {_listed(there)}" if there else "use -f to wait for one"
+        raise DdptopError(f"rank {rank} of {folder.job} has no log for attempt {shown}", remedy)
 
 
 def _spec(folder: RunFolder) -> JobSpec | None:
@@ -152,9 +152,9 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
         raise UsageError(
             f"{folder.job} has no rank {rank}", f"its ranks are {_listed(list(range(size)))}"
         )
-    what = "showing the output of the whole command"
+    what = "showing all output of the command"
     if are_tagged(folder.log_file(attempt, LAUNCHER)):
-        what = "showing its lines of the launcher log"
+        what = "showing its lines from the launcher log"
     say(f"ddptop: rank {rank} has no separate log; {what}")
 
 

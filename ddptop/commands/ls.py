@@ -27,7 +27,7 @@ def run(show_all: bool, as_json: bool) -> int:
         headers = ["JOB", "STATE", "RANKS", "ATTEMPT", "STEP", "DONE", "ETA", "STARTED", "COMMAND"]
         put_clipped(table(headers, [_cells(row) for row in rows], right=(2, 3, 4, 5, 6)))
     else:
-        say("no jobs yet: ddptop launch train.py")
+        say("no jobs yet; start one with ddptop launch train.py")
     guard(views)
     return 0
 

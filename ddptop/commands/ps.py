@@ -21,8 +21,9 @@ from ddptop_runner.model import GpuSample, NodeSnapshot
 from ddptop_runner.spans import span
 
 NONE_FOUND = (
-    "no foreign training found (checked for torchrun, accelerate, DeepSpeed,"
-    " Horovod, mpirun, srun, Lightning, mp.spawn, and Python with a GPU, torch, TensorFlow, or JAX)"
+    "no foreign jobs found (checked for torchrun, accelerate, DeepSpeed,"
+    " Horovod, mpirun, srun, Lightning, mp.spawn,"
+    " and Python using a GPU, torch, TensorFlow, or JAX)"
 )
 _HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
 _RIGHT = (5, 6, 7)
@@ -154,11 +155,11 @@ def _told(row: ForeignRow) -> tuple[str, str, str]:
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
     """One line per process that may be training, with the reason why that is not known."""
-    lines = ["possibly training, but cannot be inspected:"]
+    lines = ["may be training, but cannot be inspected:"]
     for row in rows:
         held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)
         on = f" GPU {held}" if row.gpus else ""
         what = f" {row.command}" if row.command else ""
-        who = f" of {row.user}" if row.user else ""
+        who = f" ({row.user})" if row.user else ""
         lines.append(f"  pid {row.pid}{who}{on}{what}: {row.reason}")
     return "\n".join(lines)

@@ -32,7 +32,9 @@ def moment(text: str, first: float, last: float) -> float:
         raise UsageError(f"--at {text} is not a valid time", f"use {FORMS}")
     if not first - 1 <= found <= last + 1:
         begin, end = (_local(at).strftime("%Y-%m-%d %H:%M:%S") for at in (first, last))
-        raise UsageError(f"--at {text} is outside the history", f"it runs from {begin} to {end}")
+        raise UsageError(
+            f"--at {text} is outside the history", f"the history runs from {begin} to {end}"
+        )
     return min(max(found, first), last)
 
 

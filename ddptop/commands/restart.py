@@ -18,7 +18,7 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
         if force or wait_gpus:
             raise UsageError(
                 f"{view.job} is {view.state}",
-                "--force and --wait-gpus work only on an ended job",
+                "--force and --wait-gpus apply only to ended jobs",
             )
         commands.restart_group(view)
         say(f"ddptop: restarting all ranks of {view.job}")
@@ -27,7 +27,8 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if note:
         say(f"ddptop: {note}")
     if missing:
-        say(f"ddptop: set at launch but not in this shell: {', '.join(missing)}")
+        names = ", ".join(missing)
+        say(f"ddptop: environment variables set at launch but missing from this shell: {names}")
     how = "is queued" if view.state == "queued" else "restarted"
-    say(f"ddptop: {view.job} {how}; ddptop attach {view.job} opens it")
+    say(f"ddptop: {view.job} {how}; to open it, run ddptop attach {view.job}")
     return 0

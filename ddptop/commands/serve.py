@@ -32,12 +32,11 @@ def run(host: str, port: int, actions: bool) -> int:
     """
     if not is_loopback(host):
         raise UsageError(
-            f"--host {host}: serve listens only on the loopback interface, because anyone who can"
-            " connect can read every log",
-            f"remove it and run on the other machine: {_tunnel(port or DEFAULT_PORT)}",
+            f"--host {host} is not a loopback address; anyone who can connect can read all logs",
+            f"remove --host, and run on the other machine: {_tunnel(port or DEFAULT_PORT)}",
         )
     if any(importlib.util.find_spec(name) is None for name in NEEDED):
-        raise UsageError("serve needs textual-serve", "pip install 'ddptop[serve]'")
+        raise UsageError("serve requires textual-serve", "run pip install 'ddptop[serve]'")
     from ddptop.serve.server import serve
 
     token = new_token()
@@ -46,11 +45,7 @@ def run(host: str, port: int, actions: bool) -> int:
         shown = f"[{host}]" if ":" in host else host
         put(f"http://{shown}:{taken}/{token}/")
         put(f"from another machine, run {_tunnel(taken)}, then open the same URL there")
-        what = (
-            "jobs can be launched and stopped"
-            if actions
-            else "read-only; --actions enables actions"
-        )
+        what = "actions are enabled" if actions else "read-only; use --actions to enable actions"
         put(f"{what}; ctrl+c stops the server, not the jobs")
         sys.stdout.flush()
 
@@ -67,7 +62,7 @@ def run(host: str, port: int, actions: bool) -> int:
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        why = "is in use" if error.errno == errno.EADDRINUSE else "is not permitted for this user"
+        why = "is in use" if error.errno == errno.EADDRINUSE else "is not allowed for this user"
         raise UsageError(f"port {port} {why}", "use --port N, or 0 for any free port") from None
     return 0
 

@@ -42,7 +42,7 @@ def _print_stored(view: JobView, rank: int | None) -> int:
     if not files:
         raise DdptopError(
             f"{view.job} has ended ({view.state}) and has no saved stacks",
-            "they are saved when a rank fails or hangs",
+            "stacks are saved when a rank fails or hangs",
         )
     say(f"ddptop: {view.job} has ended; saved stacks from {files[0].parent}")
     for path in files:

@@ -65,16 +65,16 @@ def describe(view: JobView, status: JobStatus) -> str:
         f"{status.job}: {_state(view, status)}",
         f"attempt {attempt}",
         _budget(status),
-        f"{elapsed} since {local_time(status.started_at)}",
+        f"started {local_time(status.started_at)}, elapsed {elapsed}",
     ]
     lines = [", ".join(parts), f"  {status.command}"]
     if view.state == "lost" and view.is_abandoned:
         lines.append(
             f"  it ran on {view.host}, a host or container that no longer exists;"
-            f" ddptop restart {view.job} relaunches it here, ddptop rm {view.job} deletes it"
+            f" ddptop restart {view.job} relaunches it here, and ddptop rm {view.job} deletes it"
         )
     if view.is_live and status.guarded is False:
-        lines.append("  unguarded: its guardian is gone; the ranks keep running")
+        lines.append("  unguarded: its guardian is gone; the ranks are still running")
     age_s = status.snapshot_age_s
     if view.is_live and age_s is not None and age_s > STALE_S:
         lines.append(f"  stale: the values below are {duration(age_s)} old")
@@ -95,7 +95,7 @@ def describe(view: JobView, status: JobStatus) -> str:
     if devices := [one for one in view.spec.devices or () if one.index not in status.set_aside]:
         lines.append(f"  devices: {devices_in_words(devices)}")
     if note := _device_note(view, status):
-        lines.append(f"  device figures: {note}")
+        lines.append(f"  device metrics: {note}")
     if saved := _checkpoint(view, status):
         lines.append(f"  checkpoint: {saved}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
@@ -119,13 +119,13 @@ def _state(view: JobView, status: JobStatus) -> str:
 
 
 def _launcher(launcher: LauncherSample) -> str:
-    """`pid 4711, running; process tree: CPU 187 %, 2.1 GiB`."""
+    """`pid 4711, running; process tree: CPU 187%, 2.1 GiB`."""
     end = "" if launcher.exit_code is None else f" (exit {launcher.exit_code})"
     end = end if launcher.signal is None else f" ({launcher.signal})"
     words = f"pid {count(launcher.pid)}, {launcher.state}{end}"
     if launcher.cpu_percent is None:
         return words
-    cpu, memory = f"CPU {launcher.cpu_percent:.0f} %", size(launcher.rss_bytes)
+    cpu, memory = f"CPU {launcher.cpu_percent:.0f}%", size(launcher.rss_bytes)
     return f"{words}; process tree: {cpu}, {memory}"
 
 
@@ -133,7 +133,9 @@ def _no_ranks(view: JobView, status: JobStatus) -> list[str]:
     """What is waited for, of a command whose ranks are found as they appear."""
     if status.launcher is None or status.ranks or not view.is_live:
         return []
-    return [f"  ranks: none yet; each appears once it trains (see ddptop logs {status.job})"]
+    return [
+        f"  ranks: none yet; each appears once it starts training (see ddptop logs {status.job})"
+    ]
 
 
 def _details(status: JobStatus) -> list[str]:
@@ -205,7 +207,7 @@ def _cells(rank: RankSample) -> list[str]:
     elif rank.exit_code:
         state = f"{state} ({rank.exit_code})"
     loss = rank.loss_state if rank.loss_state in ("nan", "inf") else number(rank.loss, 5)
-    cpu = NOT_AVAILABLE if rank.cpu_percent is None else f"{rank.cpu_percent:.0f} %"
+    cpu = NOT_AVAILABLE if rank.cpu_percent is None else f"{rank.cpu_percent:.0f}%"
     step_time = NOT_AVAILABLE if rank.step_time_s is None else f"{rank.step_time_s * 1e3:.1f} ms"
     return [
         str(rank.rank),

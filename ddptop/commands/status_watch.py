@@ -19,7 +19,7 @@ from ddptop_runner.contract import JobList, job_row, job_status
 from ddptop_runner.errors import DamagedFileError, NoSuchJobError
 from ddptop_runner.registry import JobView, is_recent, read_all, read_job, resolve
 
-NO_JOBS = "no jobs yet: ddptop launch train.py"
+NO_JOBS = "no jobs yet; start one with ddptop launch train.py"
 
 
 def run(job: str | None, as_json: bool, interval_s: float) -> int:
@@ -92,5 +92,5 @@ def _lines(views: list[JobView], screen: Inline) -> list[list[Part]]:
     shown = views if len(views) <= room else views[: room - 1]
     lines = [job_line(view, job_status(view)) for view in shown]
     if (more := len(views) - len(shown)) > 0:
-        lines.append([(f"and {more} more: ddptop ls", "")])
+        lines.append([(f"and {more} more (ddptop ls)", "")])
     return lines

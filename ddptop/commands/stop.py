@@ -28,7 +28,7 @@ def run(job: str, grace_s: float, *, save: bool = False, timeout_s: float | None
     if told is not None:
         say(f"ddptop: {told}")
     ended = commands.wait_until_ended(view, grace_s + END_ALLOWANCE_S)
-    say(f"ddptop: {ended.job} is {ended.state}")
+    say(f"ddptop: {ended.job} {ended.state}")
     return 0
 
 
@@ -50,5 +50,5 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
     say(f"ddptop: saved {saved.path}")
     view = read_job(view.folder)
     if not view.is_live:
-        say(f"ddptop: {view.job} is {view.state}")
+        say(f"ddptop: {view.job} {view.state}")
     return view.is_live

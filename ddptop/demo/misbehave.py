@@ -33,7 +33,9 @@ class Faults:
         self.file = Path(f"{options.fault_file}.{rank}") if options.fault_file else None
         self.aside = dist.new_group()
         if options.fault not in (None, *KINDS):
-            raise SystemExit(f"--fault {options.fault}: choose from {', '.join(KINDS)}")
+            raise SystemExit(
+                f"--fault {options.fault} is not a known fault; choose from {', '.join(KINDS)}"
+            )
 
     def happen(self, step: int) -> bool:
         """Commit what is due at this step; True: its loss is to become NaN."""
@@ -49,7 +51,7 @@ class Faults:
 
     def _commit(self, kind: str) -> None:
         if kind == "raise":
-            raise RuntimeError("a fault on request")
+            raise RuntimeError("injected fault")
         if kind == "gpu":
             raise RuntimeError("CUDA error: unknown error")
         if kind == "oom":

@@ -204,8 +204,8 @@ def load_checkpoint(
     for name in ("layers", "width", "context"):
         if state["size"][name] != getattr(size, name):
             raise SystemExit(
-                f"{file} holds a model with --{name} {state['size'][name]}, not "
-                f"{getattr(size, name)}; choose another --out or pass --no-resume"
+                f"{file} was saved with --{name} {state['size'][name]}, not "
+                f"{getattr(size, name)}; use a different --out or pass --no-resume"
             )
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -330,18 +330,18 @@ def parse_arguments(argv: list[str] | None = None) -> tuple[argparse.Namespace, 
     parser.add_argument("--steps", type=int, help="total optimizer steps")
     parser.add_argument("--batch-size", type=int, help="sequences per rank per step")
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--width", type=int, help="a multiple of 64")
+    parser.add_argument("--width", type=int, help="model width, a multiple of 64")
     parser.add_argument("--context", type=int, help="context length in bytes")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
-    parser.add_argument("--out", type=Path, default=Path("demo-gpt"), help="checkpoint folder")
+    parser.add_argument("--out", type=Path, default=Path("demo-gpt"), help="checkpoint directory")
     parser.add_argument("--save-every", type=int, default=100, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-resume", dest="resume", action="store_false")
     parser.add_argument(
-        "--record", type=Path, help="folder for each rank's steps, one JSON object per line"
+        "--record", type=Path, help="record each rank's steps in this directory, as JSON lines"
     )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
-    parser.add_argument("--pg-timeout", type=float, help="timeout of collectives in seconds")
+    parser.add_argument("--pg-timeout", type=float, help="timeout for collectives, in seconds")
     faults = parser.add_argument_group("fault injection")
     faults.add_argument("--fault", help="raise, kill, hang-python ... (see misbehave.py)")
     faults.add_argument("--fault-step", type=int, default=20)

@@ -84,7 +84,7 @@ def _tell_script(view: JobView, rank: int, word: str) -> None:
 def _device_of(view: JobView, rank: int) -> int:
     devices = view.spec.devices or []
     if STUB_STATE not in os.environ or rank >= len(devices):
-        raise UsageError(f"{view.job} is not running on a stand-in driver")
+        raise UsageError(f"{view.job} is not using the simulated driver")
     return devices[rank].index
 
 
@@ -118,7 +118,7 @@ def _kill_guardian(view: JobView) -> Undo:
 
 def _kill_agent(view: JobView) -> Undo:
     if view.snapshot is None or view.snapshot.agent is None:
-        raise UsageError(f"{view.job} has no agent right now")
+        raise UsageError(f"{view.job} has no running agent")
     _signal(view.snapshot.agent, signal.SIGKILL)
     return _nothing
 
@@ -126,7 +126,7 @@ def _kill_agent(view: JobView) -> Undo:
 def _kill_tmux(view: JobView) -> Undo:
     name = view.spec.tmux_socket
     if view.spec.backing != "tmux" or name is None:
-        raise UsageError(f"{view.job} is not in tmux")
+        raise UsageError(f"{view.job} is not running in tmux")
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
     return _nothing
 
@@ -152,7 +152,7 @@ def _close_terminal(view: JobView) -> Undo:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            raise DdptopError(f"the viewer of {view.job} outlived its terminal", "it was killed")
+            raise DdptopError(f"the viewer of {view.job} outlived its terminal and was killed")
         time.sleep(0.05)
     return _nothing
 
@@ -175,7 +175,7 @@ def _fill_disk(view: JobView) -> Undo:
     filler = view.folder.path.parent / "filler"
     room = os.statvfs(filler.parent)
     if room.f_blocks * room.f_frsize > 1 << 30:
-        raise UsageError(f"{filler.parent} is on a large file system, which would be filled")
+        raise UsageError(f"{filler.parent} is on a large file system, and this would fill it")
     over = threading.Event()
     thread = threading.Thread(target=_keep_filling, args=(filler, over), daemon=True)
     thread.start()

@@ -77,8 +77,8 @@ FAULTS = (
     ),
     Fault(
         name="stop",
-        what="SIGSTOP to one rank, SIGCONT several seconds later",
-        expected="the rank is shown as paused, not hung, and training continues",
+        what="SIGSTOP to one rank, then SIGCONT a few seconds later",
+        expected="training continues; the rank is shown as paused, not hung",
         place="rank",
         hold_s=4.0,
         hang_timeout_s=3.0,
@@ -97,7 +97,7 @@ FAULTS = (
     Fault(
         name="hang-collective",
         what="one rank skips a collective and waits forever in another",
-        expected="the group restarts once; the hang names that rank, not those that wait for it",
+        expected="the group restarts once; the hang names that rank, not the ranks waiting for it",
         place="script",
         script_word="hang-collective",
         restarts=True,
@@ -113,14 +113,14 @@ FAULTS = (
         script_word="raise",
         restarts=True,
         event="failure",
-        says=r"RuntimeError: a fault on request.*misbehave\.py",
+        says=r"RuntimeError: injected fault.*misbehave\.py",
         names_rank=True,
         exit_code=1,
     ),
     Fault(
         name="exit-0",
         what="one rank exits with status 0 before the others",
-        expected="the group restarts once; the cause is that rank's early exit, not its victims",
+        expected="the group restarts once; the cause is that rank's early exit, not its effects",
         place="script",
         script_word="exit-0",
         restarts=True,
@@ -154,7 +154,7 @@ FAULTS = (
     Fault(
         name="nan",
         what="the loss of one rank becomes NaN",
-        expected="with --on-nan restart the group goes back to the checkpoint; the rank is named",
+        expected="with --on-nan restart, the group restarts once; the cause names that rank",
         place="script",
         script_word="nan",
         restarts=True,
@@ -165,16 +165,16 @@ FAULTS = (
     ),
     Fault(
         name="log-flood",
-        what="one rank writes 100,000 lines at once, far beyond its log limit",
-        expected="the log is cut to its limit, and every line is in the log or its archive",
+        what="one rank writes 100,000 lines at once, far more than its log limit allows",
+        expected="the log is cut to its limit; every line is in the log or its archive",
         place="script",
         script_word="log-flood",
         log_limit="2M",
     ),
     Fault(
         name="disk-full",
-        what="the file system of the run folder is full for several seconds",
-        expected="training continues, and the gap in the history is marked",
+        what="the run folder's file system is full for a few seconds",
+        expected="training continues; the gap in the history is marked",
         place="disk",
         event="alert",
         says="full from",
@@ -183,7 +183,7 @@ FAULTS = (
     Fault(
         name="supervisor-killed",
         what="SIGKILL to the supervisor",
-        expected="it restarts; no step is lost",
+        expected="training continues; the supervisor restarts, and no steps are lost",
         place="job",
         event="supervisor_restarted",
     ),
@@ -196,27 +196,27 @@ FAULTS = (
     Fault(
         name="agent-killed",
         what="SIGKILL to torch's agent",
-        expected="training continues; the next restart gets a new agent",
+        expected="training continues; the next restart starts a new agent",
         place="job",
         event="alert",
         says="agent",
     ),
     Fault(
         name="tmux-killed",
-        what="tmux kill-server under the job",
-        expected="nothing happens to the job",
+        what="tmux kill-server while the job is running",
+        expected="training continues",
         place="job",
     ),
     Fault(
         name="terminal-closed",
-        what="a viewer's terminal closes, and SIGHUP goes to all ddptop processes of the job",
-        expected="nothing happens to the job",
+        what="a viewer's terminal closes, and all ddptop processes of the job get SIGHUP",
+        expected="training continues",
         place="job",
     ),
     Fault(
         name="gpu-lost",
-        what="a GPU of the stand-in driver falls off the bus, and its rank raises a CUDA error",
-        expected="the GPU is named and set aside; the job continues with one rank fewer",
+        what="a simulated GPU falls off the bus, and its rank raises a CUDA error",
+        expected="the GPU is identified and set aside; the job continues with one fewer rank",
         place="device",
         script_word="gpu",
         restarts=True,
@@ -228,7 +228,7 @@ FAULTS = (
     Fault(
         name="corrupt-files",
         what="history.db and the node snapshot are overwritten with garbage",
-        expected="both are recreated, the damaged history is set aside, and training continues",
+        expected="training continues; both are recreated, and the damaged history is set aside",
         place="job",
         event="alert",
         says="history.*set aside",
@@ -245,7 +245,9 @@ def fault_of(name: str) -> Fault:
         UsageError: listing what there is.
     """
     if name not in BY_NAME:
-        raise UsageError(f"--fault {name}: no such fault", f"choose from {', '.join(BY_NAME)}")
+        raise UsageError(
+            f"--fault {name} is not a known fault", f"choose from {', '.join(BY_NAME)}"
+        )
     return BY_NAME[name]
 
 

@@ -38,7 +38,7 @@ def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
         reason = " ".join(answer.stderr.split()) or f"mount exited with {answer.returncode}"
         raise UsageError(
             f"the fault disk-full requires a small file system, which cannot be mounted ({reason})",
-            "run it as root, with permission to mount",
+            "run it as root",
         )
 
 
@@ -71,8 +71,8 @@ def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
     source = Path(__file__).resolve().parents[2] / "tests" / "nvml_stub" / "__init__.py"
     if not source.exists():
         raise UsageError(
-            "the fault gpu-lost requires the stand-in driver, which comes only with a checkout",
-            "run it from a clone: make demo",
+            "the fault gpu-lost requires the simulated driver, which only a source checkout has",
+            "clone the repository and run it there",
         )
     spec = importlib.util.spec_from_file_location("ddptop_nvml_stub", source)
     assert spec is not None and spec.loader is not None  # a file that exists

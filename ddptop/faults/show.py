@@ -85,5 +85,5 @@ def in_words(outcome: Outcome, complaints: list[str]) -> str:
     """The verdict as one paragraph."""
     if complaints:
         return f"{outcome.fault.name}: NOT as expected: {'; '.join(complaints)}"
-    took = "" if outcome.settled_s is None else f", seen within {outcome.settled_s:.0f} s"
+    took = "" if outcome.settled_s is None else f" after {outcome.settled_s:.0f} s"
     return f"{outcome.fault.name}: as expected{took}: {outcome.fault.expected}"

@@ -83,7 +83,7 @@ class Trial:
         try:
             undo = commit(fault, read_job(self._folder), rank)
         except DdptopError as error:
-            outcome.complaints.append(f"could not inject it: {error}")
+            outcome.complaints.append(f"could not inject the fault: {error}")
             return outcome
         self._tell(f"fault {fault.name}{on}: {fault.what}")
         self._tell(f"expected: {fault.expected}")
@@ -97,7 +97,11 @@ class Trial:
                     self._tell(f"fault {fault.name}: undone after {fault.hold_s:g} s")
                 now = self._seen(rank, at)
                 outcome.complaints = verdict.wrong(fault, rank, before, now)
-                lacking = verdict.missing(fault, rank, before, now) if undone else ["not undone"]
+                lacking = (
+                    verdict.missing(fault, rank, before, now)
+                    if undone
+                    else ["the fault was not undone"]
+                )
                 if not lacking and not outcome.complaints:
                     outcome.settled_s = time.time() - at
                     return outcome
@@ -119,7 +123,7 @@ class Trial:
         while time.monotonic() < deadline:
             view = self._view()
             if view is not None and not view.is_live:
-                return f"the job is {view.state} before the fault"
+                return f"the job was {view.state} before the fault"
             if view is not None and view.snapshot is not None and _trains(view.snapshot):
                 return None
             time.sleep(LOOK_S)
@@ -216,7 +220,7 @@ class Trial:
                 return [f"the job is still {view.state} after {timeout_s:g} s"]
             time.sleep(LOOK_S)
             view = read_job(self._folder)
-        found = [] if view.state == wanted else [f"the job ended {view.state}, not {wanted}"]
+        found = [] if view.state == wanted else [f"the job is {view.state}, not {wanted}"]
         found += self._left_running(view)
         faults = {outcome.fault.name: outcome.fault for outcome in outcomes}
         with suppress(DdptopError):

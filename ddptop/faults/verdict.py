@@ -74,10 +74,10 @@ def missing(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
             if (step or 0) < (base.get(one) or 0) + GOES_ON_STEPS
         ]
         if slow or not now.steps:
-            found.append(f"no further steps of ranks {slow}")
+            found.append(f"no further steps from ranks {slow}")
     if fault.event is not None and _telling(fault, now.events) is None:
-        matching = f" that matches {fault.says!r}" if fault.says else ""
-        found.append(f"no event {fault.event}{matching}")
+        matching = f" matching {fault.says!r}" if fault.says else ""
+        found.append(f"no {fault.event} event{matching}")
     if not now.files_are_well:
         found.append("history or snapshot cannot be read")
     extra = _EXTRA.get(fault.name)
@@ -91,10 +91,10 @@ def wrong(fault: Fault, rank: int, before: Seen, now: Seen) -> list[str]:
     if (now.attempt or 0) > wanted:
         found.append(f"the job reached attempt {now.attempt} instead of {wanted}")
     if now.state in ("failed", "lost", "stopped"):
-        found.append(f"the job is {now.state}")
+        found.append(f"unexpected job state: {now.state}")
     trouble = [event for event in now.events if event.type in TROUBLE]
     if not fault.restarts and trouble:
-        found.append(f"event {trouble[0].type}: {trouble[0].message}")
+        found.append(f"unexpected {trouble[0].type} event: {trouble[0].message}")
     told = _telling(fault, now.events)
     if told is not None and fault.names_rank and told.rank != rank:
         found.append(f"the cause names rank {told.rank} instead of {rank}: {told.message}")
@@ -149,7 +149,7 @@ def _agent(_rank: int, before: Seen, now: Seen) -> list[str]:
 def _flood(_rank: int, _before: Seen, now: Seen) -> list[str]:
     flood = now.flood
     if flood is None or not flood.found:
-        return ["the flood is not in the log"]
+        return ["the flood of lines is not in the log"]
     found = []
     if flood.found != flood.wanted or not flood.in_order:
         found.append(f"{flood.found} of {flood.wanted} lines are in the log and its archives")
@@ -176,7 +176,7 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
     """What a whole story lacks: numbers in order, and each rank's start and end in each attempt."""
     found = []
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
-        found.append("events are missing: their numbers have gaps")
+        found.append("events are missing: the sequence numbers have gaps")
     for attempt in range(last_attempt + 1):
         mine = [event for event in events if event.attempt == attempt]
         started = {event.rank for event in mine if event.type == "rank_started"}
@@ -187,7 +187,7 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
             found.append(f"attempt {attempt}: ranks {started} started, {ended} ended")
     ends = [event for event in events if event.type in ("finished", "failed", "stopped")]
     if len(ends) != 1:
-        found.append(f"{len(ends)} events report the end, expected 1")
+        found.append(f"{len(ends)} events report the end instead of 1")
     return found
 
 
@@ -226,7 +226,7 @@ def steps_lost(
                 continue
             if known is None or not heard <= known <= most:
                 found.append(
-                    f"attempt {attempt}, rank {rank}: {known} steps recorded, the script took "
+                    f"attempt {attempt}, rank {rank}: {known} steps recorded, but the script took "
                     f"{len(steps)}"
                 )
             found += _gaps(series.get(rank), attempt, steps[0].at, steps[-1].at, gap_s)

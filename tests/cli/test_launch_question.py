@@ -65,7 +65,7 @@ def test_a_person_chooses_one_process(script, wait_until, ddptop_cli):
     assert b"train.py starts its own ranks: mp.spawn (line 5)" in terminal.output
     assert b"1  ddptop launch --launcher none train.py: runs it as one process" in terminal.output
     terminal.type(b"4\n")
-    terminal.read_until(b"4\r\n1 to 3: ")
+    terminal.read_until(b"4\r\nchoose 1 to 3: ")
     terminal.type(b"1\n")
     assert terminal.exit_status(60) == 0
     folder = run_folder("train")

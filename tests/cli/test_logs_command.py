@@ -44,7 +44,7 @@ def test_a_rank_has_its_lines_of_the_one_log(folder, capfdbinary, follow):
     assert out == b"[0]<stdout>:c\n"
     lines = told.splitlines()
     assert lines[0] == (
-        b"ddptop: rank 0 has no separate log; showing its lines of the launcher log"
+        b"ddptop: rank 0 has no separate log; showing its lines from the launcher log"
     )
     notes = [] if follow else [b"ddptop: showing attempt 1; use --attempt N for 0"]
     assert lines[1:] == notes
@@ -55,7 +55,7 @@ def test_where_lines_do_not_say_whose_they_are_all_are_shown(folder, capfdbinary
     assert logs.run(folder, 1, False, 100, None, lambda: True) == 0
     assert capfdbinary.readouterr() == (
         b"step 1\nstep 2\n",
-        b"ddptop: rank 1 has no separate log; showing the output of the whole command\n",
+        b"ddptop: rank 1 has no separate log; showing all output of the command\n",
     )
 
 
@@ -66,7 +66,7 @@ def test_what_a_command_does_not_have_is_refused(folder):
     with pytest.raises(UsageError, match="horo has no rank 2") as refused:
         logs.run(folder, 2, False, 100, None, lambda: True)
     assert "its ranks are 0-1" in str(refused.value)
-    with pytest.raises(UsageError, match="no log of attempt 3"):
+    with pytest.raises(UsageError, match="no log for attempt 3"):
         logs.run(folder, None, False, 100, 3, lambda: True)
 
 

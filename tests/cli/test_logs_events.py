@@ -270,10 +270,10 @@ def test_following_ends_when_the_pipe_is_closed_although_nothing_comes(folder):
     ("arguments", "error", "words"),
     [
         ({"rank": 9}, UsageError, "job has no rank 9; its ranks are 0-3"),
-        ({"attempt": 7}, UsageError, "job has no log of attempt 7; attempts: 0, 2"),
-        ({"rank": 3}, DdptopError, "rank 3 of job has no log in attempt 2; attempts with one: 0-1"),
+        ({"attempt": 7}, UsageError, "job has no log for attempt 7; attempts: 0, 2"),
+        ({"rank": 3}, DdptopError, "rank 3 of job has no log for attempt 2; ranks with one: 0-1"),
         ({"rank": 9, "follow": True, "is_over": lambda: False}, UsageError, "its ranks are 0-3"),
-        ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log in attempt 2"),
+        ({"rank": 3, "follow": True}, DdptopError, "rank 3 of job has no log for attempt 2"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(folder, arguments, error, words):
@@ -295,7 +295,7 @@ def test_without_a_spec_the_ranks_are_those_with_a_log(folder):
 
 def test_no_log_yet_is_said(folder):
     for rank in (0, "all"):
-        with pytest.raises(DdptopError, match="job has no log yet; use -f to wait for it"):
+        with pytest.raises(DdptopError, match="job has no log yet; use -f to wait for one"):
             show(folder, rank)
 
 

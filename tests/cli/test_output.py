@@ -129,7 +129,7 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
 def test_ls_without_jobs_says_so_on_stderr_alone(ddptop_cli):
     answer = ddptop_cli("ls")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert answer.stderr == "no jobs yet: ddptop launch train.py\n"
+    assert answer.stderr == "no jobs yet; start one with ddptop launch train.py\n"
     as_json = ddptop_cli("ls", "--json")
     assert json.loads(as_json.stdout) == {"schema": 1, "jobs": []}
     assert as_json.stderr == ""
@@ -220,7 +220,7 @@ def test_status_says_how_old_its_words_are(ddptop_home, ddptop_cli):
     put_job("train", {**state, "ts": utc_now() - dt.timedelta(seconds=90)})
     answer = ddptop_cli("status")
     assert "the values below are 1m3" in answer.stdout
-    assert "unguarded: its guardian is gone; the ranks keep running" in answer.stdout
+    assert "unguarded: its guardian is gone; the ranks are still running" in answer.stdout
     status = json.loads(ddptop_cli("status", "--json").stdout)
     assert status["guarded"] is False and status["snapshot_age_s"] >= 90
 
@@ -229,7 +229,7 @@ def test_status_says_why_devices_are_not_known(ddptop_home, ddptop_cli):
     here = procs.identify(os.getpid())
     state = {"state": "running", "guardian": here, "supervisor": here, "device_note": "it blocks"}
     put_job("train", state)
-    assert "  device figures: it blocks" in ddptop_cli("status", "train").stdout.splitlines()
+    assert "  device metrics: it blocks" in ddptop_cli("status", "train").stdout.splitlines()
     lost = Alert(id="gpu-lost", severity="error", message="GPU 1 is lost", since=utc_now())
     put_job("other", {**state, "alerts": [lost]})
     assert "it blocks" not in ddptop_cli("status", "other").stdout

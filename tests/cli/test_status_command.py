@@ -34,8 +34,8 @@ MPIRUN = LauncherSample(
 
 def test_a_command_without_ranks_says_what_is_waited_for(ddptop_home):
     lines = said(put("slow", launcher=MPIRUN, world_size=None))
-    assert "  launcher: mpirun, pid 4700, running; process tree: CPU 187 %, 2.0 GiB" in lines
-    assert "  ranks: none yet; each appears once it trains (see ddptop logs slow)" in lines
+    assert "  launcher: mpirun, pid 4700, running; process tree: CPU 187%, 2.0 GiB" in lines
+    assert "  ranks: none yet; each appears once it starts training (see ddptop logs slow)" in lines
     quiet = LauncherSample(name="mpirun", state="failed", exit_code=1)
     ended = said(put("over", launcher=quiet, world_size=None), is_live=False)
     assert "  launcher: mpirun, pid n/a, failed (exit 1)" in ended

@@ -156,12 +156,12 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     state, of_ranks, devices = one.screen()
     assert state == "train: running  [########............] 41.0 %  1m15s left  step 41 of 100"
     assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
-    assert devices == "CPU  load 400 %  memory 4.0 GiB"
+    assert devices == "CPU  load 400%  memory 4.0 GiB"
     slow = Alert(
         id="straggler", severity="info", ranks=[2], message="rank 2 is slow", since=utc_now()
     )
     change(folder, **live(ranks=ranks(slow=2), alerts=[slow]))
-    wait_until(lambda: "rank 2: 80 % slower" in one.screen()[1], what="the odd one")
+    wait_until(lambda: "rank 2: 80% slower" in one.screen()[1], what="the odd one")
     echo = termios.tcgetattr(one.master)[3] & termios.ECHO
     assert not echo, "typed keys would be echoed into the lines"
     cause = Cause(kind="exception", rank=2, summary="rank 2: ValueError: bad", exit_code=1)
@@ -204,7 +204,7 @@ def test_all_jobs_have_a_line_each_those_in_need_first(
     broken, stuck, well, more = one.screen()
     assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
     assert well.startswith("well-") and "41.0 %" in well
-    assert more == "and 5 more: ddptop ls"
+    assert more == "and 5 more (ddptop ls)"
 
 
 def test_without_a_terminal_each_change_is_one_line(
@@ -315,9 +315,9 @@ def test_the_odd_one_is_named_in_words() -> None:
         return odd_one(ranks, [], alerts)
 
     assert words(ranks(slow=3)) == "", "no alert names it"
-    assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80 % slower"
+    assert words(ranks(slow=3), ("straggler", 3)) == "rank 3: 80% slower"
     both = ("loss-diverged", 1), ("straggler", 3)
-    assert words(ranks(8, slow=3), *both) == "rank 3: 80 % slower (and 1 more)"
+    assert words(ranks(8, slow=3), *both) == "rank 3: 80% slower (and 1 more)"
 
 
 def test_need_goes_before_age(ddptop_home: Path) -> None:

@@ -110,7 +110,7 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
         "GPU 1: busy: unknown process, 33.0 GiB",
         "n/a on GPU 0: POWER W (not supported)",
         "n/a on GPU 0-1: FAN (not supported)",
-        "processes' SM: n/a (no sample of that process in the last second) on GPU 1",
+        "per-process SM: n/a (no sample of that process in the last second) on GPU 1",
     ]
 
 
@@ -204,9 +204,9 @@ def test_what_is_wrong_is_said_in_words():
     text = as_text(report(gpus=TROUBLED, note="1 device(s) may not; GPU 1 lost: see `dmesg`"))
     assert "GPU 0: XID 94 (contained); XID 5\n" in text
     assert "GPU 1: LOST: it fell off the bus; reset it\n" in text
-    assert "GPU 2: clocks lowered by power cap; 83 C; its clocks are lowered at 87 C" in text
-    assert "GPU 3: 2 uncorrectable memory errors since the driver was loaded\n" in text
-    assert "GPU 4: a bad row; 3 bad memory rows replaced\n" in text
+    assert "GPU 2: clocks lowered by power cap; 83 C; throttles at 87 C" in text
+    assert "GPU 3: uncorrected memory errors since the driver was loaded: 2\n" in text
+    assert "GPU 4: a bad row; remapped memory rows: 3\n" in text
     assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")
     assert text.endswith("\n1 device(s) may not")
 

@@ -178,7 +178,7 @@ def test_after_a_reboot_a_job_is_lost_and_starts_again_from_its_spec(
     assert row.split()[1] == "lost"
     answer = job.cli("restart", job.name)
     assert answer.returncode == 0, answer.stderr
-    assert "set at launch but not in this shell: ONLY_THEN" in answer.stderr
+    assert "set at launch but missing from this shell: ONLY_THEN" in answer.stderr
     wait_until(lambda: job.trains(attempt=1), what="the second attempt")
     (lost,) = job.events("lost")
     assert lost["attempt"] == 0

@@ -125,8 +125,8 @@ def test_a_fault_that_there_is_not_gets_one_line(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]], ddptop_home: Path
 ) -> None:
     for arguments, words in (
-        (["--fault", "nosuch"], "no such fault; choose from kill, stop,"),
-        (["--fault", "kill", "--rank", "7"], "no such rank; ranks are 0 to 1"),
+        (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, stop,"),
+        (["--fault", "kill", "--rank", "7"], "--rank 7 does not exist; ranks are 0 to 1"),
         (["--fault", "disk-full", "--detach"], "remove --detach"),
     ):
         answer = ddptop_cli("demo", *arguments)

@@ -66,7 +66,9 @@ def test_a_script_that_handles_a_signal_saves_and_is_stopped_once_it_has(
     assert ".pt" not in job.cli("status", job.name).stdout
     answer = job.cli("checkpoint", job.name)
     assert answer.returncode == 0, answer.stderr
-    assert "asked script to save with SIGUSR1 to rank 0 and the flag file" in answer.stderr
+    assert (
+        "requested a checkpoint from script: SIGUSR1 to rank 0 and the flag file" in answer.stderr
+    )
     path = Path(answer.stdout.strip())
     assert path.exists(), "it is named as it was renamed"
     assert path.parent == tmp_path

@@ -54,10 +54,10 @@ def test_a_restart_that_names_the_right_rank_is_as_expected() -> None:
     ("change", "words"),
     [
         ({"attempt": 0}, "attempt 1 is not training: the job is in attempt 0"),
-        ({"steps": {0: 3, 1: 2}}, "no further steps of ranks [1]"),
+        ({"steps": {0: 3, 1: 2}}, "no further steps from ranks [1]"),
         ({"steps": {}}, "no further steps"),
-        ({"events": []}, "no event failure that matches 'SIGKILL'"),
-        ({"events": [event("failure", "Rank 1 raised", rank=1)]}, "no event failure"),
+        ({"events": []}, "no failure event matching 'SIGKILL'"),
+        ({"events": [event("failure", "Rank 1 raised", rank=1)]}, "no failure event"),
         ({"files_are_well": False}, "cannot be read"),
     ],
 )
@@ -71,11 +71,11 @@ def test_what_has_not_happened_is_missing(change: dict[str, object], words: str)
     ("fault", "change", "words"),
     [
         ("kill", {"attempt": 2}, "reached attempt 2 instead of 1"),
-        ("kill", {"state": "failed"}, "the job is failed"),
+        ("kill", {"state": "failed"}, "job state: failed"),
         ("kill", {"events": [changed(KILLED, rank=0)]}, "names rank 0 instead of 1"),
         ("kill", {"events": [changed(KILLED, signal="SIGTERM")]}, "instead of SIGKILL"),
         ("exit-code", {"events": [EXITED]}, "exit status 1 instead of 7"),
-        ("tmux-killed", {"attempt": 0}, "event failure"),
+        ("tmux-killed", {"attempt": 0}, "failure event"),
     ],
 )
 def test_what_should_never_happen_is_wrong(
@@ -160,7 +160,7 @@ def test_recorded_steps_are_compared_with_those_the_script_took() -> None:
     )
     assert steps_lost(record, {0: known}, {0: 10}) == []
     # the last attempt ended by itself, so every step of it is known
-    assert "9 steps recorded, the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
+    assert "9 steps recorded, but the script took 10" in steps_lost(record, {0: known}, {0: 9})[0]
     assert "11 steps recorded" in steps_lost(record, {0: known}, {0: 11})[0]
     assert steps_lost(record, {0: known}, {0: 9}, finished=False) == []
     # a step that a killed rank took, but did not write down any more, and no second one

@@ -164,7 +164,7 @@ async def test_with_actions_a_tab_may_act_and_nonsense_ends_it(
     served: Callable[..., Served], wait_until: WaitUntil
 ) -> None:
     one = served("--actions")
-    assert "can be launched and stopped" in one.said[2]
+    assert "actions are enabled" in one.said[2]
     async with aiohttp.ClientSession() as session:
         address = f"{one.address}ws?width=x&height=99999999999"
         async with session.ws_connect(address, origin=one.root) as tab:

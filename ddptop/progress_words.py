@@ -11,13 +11,13 @@ _SOURCES = {"api": "ddptop.report", "trainer": "the trainer", "log": "the output
 
 
 def share(progress: Progress | None) -> str:
-    """`24.7 %`; n/a where the share is not known.
+    """`24.7%`; n/a where the share is not known.
 
-    `~24.7 %` where it is an estimate and not the share of the step and total that stand beside it.
+    `~24.7%` where it is an estimate and not the share of the step and total that stand beside it.
     """
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
-    return f"{_about(progress)}{shown_percent(progress.fraction):.1f} %"
+    return f"{_about(progress)}{shown_percent(progress.fraction):.1f}%"
 
 
 def _about(progress: Progress) -> str:
@@ -37,10 +37,10 @@ def text_bar(fraction: float, cells: int) -> str:
 
 
 def bar_and_share(progress: Progress | None) -> str:
-    """`[##........] 24.7 %`; n/a where the share is not known."""
+    """`[##........] 24.7%`; n/a where the share is not known."""
     if progress is None or progress.fraction is None:
         return NOT_AVAILABLE
-    return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>7}"
+    return f"{text_bar(progress.fraction, LIST_CELLS)} {share(progress):>6}"
 
 
 def shown_percent(fraction: float) -> float:
@@ -74,7 +74,8 @@ def step_cell(row: JobRow) -> str:
         return NOT_AVAILABLE
     if row.step_counts in ("attempt", "epoch"):
         of = row.step_counts
-        return f"{row.step} of {of} {row.attempt}" if of == "attempt" else f"{row.step} of epoch"
+        whose = f"{of} {row.attempt}" if of == "attempt" else "this epoch"
+        return f"{row.step} of {whose}"
     progress = row.progress
     known = progress is not None and _counts_run(progress)
     return f"{row.step}/{progress.total}" if progress is not None and known else str(row.step)
@@ -99,7 +100,7 @@ def place(progress: Progress) -> str:
 
 
 def in_words(progress: Progress | None) -> str | None:
-    """`[#####...............] 24.7 %, step 12,340 of 50,000, 3h27m left, from the output`.
+    """`[#####...............] 24.7%, step 12,340 of 50,000, 3h27m left, from the output`.
 
     None where nothing said a total; a bar of the epoch, which says so, where only that is known.
     """
@@ -108,15 +109,15 @@ def in_words(progress: Progress | None) -> str | None:
     parts = []
     about = "about " if progress.estimated else ""
     if progress.fraction is not None:
-        percent = f"{about}{shown_percent(progress.fraction):.1f} %"
+        percent = f"{about}{shown_percent(progress.fraction):.1f}%"
         parts.append(f"{text_bar(progress.fraction, BAR_CELLS)} {percent}")
     elif progress.epoch_fraction is not None:
         bar = text_bar(progress.epoch_fraction, BAR_CELLS)
-        parts.append(f"{bar} {shown_percent(progress.epoch_fraction):.1f} % of the epoch")
+        parts.append(f"{bar} {shown_percent(progress.epoch_fraction):.1f}% of the epoch")
     parts.append(place(progress))
     if progress.eta_s is not None:
         parts.append(f"{about}{duration(progress.eta_s)} left")
     if progress.epoch_eta_s is not None and (about or progress.fraction is None):
-        parts.append(f"{duration(progress.epoch_eta_s)} left of the epoch")
+        parts.append(f"{duration(progress.epoch_eta_s)} left in the epoch")
     parts.append(f"from {_SOURCES.get(progress.source, progress.source)}")
     return ", ".join(part for part in parts if part)

@@ -231,6 +231,6 @@ def test_what_the_end_of_an_output_tells_is_listed(tmp_path):
     assert 0 < row.eta_s <= 30
     head, cells = ps.as_text(found, seen, {}, [], False).splitlines()
     assert head.split()[-5:] == ["ELAPSED", "STEP", "DONE", "ETA", "COMMAND"]
-    assert "250/1000  25.0 %" in cells
+    assert "250/1000  25.0%" in cells
     nothing = ps.as_text(foreign_list(seen, []), seen, {}, [], False)
     assert "STEP" not in nothing

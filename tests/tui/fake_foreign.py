@@ -232,10 +232,10 @@ def with_findings() -> ForeignView:
         gpu_power_w={2: 118.0},
         gpu_util_percent={2: 100.0},
         state={2: "stuck", 3: "blocked"},
-        state_reason={2: "100 % utilization at 118 W for 40 s", 3: "in state D for 12 s"},
+        state_reason={2: "100% utilization at 118 W for 40 s", 3: "in state D for 12 s"},
     )
     message = (
-        "rank 2 is likely stuck in a collective: its GPU 6 reads 100 % utilization at 118 W, where "
+        "rank 2 is likely stuck in a collective: its GPU 6 reads 100% utilization at 118 W, where "
         "its job's median is 606 W, for 40 s"
     )
     view = view_of(

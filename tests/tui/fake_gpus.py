@@ -109,7 +109,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
                     severity="warning",
                     ranks=[5],
                     gpus=[5],
-                    message="rank 5 is slow: its steps take 46 % longer than the median",
+                    message="rank 5 is slow: its steps take 46% longer than the median",
                     since=ago(312),
                 ),
                 Alert(
@@ -161,7 +161,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
             event(2301, "group_restart", "all ranks restart: 1 of 3 restarts used", attempt=1),
             event(2300, "attempt_started", "attempt 1 starts with 8 ranks", attempt=1),
             event(2290, "training", "first step of every rank", attempt=1),
-            event(312, "alert", "rank 5 is slow: its steps take 46 % longer", attempt=1, rank=5),
+            event(312, "alert", "rank 5 is slow: its steps take 46% longer", attempt=1, rank=5),
         ],
     )
     for rank in range(8):

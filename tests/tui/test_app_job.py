@@ -67,7 +67,7 @@ class TestJob:
             assert app.screen.ranks.rank == 1
             await look(pilot, 2)
             assert list(log.lines)[: log.line_count] == ["only rank 1"]
-            assert "log of rank 1" in shown(app)
+            assert "log: rank 1" in shown(app)
 
     async def test_a_log_begins_anew_for_a_new_viewer(
         self, frozen: Path, make_app: MakeApp
@@ -136,7 +136,7 @@ class TestJob:
         app = make_app("mlp-cpu")
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            assert "figures are 42 s old" in shown(app)
+            assert "last update 42 s ago" in shown(app)
 
     async def test_a_job_whose_processes_are_gone_is_lost(
         self, frozen: Path, make_app: MakeApp
@@ -174,7 +174,7 @@ class TestJob:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             assert "◔ starting" in shown(app)
-            assert "no loss seen yet" in shown(app)
+            assert "no loss yet" in shown(app)
             assert "no rank has started yet" in shown(app)
 
     async def test_a_damaged_history_is_no_reason_to_fall(

@@ -38,7 +38,7 @@ async def test_cards_are_walked_in_two_directions(frozen: Path, make_app: MakeAp
         await settle(pilot)
         ranks, cards = app.screen.ranks, app.screen.query_one(RankCards)
         assert ranks.shape == "cards" and ranks.rank == 0
-        assert "5 ▲ slow +47 %" in shown(app)
+        assert "5 ▲ slow +47%" in shown(app)
         assert (
             not app.screen.query_one("#devices").display
             or not app.screen.query_one("#devices").size.height
@@ -200,7 +200,7 @@ async def test_what_a_foreign_rank_s_state_means_stands_below_the_cards(
         await pilot.press("right", "right")
         await pilot.pause()
         panel = app.screen.ranks
-        assert " rank 2  100 % utilization at" in shown(app)
+        assert " rank 2  100% utilization at" in shown(app)
         last = panel._foot.region
         assert last.bottom == panel.region.bottom, "it is not pushed out of its panel"
         await pilot.press("T")

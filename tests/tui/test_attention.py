@@ -78,14 +78,14 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
 
 
 def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
-    slow = alert("warning", "rank 3 (pid 47) holds up the others: 38 % of each step", "straggler")
+    slow = alert("warning", "rank 3 (pid 47) holds up the others: 38% of each step", "straggler")
     view = job("a", alerts=[slow])
     found = attention(view, NOW)
     assert found.need is Need.UNEVEN
-    assert found.sentence == "▲ rank 3 holds up the others: 38 % of each step, for 1m"
+    assert found.sentence == "▲ rank 3 holds up the others: 38% of each step (for 1m)"
     other = job("a", alerts=[slow, alert("warning", "GPU 3 is hot")])
     assert attention(other, NOW).need is Need.WARNING
-    assert attention(other, NOW).sentence == "▲ GPU 3 is hot, for 1m; 1 more"
+    assert attention(other, NOW).sentence == "▲ GPU 3 is hot (for 1m; 1 more)"
 
 
 def test_own_jobs_come_before_those_of_others_that_need_as_much() -> None:
@@ -137,15 +137,18 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
             "rank 1: ValueError: shard 7 holds 63 columns, the model takes 64 at finetune.py:10",
         ),
         (job("a", "failed", exit_code=3), "exit status 3; l: logs"),
-        (job("a", "hung", ranks=HUNG), "ranks 2, 3 are hung at train.py:81 for 4m"),
+        (job("a", "hung", ranks=HUNG), "ranks 2, 3 have been hung at train.py:81 for 4m"),
         (
             job("a", "hung", ranks=[rank(1, state="hung", phase="collective")]),
             "rank 1 is hung in a collective",
         ),
-        (job("a", "lost", 3660), "its processes are gone without a trace; last seen 0s ago"),
+        (
+            job("a", "lost", 3660),
+            "its processes are gone and left no exit status; last seen 0s ago",
+        ),
         (
             job("a", alerts=[alert("warning"), alert("error", "rank 3 is ill"), alert("info")]),
-            "✗ rank 3 is ill, for 1m; 1 more",
+            "✗ rank 3 is ill (for 1m; 1 more)",
         ),
         (job("a", ranks=SLOW), "no problems"),  # however far off, no alert names it
         (
@@ -162,7 +165,7 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
         (job("a", ranks=WELL), "no problems"),
         (job("a", previous_cause=RAISED, attempt_started_at=ago(301), ranks=WELL), "no problems"),
         (job("a", ranks=SAVES), "no problems: saving"),
-        (job("a", step=None), "running; no step seen yet"),
+        (job("a", step=None), "running; no steps yet"),
         (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starting: 1 of 2 ranks are up"),
         (
             job("a", "queued", alerts=[alert("info", "waits for GPU 3", "queued")]),
@@ -183,19 +186,19 @@ def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
     assert attention(view, NOW).need is Need.WARNING
     assert "guardian" in attention(view, NOW).sentence
     old = job("b", ranks=WELL, ts=ago(30))
-    assert attention(old, NOW).sentence.startswith("▲ figures are 30 s old")
+    assert attention(old, NOW).sentence.startswith("▲ last update 30 s ago")
 
 
 def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     healthy = fake_foreign.healthy()
-    assert attention(healthy, NOW).sentence == "no problems seen from outside"
+    assert attention(healthy, NOW).sentence == "no problems detected from outside"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
     ending = replace(healthy, stopping="SIGINT sent")
     assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "warn")
     assert judge(ending, NOW).why == "stopping" and state_of(ending)[0] == "◌ stopping"
     gone = fake_foreign.gone()
     assert attention(gone, NOW).need is Need.ENDED
-    assert attention(gone, NOW).sentence.startswith("1m ago: its processes are gone")
+    assert attention(gone, NOW).sentence.startswith("1m ago: its processes have exited")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_what_to_do_next() -> None:
     assert step(failed) == "e: cause and evidence; l: logs; R: relaunch"
     assert "R:" not in step(failed, readonly=True)
     assert step(job("a", "stopped")) == "e: story; l: logs; R: relaunch"
-    assert "stacks of all ranks" in step(job("a", "hung"))
+    assert "stacks for all ranks" in step(job("a", "hung"))
     assert step(job("a", alerts=[alert("error")])).startswith("f: findings and remedies")
     assert step(job("a", ranks=WELL)) == ""
 
@@ -276,6 +279,6 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     trend = LossTrend("falling", 430.0, -0.03)
     told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
     assert told["llama-ft: ● running"].startswith("Its ranks are training.")
-    assert "25 % of the run" in told["progress"]
+    assert "25% of the run" in told["progress"]
     assert "↘: falling, over the last 7m" in told["loss"]
-    assert "0 % is even" in told["uneven"]
+    assert "0% is even" in told["uneven"]

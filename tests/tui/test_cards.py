@@ -94,18 +94,18 @@ class TestCard:
         text = drawn(1, 40, 8)
         assert text[0] == "╭─ 1 ● running ──────────────── GPU 1 ─╮"
         assert text[1].startswith("│ step   12,340 2s ago")
-        assert text[2].startswith("│ loss   2.1000    0 %")
-        assert text[3].startswith("│ time   301 ms    0 %")
-        assert text[4].startswith("│ data    12 ms    4 %")
-        assert text[5].startswith("│ util     98 %    0 %  ━━━━")
-        assert text[6].startswith("│ mem  61.0 GiB    0 %  ━━━━━━━")
+        assert text[2].startswith("│ loss   2.1000     0%")
+        assert text[3].startswith("│ time   301 ms     0%")
+        assert text[4].startswith("│ data    12 ms     4%")
+        assert text[5].startswith("│ util      98%     0%  ━━━━")
+        assert text[6].startswith("│ mem  61.0 GiB     0%  ━━━━━━━")
         assert text[7] == "╰" + "─" * 38 + "╯"
 
     def test_the_odd_one_is_marked_in_words_and_signs(self) -> None:
         text = drawn(5, 40, 8)
-        assert "5 ▲ slow +48 %" in text[0]
-        assert "3.7000 ▲+76 %" in text[2]
-        assert "446 ms ▲+48 %" in text[3]
+        assert "5 ▲ slow +48%" in text[0]
+        assert "3.7000  ▲+76%" in text[2]
+        assert "446 ms  ▲+48%" in text[3]
 
     def test_the_chosen_one_has_a_heavy_edge_and_a_mark(self) -> None:
         text = drawn(1, 40, 8, chosen=True)
@@ -114,13 +114,13 @@ class TestCard:
 
     def test_a_narrow_one_keeps_what_tells_most(self) -> None:
         assert drawn(5, 19, 5) == [
-            "▌ 5 ▲ slow +48 %   ",
-            "▌ loss 3.7000▲+76 %",
-            "▌ time 446 ms▲+48 %",
-            "▌ util   98 % ━━━━━",
+            "▌ 5 ▲ slow +48%    ",
+            "▌ loss 3.7000 ▲+76%",
+            "▌ time 446 ms ▲+48%",
+            "▌ util    98% ━━━━━",
             "▌ mem   61.0G ━━━━─",
         ]
-        assert drawn(1, 19, 4)[-1] == "▏ util   98 % 61.0G"
+        assert drawn(1, 19, 4)[-1] == "▏ util    98% 61.0G"
 
     def test_unknown_is_said(self) -> None:
         text = drawn(1, 40, 8, gpu_util_percent=None, step=None)
@@ -131,7 +131,7 @@ class TestCard:
         lines = cards.card_lines(ranks[1], RankDeviation(), others, 40, 8, False)
         text = [plain(line) for line in lines]
         assert text[2].startswith("│ loss      n/a")
-        assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0 %"
+        assert text[5].startswith("│ util      n/a         ·····"), "a dotted track is no 0%"
 
     def test_cpu_is_told_where_nothing_of_the_training_is_known(self) -> None:
         seen = rank(0, gpu=0, gpu_util_percent=97.0, cpu_percent=101.0, rss_bytes=9 * GIB)
@@ -169,7 +169,7 @@ class TestOdd:
         alert = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=NOW)
         assert odd.oddity(ranks[3], deviations(ranks, [])[3]) is None
         apart = deviations(ranks, [], [alert])
-        assert odd.oddity(ranks[3], apart[3]) == ("▲ slow +36 %", "warn")
+        assert odd.oddity(ranks[3], apart[3]) == ("▲ slow +36%", "warn")
         assert odd.severity(ranks[3], apart[3], True) == 1
         assert odd.oddity(ranks[2], apart[2]) is None
 
@@ -181,7 +181,7 @@ class TestOdd:
     def test_a_state_that_needs_somebody_stands_before_any_figure(self) -> None:
         slow = RankDeviation(step_time=0.5, outliers=frozenset({"step_time"}))
         assert odd.verdict(rank(0, state="hung"), slow, NOW, True) == ("‖ hung", "bad")
-        assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50 %", "warn")
+        assert odd.verdict(rank(0, state="running"), slow, NOW, True) == ("▲ slow +50%", "warn")
         assert odd.verdict(rank(0, state="running"), slow, NOW, False)[0] == "● running"
 
     def test_on_a_small_card_it_then_tells_what_each_waits_for(self) -> None:

@@ -164,7 +164,7 @@ class TestChart:
             if s[1] == "bad"
         ]
         assert bad
-        assert "rank 3 +50 %" in plain(drawn.note)
+        assert "rank 3 +50%" in plain(drawn.note)
         for y, index in bad:
             before = sum(len(text) for text, _ in drawn.lines[y][:index])
             assert before >= 8 + 24
@@ -183,7 +183,7 @@ class TestChart:
         assert chart(ended, width=60)[-1].split()[-1] == "end"
 
     def test_nothing_yet_is_said(self) -> None:
-        assert "no loss seen yet" in "".join(chart(ChartData({}, 0, 100)))
+        assert "no loss yet" in "".join(chart(ChartData({}, 0, 100)))
 
     def test_too_small_is_said(self) -> None:
         drawn = draw_chart(ChartData({0: points([1.0])}, 0, 1), ChartOptions(), 12, 2)
@@ -251,7 +251,7 @@ class TestRange:
         _, high = value_range([*values, 1e6], False)
         assert high < 10
         data = ChartData({0: points([*values, 1e6])}, 0, 101)
-        assert "peak 1.00e6 cut" in plain(draw_chart(data, ChartOptions(), 300, 9).note)
+        assert "peak 1.00e6 clipped" in plain(draw_chart(data, ChartOptions(), 300, 9).note)
 
     def test_equal_values_have_room(self) -> None:
         assert value_range([0.0, 0.0], False) == (-0.5, 0.5)

@@ -51,7 +51,7 @@ class TestFigures:
     def test_each_unit_has_a_plot_and_round_ticks_of_its_own(self) -> None:
         _, lines = figures()
         labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
-        assert [one for one in labels if "%" in one] == ["100 %", "50 %", "0 %"]
+        assert [one for one in labels if "%" in one] == ["100%", "50%", "0%"]
         assert [one for one in labels if "GiB" in one] == ["80 GiB", "40 GiB"]
         assert [one for one in labels if "W" in one] == ["600 W", "0 W"]
         assert all(any(unit in one for one in labels) for unit in ("%", "GiB", "W", "°C"))
@@ -76,7 +76,7 @@ class TestFigures:
 
     def test_present_values_are_in_the_note(self) -> None:
         note = plain(figures()[0].note)
-        for said in ("load 27 %", "memory 60.0 GiB", "power 499 W", "gpu 60 °C", "memory 70 °C"):
+        for said in ("load 27%", "memory 60.0 GiB", "power 499 W", "gpu 60 °C", "memory 70 °C"):
             assert said in note
 
     def test_with_little_room_whole_values_are_left_out(self) -> None:
@@ -117,7 +117,7 @@ class TestFigures:
         assert [line[-1] for line in lines if line[-1] in "ab"] == ["b", "a"]
 
     def test_nothing_yet_and_too_small(self) -> None:
-        assert "nothing measured yet" in "".join(figures(FiguresData())[1])
+        assert "no data yet" in "".join(figures(FiguresData())[1])
         assert figures(width=12, height=3)[1][0] == "too small for a chart"
 
     @pytest.mark.parametrize("size", [(60, 5), (60, 18), (300, 100)])
@@ -183,12 +183,12 @@ class TestSplit:
         drawn, _ = split(view=View(cursor=20.0))
         assert drawn.reading is not None
         assert plain(drawn.reading.line(99)) == (
-            "20s in  step 400 ms  ▒ data wait 100 ms 25 %  ░ not split 300 ms 75 %"
+            "20s in  step 400 ms  ▒ data wait 100 ms 25%  ░ other 300 ms 75%"
         )
 
     def test_shares(self) -> None:
         _, lines = split(shares=True)
-        assert [line[:6].strip() for line in lines if "┤" in line] == ["100 %", "50 %", "0 %"]
+        assert [line[:6].strip() for line in lines if "┤" in line] == ["100%", "50%", "0%"]
         assert "".join(line[55] for line in reversed(lines[:-1])) == "▒▒████▓▓"
         assert "step 400 ms" in plain(split(width=120, shares=True)[0].note)
 
@@ -208,7 +208,7 @@ class TestSplit:
         assert len({fill for _, fill, _ in PARTS}) == len(PARTS)
 
     def test_nothing_yet_and_too_small(self) -> None:
-        assert "no step timed yet" in "".join(split(SplitData())[1])
+        assert "no steps timed yet" in "".join(split(SplitData())[1])
         assert split(width=12, height=2)[1][0] == "too small for a chart"
 
 

@@ -120,9 +120,9 @@ class TestWords:
         assert len(row) == cells
         assert row.index("● running") == max(rank.index("● running"), len(" accelerate "))
         if cells < 130:
-            assert "   whole tree CPU 208 %  RSS 2.0 GiB" in row
+            assert "   whole tree CPU 208%  RSS 2.0 GiB" in row
         else:
-            assert row.index("208 %") + 5 == rank.index("98 %") + 4
+            assert row.index("208%") + 5 == rank.index("98%") + 4
             assert row.index("2.0 GiB") == rank.index("700 MiB")
             assert " running   pid 7  " in row
             assert "   whole tree  " in row
@@ -135,12 +135,12 @@ class TestWords:
             assert view.snapshot is not None
             return launched.waiting_text(view, msgspec.structs.replace(view.snapshot, **fields))
 
-        assert said() == "waiting for ranks: each appears once it trains; l: logs"
-        assert said(attempt_started_at=ago(125)).startswith("no rank discovered in 2m: ")
+        assert said() == "waiting for ranks; each appears once it is training; l: logs"
+        assert said(attempt_started_at=ago(125)).startswith("no ranks discovered in 2m: ")
         assert said(ranks=[rank_of(0)]) == ""
         assert said(launcher=None) == ""
         view.__dict__.update(state="finished")
-        assert said() == "no rank was discovered; l: logs"
+        assert said() == "no ranks discovered; l: logs"
 
     def test_what_stopping_a_command_sends_to_whom(self, frozen: Path) -> None:
         folder = fake_commands.mpirun(frozen)
@@ -184,14 +184,14 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
         await settle(pilot)
         table = table_of(app)
         row = " ".join(text_of(table)[2].split())
-        assert row.startswith("accelerate ● running whole tree CPU 96 % RSS 240 MiB")
+        assert row.startswith("accelerate ● running whole tree CPU 96% RSS 240 MiB")
         assert text_of(table)[-1].startswith(" waiting for ranks")
         ranks = app.screen.ranks
         assert ranks.rank is None
         change(folder, ranks=[rank_of(0), rank_of(1)], world_size=2, state="running")
         await look(pilot, 2)
         assert ranks.shape == "cards"
-        assert "▸accelerate   ● running   whole tree CPU 96 %  RSS 240 MiB   pid 4700" in shown(app)
+        assert "▸accelerate   ● running   whole tree CPU 96%  RSS 240 MiB   pid 4700" in shown(app)
         assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
         assert ranks.rank is None, "the launcher stays chosen"
         assert " press l for the output of all ranks" in shown(app)
@@ -230,14 +230,14 @@ async def test_a_rank_has_its_lines_of_the_one_log_and_the_launcher_all(
         screen = app.screen
         assert isinstance(screen, JobScreen)
         title = screen.log_view.query_one("_LogTitle")
-        assert title.title == "log of mpirun"
+        assert title.title == "log: mpirun"
         assert list(screen.log_view.lines.lines)[:2] == [
             "from mpirun itself",
             "[1,0]<stdout>:step 0 d_loss 0.530 g_loss 1.200",
         ]
         await pilot.press("down", "right")
         await look(pilot, 2)
-        assert title.title == "log of rank 1"
+        assert title.title == "log: rank 1"
         printed = [line for line in screen.log_view.lines.lines if line]
         assert len(printed) == 30
         assert all(line.startswith("[1,1]<stdout>:") for line in printed)
@@ -255,7 +255,7 @@ async def test_lines_that_do_not_say_whose_they_are_are_everyones(
         await look(pilot, 2)
         screen = app.screen
         assert isinstance(screen, JobScreen)
-        assert screen.log_view.query_one("_LogTitle").title == "log of accelerate, all ranks"
+        assert screen.log_view.query_one("_LogTitle").title == "log: accelerate, all ranks"
         assert "not passed to accelerate" in screen.log_view.lines.lines[0]
 
 
@@ -279,4 +279,4 @@ async def test_the_last_words_of_a_failed_command_come_from_its_log(
         tail = app.latest.detail.cause_tail
         assert len(tail) == 12
         assert all(line.startswith("[1,1]<stdout>:") for line in tail)
-        assert " mpirun   ✗ exit 1   whole tree CPU 208 %  RSS 2.0 GiB   pid n/a" in shown(app)
+        assert " mpirun   ✗ exit 1   whole tree CPU 208%  RSS 2.0 GiB   pid n/a" in shown(app)

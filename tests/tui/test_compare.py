@@ -46,7 +46,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "the loss of B is 11 % lower at step 600" in text
+        assert "B's loss is 11% lower at step 600" in text
         assert "loss by step" in text
         assert "≠ --lr" in text
         assert "3e-4" in text
@@ -60,7 +60,7 @@ async def test_two_jobs_say_who_learns_better_and_what_was_given_differently(
         assert isinstance(screen, CompareScreen)
         words = dict(screen.explain())
         assert words["A gpt-a"] == "0.4471"
-        assert "a single batch says little" in words["loss at step 600"]
+        assert "single batches are noisy" in words["loss at step 600"]
         await press(pilot, "space")
         assert "the jobs of this chart are fixed" in said(app)
 
@@ -154,7 +154,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
         assert "loss since each job's start" in text
         assert "loss after 5m 04s" in text
         await press(pilot, "b")
-        assert "by step: n/a, the steps of B printed are unknown" in said(app)
+        assert "by step: n/a; steps are unknown for B printed" in said(app)
 
 
 async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> None:
@@ -164,7 +164,7 @@ async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> Non
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "the loss of B is no longer finite" in text
+        assert "loss is no longer finite for B" in text
         assert "✕" in text
         assert "B↻1" in text
         assert "not finite since step 402" in text
@@ -179,7 +179,7 @@ async def test_jobs_without_losses_and_jobs_that_are_gone_say_so(
         await settle(pilot)
         text = shown(app)
         assert "no other job to compare with;" in text
-        assert "no loss seen for silent" in text
+        assert "no loss found for silent" in text
         assert "pick a job to compare with" in text
     app = opened(make_app, "silent", "never-was")
     async with app.run_test(size=(80, 24)) as pilot:

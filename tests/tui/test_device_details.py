@@ -56,7 +56,7 @@ class TestDetails:
         text = details(ill(5))
         assert "n/a       utilization, memory, processes: no permission" in text
         assert "temperature: the driver has no such function" in text
-        assert "0 %" not in text
+        assert "0%" not in text
 
     def test_a_lost_device_has_words_and_no_figures(self) -> None:
         text = details(ill(1))
@@ -85,7 +85,7 @@ class TestDetails:
     def test_processes_have_user_memory_share_and_command(self) -> None:
         text = details(ill(0))
         assert "31000  ada" in text
-        assert "55.0 GiB   96 %" in text
+        assert "55.0 GiB    96%" in text
         assert "python train.py" in text
         assert "its pid is one of another container" in text
 
@@ -152,10 +152,10 @@ class TestRows:
 
 def test_the_cost_is_told_at_length_and_briefly() -> None:
     assert cost(None, 1.0, 3.0) == ("", "")
-    assert cost(1.24, None, None) == ("own cost 1.2 % CPU", "own cost 1.2 % CPU")
+    assert cost(1.24, None, None) == ("ddptop overhead 1.2% CPU", "ddptop overhead 1.2% CPU")
     assert cost(1.24, 0.44, 31.4) == (
-        "own cost 1.2 % CPU, sampler 0.4 %, 31 queries/s",
-        "own cost 1.7 % CPU",
+        "ddptop overhead 1.2% CPU, sampler 0.4%, 31 queries/s",
+        "ddptop overhead 1.7% CPU",
     )
 
 
@@ -171,24 +171,24 @@ def test_what_the_sampler_costs_is_passed_on(frozen: Path, monkeypatch: pytest.M
 
 
 class TestChangedCells:
-    OLD = ((" 0 ", "strong"), ("97 %", ""), ("  612 W", ""), (" free", "dim"))
+    OLD = ((" 0 ", "strong"), ("97%", ""), ("  612 W", ""), (" free", "dim"))
 
     def test_only_what_differs_is_sent(self) -> None:
-        new = ((" 0 ", "strong"), ("98 %", ""), ("  612 W", ""), (" free", "dim"))
-        assert changed_cells(self.OLD, new, 19) == (3, 7)
+        new = ((" 0 ", "strong"), ("98%", ""), ("  612 W", ""), (" free", "dim"))
+        assert changed_cells(self.OLD, new, 19) == (3, 6)
 
     def test_a_colour_is_a_change(self) -> None:
-        new = ((" 0 ", "strong"), ("97 %", "warn"), ("  612 W", ""), (" free", "dim"))
-        assert changed_cells(self.OLD, new, 19) == (3, 7)
+        new = ((" 0 ", "strong"), ("97%", "warn"), ("  612 W", ""), (" free", "dim"))
+        assert changed_cells(self.OLD, new, 19) == (3, 6)
 
     def test_a_line_of_another_length_is_sent_to_its_end(self) -> None:
-        new = ((" 0 ", "strong"), ("100 %", ""), ("  612 W", ""), (" free", "dim"))
+        new = ((" 0 ", "strong"), ("100%", ""), ("  612 W", ""), (" free", "dim"))
         assert changed_cells(self.OLD, new, 30) == (3, 30)
 
     def test_text_that_moved_between_spans_is_never_lost(self) -> None:
-        new = ((" 0 ", "strong"), ("97 %", ""), ("  612", ""), (" W", ""), (" free", "dim"))
+        new = ((" 0 ", "strong"), ("97%", ""), ("  612", ""), (" W", ""), (" free", "dim"))
         start, end = changed_cells(self.OLD, new, 19)
-        assert (start, end) == (7, 14)
+        assert (start, end) == (6, 13)
 
 
 class TestIdlePower:
@@ -196,7 +196,7 @@ class TestIdlePower:
         idle = msgspec.structs.replace(
             gpu(3), util_percent=100.0, power_w=95.0, power_limit_w=700.0, mem_util_percent=None
         )
-        assert "100 % at idle power" in plain(holder_text(idle))
+        assert "100% at idle power" in plain(holder_text(idle))
         assert "at idle power" in plain(holder_text(idle, brief=True))
 
     def test_work_is_not_taken_for_it(self) -> None:

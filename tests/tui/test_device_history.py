@@ -69,7 +69,7 @@ def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> No
     assert history is not None
     assert history.idle_s == {uuid(0): 300.0}
     held = gpu(0, util_percent=0.0, processes=[GpuProcess(pid=1, mem_used_bytes=GIB)])
-    assert plain(wasted_words(held, history.idle_s)) == "▲ 0 % for 5m: wasted"
+    assert plain(wasted_words(held, history.idle_s)) == "▲ 0% for 5m: wasted"
     assert wasted_words(gpu(0, util_percent=0.0), history.idle_s) == (), "nobody holds it"
     assert wasted_words(held, {uuid(0): 90.0}) == (), "a pause is no waste"
     working = gpu(0, util_percent=50.0, processes=held.processes)
@@ -153,5 +153,5 @@ def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
 
 def test_the_worst_unevenness_is_said_in_words(frozen: Path) -> None:
     view = read_job(fake_gpus.eight_gpu_ranks(frozen))
-    assert plain(unevenness([view])) == "▲ GPU 0: memory 21 % above the other GPUs of llama-ft"
+    assert plain(unevenness([view])) == "▲ GPU 0: memory 21% above the other GPUs of llama-ft"
     assert unevenness([]) == ()

@@ -43,7 +43,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert "it is too hot and runs much slower" in text
         assert "52345 llama-ft" in text
         assert "⠉" in text, "the small curves"
-        assert "GPU 0: memory 21 % above the other GPUs of llama-ft" in text
+        assert "GPU 0: memory 21% above the other GPUs of llama-ft" in text
         await pilot.press("up")
         await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
         assert "processes on GPU 4" in shown(app)
@@ -168,8 +168,8 @@ async def test_each_trouble_has_its_words_and_its_remedy(ill_gpus: Path, make_ap
             await pilot.press("down")
         assert "31000 ada" in found[0][0]
         assert "no job" in found[0][0]
-        assert "Only a reset or reboot brings it back." in found[1][1]["lost"]
-        assert "only a reset or reboot brings it back: check power" in found[2][0]
+        assert "Only a reset or a reboot can recover it." in found[1][1]["lost"]
+        assert "reset the device or reboot; if it recurs, check power" in found[2][0]
         assert "row remap pending" in found[3][0]
         assert "no spare rows left: replace the device" in found[4][0]
         assert "no permission" in found[5][0]
@@ -186,7 +186,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         text = shown(app)
-        assert "37 % of 64 cores" in text
+        assert "37% of 64 cores" in text
         assert "libnvidia-ml.so.1 not found" in text
         assert "ddptop doctor" in text
         assert "Open" not in keys_shown(app) and "Figure" not in keys_shown(app)
@@ -209,4 +209,4 @@ async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app:
             assert screen._chart.size.height >= 5, size
             lines = shown(app).splitlines()
             assert all(len(line) <= size[0] for line in lines), size
-            assert "98 %" in shown(app)
+            assert "98%" in shown(app)

@@ -28,12 +28,12 @@ def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> No
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
     assert text.startswith("Rank 1 was the first to fail: exit status 1.")
-    assert "e shows each attempt, with the saved evidence" in text
+    assert "e shows each attempt and its saved evidence" in text
 
 
 def test_of_a_stopped_job_it_is_said_where_to_look() -> None:
     hint, [(heading, text)] = findings(job("stopped"), NOW)
-    assert hint == "findings exist only while a job runs; esc closes"
+    assert hint == "findings are available only while a job is running; esc closes"
     assert heading == "■ stopped"
     assert "e shows each attempt" in text and "evidence" not in text
 

@@ -66,7 +66,7 @@ class TestOverview:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            assert "2 processes of bob cannot be inspected" in shown(app)
+            assert "2 processes owned by bob cannot be inspected" in shown(app)
             assert "ddptop launch" in shown(app), "the way to start a job stays"
             await pilot.press("u")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
@@ -134,13 +134,13 @@ class TestJobScreen:
         async with app.run_test(size=(200, 60)) as pilot:
             await settle(pilot)
             text = shown(app)
-            assert "▲ mem +27 %" in text and "78.0 GiB ▲+27 %" in text
+            assert "▲ mem +27%" in text and "78.0 GiB  ▲+27%" in text
             await pilot.press("T")
             text = shown(app)
             assert "78.0 GiB▲" in text
             assert "118 W▼" in text
-            assert "97 %▲" not in text
-            assert "100 % utilization at" in text, "the reason of the state"
+            assert "97%▲" not in text
+            assert "100% utilization at" in text, "the reason of the state"
             assert "rank 0 cuda:0" in text, "which cuda:i is which GPU of the machine"
             assert "no loss found: ddptop reads it from the job" in text
             await pilot.press("f")
@@ -164,7 +164,7 @@ class TestJobScreen:
             assert "■ gone" in text
             assert "last known figures" in text
             assert "2.1843 from the log" in text
-            assert "how they exited is unknown" in text
+            assert "status unknown because ddptop did not start it" in text
             assert "61.2 GiB" in text
             assert "Stop" not in keys_shown(app)
             await pilot.press("s")
@@ -186,7 +186,7 @@ class TestJobScreen:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             await pilot.press("s", "y")
-            await until(pilot, lambda: "exited after SIGINT sent from here" in shown(app))
+            await until(pilot, lambda: "exited after ddptop sent SIGINT" in shown(app))
             assert "nobody saw how" not in shown(app)
 
     async def test_signals_that_are_under_way_are_said_until_they_are_over(

@@ -66,7 +66,7 @@ def test_the_key_beside_the_title_is_whole_at_60_columns(key: str, rows: str) ->
     title = f"1,024 ranks by {heat.name_of(key)}"
     shown = plain(rule(title, 60, heat.map_hint(title, rows, 60)))
     assert "m next" in shown and "…" not in shown
-    assert f"rows {rows}   m next figure" in plain(heat.map_hint(title, rows, 100)) or not rows
+    assert f"rows {rows}   m next metric" in plain(heat.map_hint(title, rows, 100)) or not rows
 
 
 def test_only_what_is_known_of_a_rank_can_be_shown() -> None:
@@ -83,7 +83,7 @@ def test_states_have_their_own_glyphs_and_counts() -> None:
 def test_the_worst_ranks_are_listed_and_the_calm_ones_not() -> None:
     ranks = some()
     found = heat.worst_ranks("time", ranks, deviations(ranks, []), 9)
-    assert [(one.rank, one.text) for one in found] == [(7, "+50 %"), (11, "+10 %")]
+    assert [(one.rank, one.text) for one in found] == [(7, "+50%"), (11, "+10%")]
     ill = heat.worst_ranks("state", [*ranks, rank(900, state="hung")], {}, 9)
     assert [one.rank for one in ill] == [900]
 
@@ -126,6 +126,6 @@ def test_the_foot_tells_every_figure_with_its_distance() -> None:
     parts = heat.figures_of(one, deviations(ranks, [])[7], {}, ("● running", "ok"))
     text = "  ".join(plain(part) for part in parts)
     assert text == (
-        " rank 7 ● running  loss 2.0000 0 %  time 450 ms +50 %  step n/a  util n/a  mem 4.0 GiB"
+        " rank 7 ● running  loss 2.0000 0%  time 450 ms +50%  step n/a  util n/a  mem 4.0 GiB"
         "  data wait n/a  host node-a"
     )

@@ -30,7 +30,7 @@ class TestOneRank:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, 0)
-            assert "log of rank 0" in title(screen) and "following" in title(screen)
+            assert "log: rank 0" in title(screen) and "following" in title(screen)
             assert "step 59 loss 2.0500" in view(screen)[-2]
             fake_logs.append(folder, 0, "one more\nand [bold]half")
             await until(pilot, lambda: view(screen)[-1] == "▸ and [bold]half")
@@ -143,9 +143,9 @@ class TestOneRank:
             screen = await opened(pilot, 0)
             assert "attempt 1 of 0-1" in title(screen)
             await press(pilot, screen, "right_square_bracket", "right_square_bracket")
-            assert "log of rank 2" in title(screen)
+            assert "log: rank 2" in title(screen)
             await press(pilot, screen, "left_square_bracket")
-            assert "log of rank 1" in title(screen)
+            assert "log: rank 1" in title(screen)
             await press(pilot, screen, "less_than_sign")
             assert "attempt 0 of 0-1" in title(screen)
             assert view(screen)[:2] == ["  attempt 0 of rank 1", "✗ Killed"]
@@ -156,7 +156,7 @@ class TestOneRank:
             row = plain(screen.query_one(LogHead)._lines[1])
             await pilot.click(LogHead, offset=(row.index(" 7 ") + 1, 1))
             await settled(pilot, screen)
-            assert "log of rank 7" in title(screen)
+            assert "log: rank 7" in title(screen)
             fake_home.write_log(folder, 2, 7, "third time\n")
             await until(pilot, lambda: view(screen)[:1] == ["  third time"], "the next attempt")
             assert "attempt 2 of 0-2" in title(screen)
@@ -194,7 +194,7 @@ class TestAllRanks:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None)
-            assert "log of 8 ranks, identical lines collapsed" in title(screen)
+            assert "log: 8 ranks, identical lines collapsed" in title(screen)
             assert "last 2,000 lines of each" in title(screen)
             rows = view(screen)
             assert any(row.startswith("  0-7 │ epoch 5: 100%") for row in rows)
@@ -217,7 +217,7 @@ class TestAllRanks:
         async with app.run_test(size=(80, 24)) as pilot:
             screen = await opened(pilot, None)
             await press(pilot, screen, "3")
-            assert screen.view.whose == 3 and "log of rank 3" in title(screen)
+            assert screen.view.whose == 3 and "log: rank 3" in title(screen)
             await press(pilot, screen, "9")
             assert screen.view.whose == 3, "there is no rank 9"
             await pilot.press("slash", "5")
@@ -225,7 +225,7 @@ class TestAllRanks:
             assert screen.view.whose == 3, "it is searched for"
             await pilot.press("escape")
             await press(pilot, screen, "m", "L")
-            assert "log of 8 ranks " in title(screen), "the short title, so that the rest has room"
+            assert "log: 8 ranks " in title(screen), "the short title, so that the rest has room"
             assert "warnings and errors only" in title(screen)
 
     async def test_they_collapse_more_or_not_at_all(
@@ -256,13 +256,13 @@ class TestAllRanks:
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None)
             await press(pilot, screen, "enter")
-            assert "log of rank 5" in title(screen)
+            assert "log: rank 5" in title(screen)
             await pilot.press("c")
             assert "only the merged log can be collapsed" in [*app._notifications][-1].message
             await press(pilot, screen, "m")
-            assert "log of 8 ranks" in title(screen)
+            assert "log: 8 ranks" in title(screen)
             await press(pilot, screen, "m")
-            assert "log of rank 5" in title(screen)
+            assert "log: rank 5" in title(screen)
 
     async def test_a_single_rank_is_shown_as_it_is(self, frozen: Path, make_app: MakeApp) -> None:
         folder = fake_home.make_folder(frozen, fake_home.spec_of("solo", 1, 60))
@@ -271,7 +271,7 @@ class TestAllRanks:
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None, "solo")
             await until(pilot, lambda: view(screen)[:1] == ["  alone"])
-            assert "log of rank 0" in title(screen)
+            assert "log: rank 0" in title(screen)
 
 
 class TestCommands:
@@ -286,7 +286,7 @@ class TestCommands:
             await press(pilot, screen, "right_square_bracket")
             assert "everything mpirun printed" in title(screen)
             await press(pilot, screen, "right_square_bracket", "right_square_bracket")
-            assert "log of rank 1" in title(screen)
+            assert "log: rank 1" in title(screen)
             assert all(row.startswith("[1,1]") for row in screen.pager.buffer.texts if row)
 
     async def test_without_tags_there_is_one_log(self, frozen: Path, make_app: MakeApp) -> None:

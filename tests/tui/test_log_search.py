@@ -204,7 +204,7 @@ class TestForeign:
             assert "/home/root/run.log" in title(screen)
             await press(pilot, screen, "right_square_bracket")
             await look(pilot, 2)
-            await until(pilot, lambda: "output, rank 0" in title(screen))
+            await until(pilot, lambda: "output: rank 0" in title(screen))
             await until(pilot, lambda: "step 1841 loss 2.0159" in shown(app))
             assert "printed by rank 0" in screen.explain()[0][1]
 
@@ -216,8 +216,8 @@ class TestForeign:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             await opened(pilot, None, view_.job, foreign=True)
-            await until(pilot, lambda: "no output read so far" in shown(app))
-            assert "ddptop launch keeps a log of every rank" in shown(app)
+            await until(pilot, lambda: "no output read yet" in shown(app))
+            assert "ddptop launch saves a log for every rank" in shown(app)
 
 
 async def test_the_reader_ends_with_its_screen(frozen: Path, make_app: MakeApp) -> None:

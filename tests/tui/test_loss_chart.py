@@ -186,7 +186,7 @@ class TestKeys:
         both = both_of(pilot)
         both.loss.show(losses(steps=False))
         await pilot.press("b")
-        assert both.said == ["by step: n/a, the steps of these losses are unknown"]
+        assert both.said == ["by step: n/a; steps are unknown for these losses"]
         assert both.loss.view.axis == "time"
 
 
@@ -299,7 +299,7 @@ class TestDrawing:
             split.show(SplitData([float(t) for t in range(100)], [0.4] * 100, since=0, until=100))
             await pilot.pause()
             split.move_cursor(-1)
-            assert "not split 400 ms 100 %" in title(split)
+            assert "other 400 ms 100%" in title(split)
             split.next_mode()
             split.drop_cursor()
             assert "step time, shares" in title(split)

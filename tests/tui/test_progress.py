@@ -53,23 +53,23 @@ def with_progress(told: Progress) -> ForeignView:
 def test_a_run_whose_total_is_known() -> None:
     far = header(RUN, step=12_345)[1]
     assert far.startswith(" progress  step 12,339 / 50,000  ━")
-    assert far.endswith("  24.7 %   ETA 3h 27m   elapsed 1h 12m")
+    assert far.endswith("  24.7%   ETA 3h 27m   elapsed 1h 12m")
 
 
 def test_epochs_have_their_place_behind_the_bar() -> None:
     far = header(EPOCH, step=130)[1]
     assert " step 130  ━" in far
-    assert "─  epoch 2/5, step 30 of 100   26.0 %   ETA 1m 00s   elapsed" in far
+    assert "─  epoch 2/5, step 30 of 100   26.0%   ETA 1m 00s   elapsed" in far
     narrow = header(EPOCH, 60, step=130)[1]
-    assert "━" in narrow and narrow.endswith("26.0 %")
+    assert "━" in narrow and narrow.endswith("26.0%")
 
 
 def test_a_bar_of_the_epoch_alone_says_so() -> None:
     far = header(ONE_EPOCH, 140, step=94)[1]
     assert "━" in far
-    assert "step 94 of 188   50.0 % of the epoch   epoch ETA 47s   elapsed" in far
+    assert "step 94 of 188   50.0% of the epoch   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(ONE_EPOCH) == (
-        "[##########..........] 50.0 % of the epoch, step 94 of 188, 47s left of the epoch,"
+        "[##########..........] 50.0% of the epoch, step 94 of 188, 47s left in the epoch,"
         " from the output"
     )
     row = row_of(own_view(progress=ONE_EPOCH, step=94))
@@ -77,30 +77,30 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
 
 
 def test_an_estimate_says_so() -> None:
-    assert progress_words.share(GUESSED) == "~37.5 %"
+    assert progress_words.share(GUESSED) == "~37.5%"
     assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m50s"
     assert progress_words.eta(RUN, RUN.eta_s) == "3h27m"
     far = header(GUESSED, 150, step=94)[1]
-    assert "about 37.5 %   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
+    assert "about 37.5%   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (
-        "[#######.............] about 37.5 %, epoch 2/4, step 94 of 188, about 7m50s left,"
-        " 47s left of the epoch, from the output"
+        "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m50s left,"
+        " 47s left in the epoch, from the output"
     )
     row = row_of(own_view(progress=GUESSED, step=94))
-    assert (row["done"][0], row["eta"][0]) == ("~38 %", "~7m 50s")
+    assert (row["done"][0], row["eta"][0]) == ("~38%", "~7m 50s")
 
 
 def test_without_a_share_there_is_no_bar() -> None:
     for unknown, words in (
-        (None, "total steps unknown: no bar and no ETA"),
-        (UNCLEAR, "epoch 0, step 30 of 100; steps of the whole run unknown: no bar and no ETA"),
+        (None, "total steps unknown: no bar or ETA"),
+        (UNCLEAR, "epoch 0, step 30 of 100; total steps in the run unknown: no bar or ETA"),
         (
             Progress(total=900, source="api"),
-            "of 900 steps; start step of this attempt unknown: no bar and no ETA",
+            "of 900 steps; this attempt's starting step is unknown: no bar or ETA",
         ),
         (
             Progress(step=930, total=900, source="api"),
-            "step 930 of 900; share of the whole run unknown: no bar and no ETA",
+            "step 930 of 900; share of the run unknown: no bar or ETA",
         ),
     ):
         far = header(unknown, 140, step=30)[1]
@@ -119,16 +119,16 @@ def test_it_fits(told, cells) -> None:
 
 def test_never_100_before_the_end() -> None:
     near = Progress(step=99_999, total=100_000, fraction=0.99999, source="log")
-    assert progress.percent_text(near) == "99 %"
-    assert progress_words.share(near) == "99.9 %"
+    assert progress.percent_text(near) == "99%"
+    assert progress_words.share(near) == "99.9%"
     done = Progress(step=5, total=5, fraction=1.0, source="log")
-    assert progress.percent_text(done) == "100 %"
-    assert progress_words.share(done) == "100.0 %"
+    assert progress.percent_text(done) == "100%"
+    assert progress_words.share(done) == "100.0%"
 
 
 def test_in_the_overview() -> None:
     row = row_of(own_view(progress=RUN, step=12_345))
-    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25 %", "3h 27m")
+    assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,339", "25%", "3h 27m")
     row = row_of(own_view(progress=None, step=12_345))
     assert (row["step"][0], row["done"][0], row["eta"][0]) == ("12,345", "", "n/a")
     beyond = row_of(own_view(step=2_344, total_steps=1_000))  # of an older ddptop
@@ -150,7 +150,7 @@ def test_a_foreign_job_has_its_bar_too() -> None:
     assert " progress  step 12,339 / 50,000  ━" in far
     assert output == " output    /home/root/run.log"
     without = with_progress(UNCLEAR)
-    assert "steps of the whole run unknown" in plain(foreign.header_lines(without, NOW, 140)[1])
+    assert "total steps in the run unknown" in plain(foreign.header_lines(without, NOW, 140)[1])
     assert row_of(view)["eta"][0] == "3h 27m"
     assert row_of(without)["eta"][0] == ""
 
@@ -158,14 +158,14 @@ def test_a_foreign_job_has_its_bar_too() -> None:
 def test_in_words() -> None:
     assert progress_words.in_words(None) is None
     assert progress_words.in_words(RUN) == (
-        "[####................] 24.7 %, step 12,339 of 50,000, 3h27m left, from the output"
+        "[####................] 24.7%, step 12,339 of 50,000, 3h27m left, from the output"
     )
     assert progress_words.in_words(EPOCH) == (
-        "[#####...............] 26.0 %, epoch 2/5, step 30 of 100, 1m00s left, from the output"
+        "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m00s left, from the output"
     )
     assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, from the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")
     assert (
         progress_words.in_words(api)
-        == "[#####...............] 25.0 %, step 3 of 12, from ddptop.report"
+        == "[#####...............] 25.0%, step 3 of 12, from ddptop.report"
     )

@@ -39,9 +39,7 @@ ALERT = Alert(id="straggler", severity="warning", ranks=[3], message="m", since=
 
 def test_both_waits_are_told_where_one_is_worth_saying() -> None:
     both = running(step_time_s=0.2, data_wait_s=0.032, sync_s=0.096)
-    waits = (
-        "; spends 16 % of its time waiting for data and 48 % of its time waiting for other ranks"
-    )
+    waits = "; spends 16% of its time waiting for data and 48% of its time waiting for other ranks"
     assert sentence(both, WELL)[0].endswith(waits)
     assert "waiting" not in sentence(running(data_wait_s=0.02, sync_s=0.02), WELL)[0]
 
@@ -50,7 +48,7 @@ def test_a_slow_rank_says_since_when_and_for_what_it_waits() -> None:
     known = replace(WELL, apart=SLOW, alerts=(ALERT,))
     text, style = sentence(running(data_wait_s=0.123), known)
     assert text == (
-        "rank 3 is 38 % slower than the median since 11:55:00; spends 41 % of its time waiting "
+        "rank 3 is 38% slower than the median since 11:55:00; spends 41% of its time waiting "
         "for data"
     )
     assert style == "warn"
@@ -60,7 +58,7 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
     slow = RankDeviation(step_time=0.0, own_time=0.4, outliers=frozenset({"step_time"}))
     known = replace(WELL, apart=slow, alerts=(ALERT,))
     assert sentence(running(), known)[0] == (
-        "rank 3 is busy 40 % longer than the median since 11:55:00"
+        "rank 3 is busy 40% longer than the median since 11:55:00"
     )
     unknown = replace(known, apart=RankDeviation(outliers=frozenset({"step_time"})))
     assert sentence(running(), unknown)[0] == "rank 3 is holding up the others since 11:55:00"
@@ -72,7 +70,7 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
         (running(), "rank 3 is close to the median of all 8 ranks"),
         (
             running(sync_s=0.15),
-            "rank 3 is close to the median of all 8 ranks; spends 50 % of its time waiting for "
+            "rank 3 is close to the median of all 8 ranks; spends 50% of its time waiting for "
             "other ranks",
         ),
         (
@@ -81,13 +79,13 @@ def test_where_all_steps_take_equally_long_its_own_time_tells() -> None:
         ),
         (
             running(state="quiet", quiet_since=ago(90), stands_at="train.py:81 in step"),
-            "rank 3 has taken no step since 11:58:30 (quiet); last seen at train.py:81 in step",
+            "rank 3 has not taken a step since 11:58:30 (quiet); last seen at train.py:81 in step",
         ),
         (
             running(state="paused", pid=71),
             "rank 3 is stopped by SIGSTOP; kill -CONT 71 resumes it",
         ),
-        (running(state="starting", step=None), "rank 3 has taken no step yet"),
+        (running(state="starting", step=None), "rank 3 has not taken a step yet"),
         (
             running(phase="evaluation", phase_since=ago(60)),
             "rank 3 is evaluating (since 11:59:00); this is normal",
@@ -106,9 +104,12 @@ def test_what_it_is_doing(one: RankSample, text: str) -> None:
 def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
     known = replace(WELL, foreign=True)
     text = sentence(rank(3, state="running"), known)[0]
-    assert text == "rank 3 is running; its steps and losses are unknown: ddptop did not start it"
+    assert (
+        text
+        == "rank 3 is running; its steps and losses are unknown because ddptop did not start it"
+    )
     gone = sentence(rank(3, state="unknown"), replace(known, live=False))[0]
-    assert gone == "rank 3 is gone; how it exited is unknown: ddptop did not start it"
+    assert gone == "rank 3 is gone; exit status unknown because ddptop did not start it"
 
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
@@ -118,7 +119,7 @@ def test_one_rank_has_nobody_to_be_compared_with() -> None:
 def test_a_memory_outlier_is_said_too() -> None:
     apart = RankDeviation(memory=0.27, outliers=frozenset({"memory"}))
     said = sentence(running(), replace(WELL, apart=apart))
-    assert said == ("rank 3: its memory is 27 % above the median", "warn")
+    assert said == ("rank 3: its memory is 27% above the median", "warn")
 
 
 class TestTrend:

@@ -138,9 +138,9 @@ class TestUnits:
 
     def test_deviation_is_signed_but_for_nothing(self) -> None:
         assert [units.deviation(v) for v in (0.412, -0.2, 0.001, None)] == [
-            "+41 %",
-            "-20 %",
-            "0 %",
+            "+41%",
+            "-20%",
+            "0%",
             "n/a",
         ]
 

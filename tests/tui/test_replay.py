@@ -127,7 +127,7 @@ async def test_states_follow_the_moment(frozen: Path, make_app: MakeApp) -> None
         screen.go(begin() + HANG + 10)
         await arrive(pilot)
         assert state_of(screen) == "restarting"
-        assert "nothing recorded at that time" in shown(app)
+        assert "no data recorded at that time" in shown(app)
         assert "rank 5 did not enter" in shown(app)
         screen.go(begin() + AGAIN + 20)
         await arrive(pilot)

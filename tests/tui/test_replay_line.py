@@ -108,7 +108,7 @@ def test_a_history_of_days_tells_the_day():
             ("‖ paused", "12:07:30", "7m 30s in", "attempt 1", "2m 30s after", "next: end in 2m"),
         ),
         (replace(HERE, playing=True, speed=60), ("▶ playing 60×",)),  # noqa: RUF001
-        (replace(HERE, width_s=None), ("nothing recorded at that time",)),
+        (replace(HERE, width_s=None), ("no data recorded at that time",)),
         (replace(HERE, width_s=10), ("resolution 10s",)),
         (replace(HERE, at=NOON + 250), ("next: alert in 40s",)),
     ],

@@ -201,7 +201,7 @@ async def test_a_filter_leaves_the_events_that_it_names(frozen: Path, make_app: 
         await pilot.press("slash", *"x:3")
         await pilot.pause()
         assert "ranks 0-3 started" in shown(app)  # what cannot be read hides nothing
-        assert "unknown name x" in shown(app)
+        assert "unknown field x" in shown(app)
 
 
 async def test_what_is_under_the_cursor_is_explained(frozen: Path, make_app: MakeApp) -> None:
@@ -213,7 +213,7 @@ async def test_what_is_under_the_cursor_is_explained(frozen: Path, make_app: Mak
         assert "the rank shown is the one that failed first" in words["attempt 2"]
         await pilot.press("tab", "G")
         await pilot.pause()
-        assert "failed for good" in dict(story_of(app).explain())["failed"]
+        assert "failed permanently" in dict(story_of(app).explain())["failed"]
 
 
 async def test_escape_goes_back_and_the_opening_screen_leaves_by_q(

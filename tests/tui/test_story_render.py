@@ -125,7 +125,7 @@ def test_what_to_do_about_the_last_attempt() -> None:
     assert "OOM daemon" in what_now(killed, "failed", is_last=True)
     wrong = replace(FAILED, cause=cause("exit_code", exit_code=2))
     refused = what_now(wrong, "failed", is_last=True)
-    assert "launch it with other arguments" in refused and "press R" not in refused
+    assert "launch with different arguments" in refused and "press R" not in refused
 
 
 def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
@@ -139,7 +139,7 @@ def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
     [
         ("lives", ["first step after 9 s"], "No failures. Last event: first"),
         ("finished", ["finished"], "Every rank exited with status 0."),
-        ("lost", ["first step after 9 s"], "gone without a trace"),
+        ("lost", ["first step after 9 s"], "gone and left no exit status"),
         ("stopped", ["stopping", "stop asked by ada"], "Stop asked by ada."),
     ],
 )

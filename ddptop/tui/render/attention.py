@@ -48,7 +48,7 @@ def attention(view: AnyJob, now: dt.datetime, seen: Seen = ()) -> Attention:
     if judged.why == "hung":
         return Attention(judged.need, _hung(snapshot, now), "bad")
     if snapshot is None:
-        return Attention(judged.need, "starting: processes are coming up")
+        return Attention(judged.need, "starting: launching processes")
     if judged.why == "alarm":
         return Attention(judged.need, *_alarm(view, now))
     if judged.need < Need.RUNNING:
@@ -64,7 +64,7 @@ def next_step(view: AnyJob, needs: Attention, *, readonly: bool = False) -> str:
         return steps if readonly or not view.is_live else f"{steps}; s: stop"
     again = "" if readonly else "; R: relaunch"
     if needs.need == Need.HUNG:
-        return "enter, then t: stacks of all ranks; e: story"
+        return "enter, then t: stacks for all ranks; e: story"
     if needs.need in (Need.ERROR, Need.WARNING, Need.UNEVEN) and alerts_of(view):
         return "f: findings and remedies; enter: ranks"
     if needs.need in (Need.WARNING, Need.UNEVEN):
@@ -85,17 +85,17 @@ def _ended(view: AnyJob, now: dt.datetime) -> str:
     ago_s = None if ended is None else max(0.0, (now - ended).total_seconds())
     ago = "" if ago_s is None else f"{units.brief_duration(ago_s)} ago"
     if isinstance(view, ForeignView):
-        how = f"exited after {view.ended_by} sent from here" if view.ended_by else GONE
+        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
         return f"{ago}: {how}" if ago else how
     if state == "failed":
         cause = None if snapshot is None else snapshot.cause
         return short_cause(cause) if cause is not None else _exit(snapshot)
     if state == "lost":
-        text = "its processes are gone without a trace"
+        text = "its processes are gone and left no exit status"
         return f"{text}; last seen {ago}" if ago else text
     parts = []
     if (run := run_step.of_snapshot(snapshot)) is not None:
-        last = " of the last attempt" if run.counts == "attempt" else ""
+        last = " in the last attempt" if run.counts == "attempt" else ""
         parts.append(f"after {units.plural(run.step, 'step')}{last}")
     if (lasted_s := elapsed_s(view, now)) is not None:
         parts.append(f"{'in' if state == 'finished' else 'ran'} {units.duration(lasted_s)}")
@@ -150,9 +150,11 @@ def _hung(snapshot: NodeSnapshot | None, now: dt.datetime) -> str:
     where = f" at {brief_place(places.pop())}" if len(places) == 1 else ""
     if not where and all(rank.phase == "collective" for rank in hung):
         where = " in a collective"
-    since = f" for {units.brief_duration((now - max(last)).total_seconds())}" if last else ""
-    verb = "is" if len(hung) == 1 else "are"
-    return f"{name_ranks([rank.rank for rank in hung])} {verb} hung{where}{since}"
+    who, one = name_ranks([rank.rank for rank in hung]), len(hung) == 1
+    if not last:
+        return f"{who} {'is' if one else 'are'} hung{where}"
+    since = units.brief_duration((now - max(last)).total_seconds())
+    return f"{who} {'has' if one else 'have'} been hung{where} for {since}"
 
 
 def _alarm(view: AnyJob, now: dt.datetime) -> Span:
@@ -161,7 +163,7 @@ def _alarm(view: AnyJob, now: dt.datetime) -> Span:
     for_ = units.brief_duration((now - first.since).total_seconds())
     more = f"; {len(others)} more" if others else ""
     symbol, style = words.severity(first.severity)
-    return f"{symbol} {_PID.sub('', first.message)}, for {for_}{more}", style
+    return f"{symbol} {_PID.sub('', first.message)} (for {for_}{more})", style
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime) -> str:
@@ -170,9 +172,9 @@ def _trouble(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datet
         cause = snapshot.cause or snapshot.previous_cause
         return "restarting" + ("" if cause is None else f": {short_cause(cause)}")
     if judged.why == "stale":
-        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: no report from the job"
+        return f"▲ {words.age_words(view.snapshot_age_s or 0.0)}: the job is not reporting"
     if judged.why == "unguarded":
-        return "▲ guardian killed: nothing restarts the supervisor"
+        return "▲ guardian not running: nothing will restart the supervisor"
     began, cause = snapshot.attempt_started_at, snapshot.previous_cause
     if judged.why == "setback" and cause is not None and began is not None:
         ago = units.brief_duration((now - began).total_seconds())
@@ -201,7 +203,7 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if judged.why == "starting":
         return _starting(view, snapshot)
     if view.on_other_host:
-        return f"running on {view.host}: not checked from here"
+        return f"running on {view.host}: not monitored from here"
     if waiting := waiting_text(view, snapshot):
         return waiting
     if (pause := pause_of(view)) is not None:
@@ -210,9 +212,9 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if quiet is not None:
         return quiet
     if isinstance(view, ForeignView):
-        return "no problems seen from outside"
+        return "no problems detected from outside"
     if snapshot.step is None:
-        return "running; no step seen yet"
+        return "running; no steps yet"
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}
     does = doing.pop() if len(doing) == 1 else None
     return f"no problems: {does}" if does else "no problems"
@@ -235,4 +237,4 @@ def _starting(view: AnyJob, snapshot: NodeSnapshot) -> str:
     if up < world:
         return f"starting: {up} of {world} ranks are up"
     compiles = sum(rank.phase == "compile" for rank in snapshot.ranks)
-    return "starting: compiling" if compiles else "starting: all ranks are up, no step yet"
+    return "starting: compiling" if compiles else "starting: all ranks are up, no steps yet"

@@ -288,7 +288,7 @@ def _wait(
     label: str, wait_s: float | None, share: float | None, apart: RankDeviation, cells: int
 ) -> Line:
     """Its wait for data or for other ranks, and which share of a step that is."""
-    text = "" if share is None else f"{min(999, 100 * share):.0f} %"
+    text = "" if share is None else f"{min(999, 100 * share):.0f}%"
     slow = label == "data" and "step_time" in apart.outliers
     loud = slow and share is not None and share >= WAITS
     graphic = _bar(share, cells, "warn" if loud else "band")

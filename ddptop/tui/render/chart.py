@@ -311,7 +311,7 @@ def _note(plot: Plot, options: ChartOptions, peak: float | None, *, legend: bool
         if rank not in bad:
             spans += [(f"rank {rank} {deviation(ratio)}", "bad"), ("  ", "")]
     if peak is not None:
-        spans += [(f"peak {loss(peak)} cut", "warn"), ("  ", "")]
+        spans += [(f"peak {loss(peak)} clipped", "warn"), ("  ", "")]
     if not legend:
         return (*spans[:-1],)
     if options.mode == "rank":

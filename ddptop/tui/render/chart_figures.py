@@ -82,7 +82,7 @@ class FiguresData(msgspec.Struct, frozen=True):
     """Where everything there is begins and ends; None: what is given."""
     by_step: bool = False
     """Whether every `t` counts steps, and not seconds."""
-    empty: str = "nothing measured yet"
+    empty: str = "no data yet"
     """What to say in place of curves."""
 
     @property
@@ -136,7 +136,9 @@ def _tick_form(unit: str) -> Callable[[float, float], str]:
         return lambda value, _: size(round(value)).replace(".0 ", " ") if value else "0"
     if unit == "s":
         return lambda value, _: step_time(value) if value else "0"
-    if unit in ("%", "W", "°C"):
+    if unit == "%":
+        return lambda value, step: f"{scale.value_label(value, step)}%"
+    if unit in ("W", "°C"):
         return lambda value, step: f"{scale.value_label(value, step)} {unit}"
     return scale.value_label
 

@@ -9,34 +9,34 @@ from ddptop.tui.render.series import ChartData
 
 _KEYS = (
     "read values",
-    "← and → move a cursor that reads the value of each curve; home and end move it to the edges,"
-    " a click or drag moves it anywhere, esc hides it",
+    "← and → move a cursor that shows the value of each curve; home and end move it to the "
+    "edges, a click or drag moves it anywhere, and esc hides it",
 )
 _ZOOM = (
     "zoom",
-    "+ and - zoom at the cursor, or at the right edge without one; the wheel zooms at the pointer;"
-    " shift+← and shift+→ pan; 0 shows the whole run",
+    "+ and - zoom at the cursor, or at the right edge if there is no cursor; the mouse wheel "
+    "zooms at the pointer; shift+← and shift+→ pan; 0 shows the whole run",
 )
 _MARKS = (
     "┊",
-    "start of an attempt: all ranks restarted together. No curve crosses it",
+    "the start of an attempt, when all ranks restarted together; curves stop here",
 )
-_GAPS = ("gaps", "nothing was recorded there; gaps are never bridged")
+_GAPS = ("gaps", "no data was recorded; gaps are never filled in")
 
 
 def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]]:
     """The loss chart."""
     curves = {
-        "median": "the line is the median of all ranks, and the band spans the lowest to highest"
-        " rank. A rank whose loss has moved away from the others (f: findings) has its own labeled"
-        " line outside the band",
-        "ranks": "each rank is a line; the selected one and outliers are labeled",
-        "rank": f"the line is rank {options.rank}, the band its lowest and highest loss in each"
-        " column, the dashed line the median of all ranks",
+        "median": "the line is the median of all ranks, and the band spans the lowest to "
+        "highest rank. A rank whose loss has diverged from the others (f: findings) "
+        "has its own labeled line outside the band",
+        "ranks": "each line is a rank; the selected rank and outliers are labeled",
+        "rank": f"the solid line is rank {options.rank}, the band spans its lowest to highest "
+        "loss in each column, and the dashed line is the median of all ranks",
     }
     found = [
         ("loss", f"{curves[options.mode]}. a switches between median, all ranks, and one rank"),
-        ("✕", "at the lower edge: a loss was NaN or infinite"),
+        ("✕", "a loss was NaN or infinite; shown at the bottom edge"),
         _MARKS,
         _GAPS,
     ]
@@ -44,18 +44,19 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
         found.append(
             (
                 f"smoothed {options.smoothing:g}",
-                "each line is a moving average with this weight, as in TensorBoard; the band still"
-                " shows what was measured. w changes it",
+                "each line is a moving average with this weight, as in TensorBoard; the band "
+                "still shows measured values. w changes the weight",
             )
         )
     if options.logarithmic:
-        found.append(("log axis", "equal distances are equal ratios; y changes it"))
+        found.append(("log axis", "equal distances represent equal ratios; y turns it off"))
     if data.by_step:
         found.append(
             (
                 "by step",
-                "optimizer steps since the job started. Each attempt follows the one before it,"
-                " whatever step it resumed from, so nothing overlaps. b changes it",
+                "optimizer steps since the job started. Attempts are shown end to end, "
+                "regardless of the step that each resumed from, so curves never overlap. b "
+                "switches to time",
             )
         )
     return [*found, _KEYS, _ZOOM]
@@ -63,12 +64,12 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
 
 def explain_figures(data: FiguresData) -> list[tuple[str, str]]:
     """A chart of several figures."""
-    names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "nothing yet"
+    names = ", ".join(dict.fromkeys(curve.name for curve in data.curves)) or "no data yet"
     return [
         (
-            "figures",
-            f"{names}. Figures with the same unit share a plot; if not all plots fit, a shows"
-            " the next unit first. Labels are at the right end of each curve",
+            "metrics",
+            f"{names}. Metrics with the same unit share a plot; if the plots do not all fit, a "
+            "moves the next unit to the top. Curves are labeled at their right end",
         ),
         _MARKS,
         _GAPS,
@@ -82,10 +83,10 @@ def explain_split(data: SplitData) -> list[tuple[str, str]]:
     return [
         (
             "step time",
-            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks."
-            " a switches between seconds and shares",
+            "how long a step took: ▒ waiting for data, █ compute, ▓ waiting for other ranks. a "
+            "switches between seconds and percentages",
         ),
-        ("░ not split", "step time that could not be attributed"),
+        ("░ other", "step time that could not be attributed"),
         _MARKS,
         _GAPS,
         _KEYS,

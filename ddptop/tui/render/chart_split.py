@@ -41,7 +41,7 @@ class SplitData:
     watched: bool = False
     whole: tuple[float, float] | None = None
     """Where everything there is begins and ends; None: what is given."""
-    empty: str = "no step timed yet"
+    empty: str = "no steps timed yet"
     """What to say in place of the stack."""
 
 
@@ -59,7 +59,7 @@ PARTS = (
     ("data wait", "▒", "chosen"),
     ("compute", "█", "median"),
     ("sync", "▓", "title"),
-    ("not split", "░", "dim"),
+    ("other", "░", "dim"),
 )
 """Name, fill and style of each part, from the bottom of the stack to its top."""
 
@@ -208,7 +208,7 @@ def draw_split(
 
 
 def _share_label(value: float, step: float) -> str:
-    return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f}%"
 
 
 def _time_label(value: float, step: float) -> str:
@@ -247,7 +247,7 @@ def _values(stack: Stack) -> list[tuple[str, str, str, float]]:
     return [
         (*kind, part)
         for kind, part in zip(PARTS, stack.parts, strict=True)
-        if part is not None and (part > 0 or kind[0] != "not split")
+        if part is not None and (part > 0 or kind[0] != "other")
     ]
 
 
@@ -274,7 +274,7 @@ def _say(at: Reading, stack: Stack | None) -> None:
         return
     at.parts.append(line(("step ", "dim"), (step_time(stack.total), "strong")))
     for name, fill_with, style, part in _values(stack):
-        share = f" {100 * part / stack.total:.0f} %" if stack.total > 0 else ""
+        share = f" {100 * part / stack.total:.0f}%" if stack.total > 0 else ""
         at.parts.append(
             line((f"{fill_with} ", style), (f"{name} ", "dim"), step_time(part), (share, "dim"))
         )

@@ -45,7 +45,7 @@ class Row:
 
 
 def how_much_lower(losses: Sequence[float | None], best: int | None, by: float | None) -> str:
-    """`12 % lower`, `3.1 times lower`; empty if no loss is the lowest."""
+    """`12% lower`, `3.1 times lower`; empty if no loss is the lowest."""
     if best is None or by is None or by < NOTABLE:
         return ""
     least = losses[best]
@@ -55,7 +55,7 @@ def how_much_lower(losses: Sequence[float | None], best: int | None, by: float |
         if ratio >= HUGE:
             return f"over {HUGE:,} times lower"
         return f"{ratio:.1f} times lower" if ratio < 10 else f"{ratio:.0f} times lower"
-    return f"{100 * by:.0f} % lower" if by >= 0.01 else f"{100 * by:.1f} % lower"
+    return f"{100 * by:.0f}% lower" if by >= 0.01 else f"{100 * by:.1f}% lower"
 
 
 def common_label(comparison: Comparison) -> str:
@@ -77,7 +77,7 @@ def verdict(comparison: Comparison) -> str:
         if run.curve.bad_since is not None
     ]
     if bad:
-        return f"the loss of {' and '.join(bad)} is no longer finite"
+        return f"loss is no longer finite for {' and '.join(bad)}"
     where = common_label(comparison).removeprefix("loss ")
     if any(loss is None for loss in comparison.losses):
         missing = [LETTERS[i] for i, loss in enumerate(comparison.losses) if loss is None]
@@ -85,7 +85,7 @@ def verdict(comparison: Comparison) -> str:
     lower = how_much_lower(comparison.losses, comparison.best, comparison.best_by)
     said = f"the losses are the same {where}"
     if comparison.best is not None and lower:
-        said = f"the loss of {LETTERS[comparison.best]} is {lower} {where}"
+        said = f"{LETTERS[comparison.best]}'s loss is {lower} {where}"
     faster = _faster(comparison.runs)
     return f"{said}; {faster}" if faster else said
 
@@ -107,9 +107,9 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
         Row(
             "common",
             common_label(comparison),
-            "the median of the ranks' losses at the last step that all of these jobs reached; if "
-            "steps are unknown, at the longest time since launch that all reached; taken over the "
-            "last 2 % before it, because a single batch says little",
+            "the median of the ranks' losses at the last step that all of these jobs reached "
+            "or, if steps are unknown, at the longest time since launch that all reached; "
+            "computed over the preceding 2%, because single batches are noisy",
             tuple(_common(comparison, place, lower) for place in range(len(runs))),
         )
     ]
@@ -144,27 +144,27 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "best",
             "best loss",
-            "the lowest loss of the whole run, per sample of one or a few seconds",
+            "the lowest loss in the whole run; a sample covers one or a few seconds",
             map(_best, runs),
         ),
         row("last", "last loss", "the latest loss", map(_last, runs)),
         row(
             "pace",
             "pace",
-            "steps per second of training, over all attempts, without the time between them",
+            "training steps per second across all attempts, excluding the time between them",
             (units.rate(run.curve.steps_per_s()) for run in runs),
         ),
         row(
             "step_time",
             "time per step",
-            "the pace as seconds per step",
+            "the pace in seconds per step",
             (units.step_time(run.curve.step_time_s()) for run in runs),
         ),
         row(
             "steps",
             "steps",
-            "the step of the run, and its total if known; if it is unknown where an attempt "
-            "started, the steps of that attempt",
+            "the run's current step and, if known, its total; if an attempt's starting step is "
+            "unknown, the steps taken in that attempt",
             map(_steps, runs),
         ),
         row(
@@ -176,20 +176,21 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "elapsed",
             "elapsed",
-            "time since launch, without the time between an exit and a restart",
+            "time since launch, excluding the time between an exit and a restart",
             (_elapsed(run, now) for run in runs),
         ),
         row(
             "restarts",
             "restarts",
-            "how often all ranks restarted; the chart marks each: B↻1 is B's attempt 1",
+            "how many times all ranks restarted; the chart marks each restart: B↻1 is B's "
+            "attempt 1",
             (units.count(run.restarts) for run in runs),
         ),
         row("ranks", "ranks", "world size", (units.count(run.ranks) for run in runs)),
         row(
             "devices",
             "devices",
-            "the devices that the ranks train on",
+            "the devices used by the ranks",
             (run.devices for run in runs),
         ),
         row("started", "started", "when the job was launched", map(_started, runs)),

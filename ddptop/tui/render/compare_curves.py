@@ -37,7 +37,7 @@ def _empty(runs: Sequence[Run]) -> str:
     if trouble := next((run.trouble for run in runs if run.trouble), None):
         return trouble
     names = " and ".join(run.job for run in runs)
-    return f"no loss seen for {names}: ddptop reads it from the probe, a report, or the log"
+    return f"no loss found for {names}; ddptop reads it from the probe, ddptop.report, or the log"
 
 
 def _curves(
@@ -109,4 +109,4 @@ def without_steps(runs: Sequence[Run]) -> str:
     names = " and ".join(
         name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step
     )
-    return f"by step: n/a, the steps of {names or 'these jobs'} are unknown"
+    return f"by step: n/a; steps are unknown for {names or 'these jobs'}"

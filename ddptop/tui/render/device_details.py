@@ -183,7 +183,7 @@ def _errors(gpu: GpuSample) -> list[Line]:
     parts.append(
         field("XID", units.NOT_KNOWN, "dim")
         if gpu.xid is None
-        else field("XID", "none seen" if not gpu.xid else ", ".join(map(str, gpu.xid)), "")
+        else field("XID", "none" if not gpu.xid else ", ".join(map(str, gpu.xid)), "")
     )
     return parts
 
@@ -222,7 +222,7 @@ def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
         return []
     if not gpu.processes:
         unknown = unknown_holder(gpu)
-        text = "none: the device is free" if unknown is None else f"none listed; busy: {unknown}"
+        text = "none; the device is free" if unknown is None else f"none listed; busy: {unknown}"
         return _flow("processes", _words(text, "dim", cells), cells)
     job = pad("job", _job_cells(cells))
     head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"

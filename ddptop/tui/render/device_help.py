@@ -6,19 +6,20 @@ from ddptop.tui.render import units
 from ddptop_runner.model import GpuSample
 
 _SLOWED = {
-    "application clocks": "its clocks were set with nvidia-smi -ac; -rac resets them",
-    "power cap": "it is at its power limit, as busy devices are: not a problem",
-    "hardware slowdown": "the board requests it because of heat or power: check fans, airflow, and "
-    "the power supply",
-    "sync boost": "it keeps the clocks of its sync boost group",
-    "thermal, by software": "the driver prevents it from overheating: check fans, airflow, and "
-    "neighboring cards",
-    "thermal, by hardware": "it is too hot and runs much slower until it cools. Check fans, "
+    "application clocks": "clocks were set with nvidia-smi -ac; reset them with nvidia-smi -rac",
+    "power cap": "at its power limit, which is normal for a busy device",
+    "hardware slowdown": "requested by the board because of heat or power; check fans, airflow, "
+    "and the power supply",
+    "sync boost": "clocks are limited to those of its sync boost group",
+    "thermal, by software": "the driver is preventing it from overheating; check fans, airflow, "
+    "and neighboring cards",
+    "thermal, by hardware": "it is too hot and runs much slower until it cools; check fans, "
     "airflow, and neighboring cards",
-    "power brake": "the power supply requests it: check the supply and its cables",
-    "display clocks": "an attached display requires these clocks",
-    "board limit": "limited by the board; not a problem if all devices are alike",
-    "reliability": "limited by the chip's maximum voltage; not a problem if all devices are alike",
+    "power brake": "requested by the power supply; check the supply and its cables",
+    "display clocks": "clocks are limited by an attached display",
+    "board limit": "limited by the board; not a problem if all devices are affected",
+    "reliability": "limited by the chip's maximum voltage; not a problem if all devices are "
+    "affected",
 }
 
 _RESET = frozenset({48, 62, 63, 64, 69, 74, 79, 92, 95, 109, 119, 120, 121, 122, 123, 125, 136})
@@ -33,21 +34,21 @@ def slowed_help(reason: str) -> str:
 def xid_help(code: int) -> str:
     """Return what to do about an XID."""
     if code == 79:
-        return "only a reset or reboot brings it back: check power, seating, and dmesg"
+        return "reset the device or reboot; if it recurs, check power, seating, and dmesg"
     if code in _PROGRAM:
-        return "usually a fault of the program: see the log of its rank"
+        return "usually caused by the program; check its rank's log"
     if code in _RESET:
-        return "reset the device, and have it checked if it recurs"
+        return "reset the device; have it inspected if the error recurs"
     return "see dmesg and nvidia-smi -q"
 
 
 def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     """Return headings and texts for the device and each of its figures."""
-    part = ", a MIG instance" if gpu.parent_uuid is not None else ""
-    name = f"{gpu.name}{part}" if gpu.name else f"a device without a name{part}"
-    found = [(f"GPU {gpu.index}", f"{name}. The index is in PCI order, as in nvidia-smi.")]
+    part = ", MIG instance" if gpu.parent_uuid is not None else ""
+    name = f"{gpu.name}{part}" if gpu.name else f"unnamed device{part}"
+    found = [(f"GPU {gpu.index}", f"{name}. Devices are numbered in PCI order, as in nvidia-smi.")]
     if gpu.lost:
-        text = "The driver can no longer reach it. Only a reset or reboot brings it back."
+        text = "The driver can no longer reach it. Only a reset or a reboot can recover it."
         return [*found, ("lost", f"{gpu.note}. {text}" if gpu.note else text)]
     if gpu.note:
         found.append(("note", gpu.note))
@@ -62,12 +63,13 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
     found += [
         (
             f"util {units.percent(gpu.util_percent)}",
-            "Share of the last second in which a kernel ran. 100 % means that it was never idle, "
-            "not that it computed efficiently: waiting in a collective shows 100 %, too.",
+            "Share of the last second in which a kernel was running. 100% means that the device "
+            "was never idle, not that it was used efficiently: waiting in a collective also "
+            "shows 100%.",
         ),
         (
             f"memory {units.size_of(gpu.mem_used_bytes, gpu.mem_total_bytes)}",
-            "Used by all processes, without the driver's own share.",
+            "Used by all processes, excluding memory reserved by the driver.",
         ),
         (
             f"temperature {units.celsius(gpu.temperature_c)}",
@@ -80,8 +82,8 @@ def explain_device(gpu: GpuSample) -> list[tuple[str, str]]:
         ),
         (
             f"power {units.watts(gpu.power_w, gpu.power_limit_w)}",
-            "Current draw and limit. Full utilization at low power means that it is mostly "
-            "waiting.",
+            "Current draw and limit. Full utilization at low power means that the device is "
+            "mostly waiting.",
         ),
     ]
     if gpu.unknown:

@@ -39,11 +39,11 @@ def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
 
 
 def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
-    """`▲ 0 % for 12m: wasted`; empty where it is not."""
+    """`▲ 0% for 12m: wasted`; empty where it is not."""
     spent_s = wasted_s(gpu, idle_s)
     if spent_s is None:
         return ()
-    return line((f"▲ 0 % for {units.brief_duration(spent_s)}: wasted", "warn"))
+    return line((f"▲ 0% for {units.brief_duration(spent_s)}: wasted", "warn"))
 
 
 def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
@@ -60,7 +60,7 @@ def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
 
 
 def unevenness(views: Sequence[AnyJob]) -> Line:
-    """`GPU 5: power 28 % below the other GPUs of llama-ft`, the worst of all; else empty."""
+    """`GPU 5: power 28% below the other GPUs of llama-ft`, the worst of all; else empty."""
     worst: tuple[float, str] | None = None
     for view in views:
         snapshot = view.snapshot if view.is_live and not view.on_other_host else None
@@ -74,7 +74,7 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
                     continue
                 if worst is None or abs(ratio) > worst[0]:
                     side = "above" if ratio > 0 else "below"
-                    text = f"GPU {rank.gpu}: {name} {100 * abs(ratio):.0f} % {side}"
+                    text = f"GPU {rank.gpu}: {name} {100 * abs(ratio):.0f}% {side}"
                     worst = abs(ratio), f"{text} the other GPUs of {view.job}"
     return () if worst is None else line((f"▲ {worst[1]}", "warn"))
 

@@ -21,7 +21,7 @@ Holder = Callable[[GpuSample], Line]
 Owners = Mapping[int, "tuple[str, int | None]"]
 """Job and rank by pid."""
 
-LOST_WORDS = "lost: the driver does not respond for it"
+LOST_WORDS = "lost: the driver is not responding"
 _TROUBLE_CELLS = 200
 _HOLDER_CELLS = 72
 RECENT_BUCKETS = 60
@@ -176,7 +176,9 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
         parts.append(line((f"{gpu.ecc_uncorrected} ECC", "bad")))
     if gpu.remap_failed:
         parts.append(
-            line(("replace it" if brief else "no spare memory rows: replace the device", "bad"))
+            line(
+                ("replace it" if brief else "no spare memory rows left: replace the device", "bad")
+            )
         )
     elif gpu.remap_pending:
         parts.append(line(("reset" if brief else "row remap pending: reset the device", "warn")))
@@ -184,7 +186,7 @@ def device_trouble(gpu: GpuSample, brief: bool = False) -> Line:
         text = _brief_reason(reasons) if brief else "; ".join(reasons)
         parts.append(line((f"▼ {text}", "warn")))
     if spins(gpu):
-        text = "at idle power" if brief else f"{gpu.util_percent:.0f} % at idle power"
+        text = "at idle power" if brief else f"{gpu.util_percent:.0f}% at idle power"
         parts.append(line((f"▲ {text}", "warn")))
     if gpu.note and not gpu.lost:
         parts.append(line((f"▲ {'note' if brief else gpu.note}", "warn")))

@@ -157,7 +157,7 @@ def _split(text: str) -> list[tuple[str, bool]]:
         else:
             current, begun = current + char, True
     if inside:
-        raise _WrongError(f'missing closing quote (") for {current.lstrip("!") or "the last one"}')
+        raise _WrongError(f'missing closing quote: "{current.lstrip("!")}')
     if begun:
         found.append((current, not plain))
     return found
@@ -175,7 +175,7 @@ def _term(text: str, quoted: bool, vocabulary: Vocabulary) -> Term:
     if (named := _FIELD.fullmatch(rest)) and _is_known(named[1], vocabulary, vocabulary.fields):
         name, value = named[1].lower(), named[2].casefold()
         if not value:
-            raise _WrongError(f"missing value: {name}:VALUE")
+            raise _WrongError(f"missing value; use {name}:VALUE")
         return Term(value, name, negated=negated)
     return Term(rest.casefold(), negated=negated)
 
@@ -190,7 +190,7 @@ def _is_known(name: str, vocabulary: Vocabulary, names: Collection[str]) -> bool
     if name.lower() in vocabulary.fields:
         raise _WrongError(f"{name} is not a number; use {name}:VALUE")
     known = ", ".join((*vocabulary.fields, *vocabulary.figures))
-    raise _WrongError(f"unknown name {name}; use {known}")
+    raise _WrongError(f"unknown field {name}; use {known}")
 
 
 def _figure(name: str, compare: str, value: str, negated: bool, vocabulary: Vocabulary) -> Term:

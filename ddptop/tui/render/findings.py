@@ -43,13 +43,13 @@ def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
             [(f"{state}{rank}", f"{cause.summary}\n\nAfter esc: {_MORE_OF_FAILED}")],
         )
     return (
-        "findings exist only while a job runs; esc closes",
+        "findings are available only while a job is running; esc closes",
         [(state, f"After esc: {_MORE}")],
     )
 
 
-_MORE = "e shows each attempt and why it ended; l shows its output."
-_MORE_OF_FAILED = "e shows each attempt, with the saved evidence; l shows its output."
+_MORE = "e shows each attempt and why it ended; l shows the logs."
+_MORE_OF_FAILED = "e shows each attempt and its saved evidence; l shows the logs."
 
 
 def _text(alert: Alert) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import SignalPlan
     from ddptop_runner.foreign.types import Unreadable
 
-GONE = "its processes are gone; how they exited is unknown: ddptop did not start it"
+GONE = "its processes have exited; status unknown because ddptop did not start it"
 
 
 def about(view: ForeignView) -> str:
@@ -55,7 +55,7 @@ def header_lines(
     if view.stopping and view.is_live:
         rows.append((*question(3, cells), (view.stopping, "warn")))
     if not view.is_live:
-        how = f"exited after {view.ended_by} sent from here" if view.ended_by else GONE
+        how = f"exited after ddptop sent {view.ended_by}" if view.ended_by else GONE
         rows.append((*question(3, cells), (how, "warn")))
     if counts:
         far = far_line(view, snapshot, progress, now, cells)
@@ -104,7 +104,7 @@ def unreadable_line(unreadable: Sequence[Unreadable], cells: int) -> Line:
     if not unreadable:
         return ()
     users = sorted({one.user for one in unreadable if one.user is not None})
-    of = f" of {', '.join(users)}" if users else ""
+    of = f" owned by {', '.join(users)}" if users else ""
     number = "1 process" if len(unreadable) == 1 else f"{len(unreadable)} processes"
     head = line((" ▲ ", "warn"), f"{number}{of} cannot be inspected: ")
     key = line(("  ", ""), ("u", "busy"), (" shows why ", "dim"))

@@ -50,7 +50,7 @@ def header_lines(
     """Three rows, or four where facts need one of their own and `most` grants it."""
     snapshot, state = view.snapshot, words.job_state(view.state)
     if snapshot is None:
-        text = "no snapshot yet: processes are coming up"
+        text = "no snapshot yet: launching processes"
         if not view.is_live:
             log = f"; see {view.folder.supervisor_log}" if isinstance(view, JobView) else ""
             text = f"it never started{log}"
@@ -78,7 +78,7 @@ def gone_lines(seen: dt.datetime | None, cells: int) -> list[Line]:
     if seen is None:
         return [fit(line(*question(0, cells), *join(parts)), cells)]
     parts.append(field("last seen", f"{seen.astimezone():%H:%M:%S}"))
-    below = line(*question(9, cells), ("the figures below are from then", "dim"))
+    below = line(*question(9, cells), ("the values below are from that time", "dim"))
     return [fit(line(*question(0, cells), *join(parts)), cells), fit(below, cells)]
 
 
@@ -275,15 +275,17 @@ def loss_field(snapshot: NodeSnapshot, labelled: bool = False) -> Line:
     style = "bad" if state in ("nan", "inf") else "strong"
     if labelled and not whose:
         return line((text, style))
-    return field(f"loss of {whose}" if whose else "loss", text, style)
+    if labelled:
+        return field(whose, text, style)
+    return field(f"loss ({whose})" if whose else "loss", text, style)
 
 
 def other_losses(snapshot: NodeSnapshot) -> list[Line]:
-    """Of the further optimizers, as a rank has them that has several: `loss of SGD 2 0.69`."""
+    """Of the further optimizers, as a rank has them that has several: `SGD 2 0.69`."""
     for rank in snapshot.ranks:
         if len(rank.losses) > 1:
             rest = list(rank.losses.items())[1:]
-            return [field(f"of {name}", units.loss(value), "") for name, value in rest]
+            return [field(name, units.loss(value), "") for name, value in rest]
     return []
 
 

@@ -67,8 +67,8 @@ def _wait_share(rank: RankSample, apart: RankDeviation) -> float | None:
     return None if share is None else 100 * share
 
 
-_TWENTY = ("≤-20 %", "-20..-5 %", "±5 %", "+5..20 %", "≥+20 %")
-_HALF = ("≤-50 %", "-50..-10 %", "±10 %", "+10..50 %", "≥+50 %")
+_TWENTY = ("≤-20%", "-20..-5%", "±5%", "+5..20%", "≥+20%")
+_HALF = ("≤-50%", "-50..-10%", "±10%", "+10..50%", "≥+50%")
 
 FIGURES: tuple[HeatFigure, ...] = (
     HeatFigure(
@@ -82,12 +82,12 @@ FIGURES: tuple[HeatFigure, ...] = (
         "memory", "memory vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES, _of("memory"),
     ),
     HeatFigure(
-        "util", "util", (20, 40, 60, 80), ("<20 %", "20-40 %", "40-60 %", "60-80 %", "≥80 %"),
+        "util", "util", (20, 40, 60, 80), ("<20%", "20-40%", "40-60%", "60-80%", "≥80%"),
         _IDLE, _util, lambda percent: -percent, units.percent, (3, 4),
     ),
     HeatFigure(
         "wait", "data wait per step", (5, 15, 30, 60),
-        ("<5 %", "5-15 %", "15-30 %", "30-60 %", "≥60 %"), _WAITING, _wait_share,
+        ("<5%", "5-15%", "15-30%", "30-60%", "≥60%"), _WAITING, _wait_share,
         lambda percent: percent, units.percent, (0, 1),
     ),
     HeatFigure(
@@ -97,14 +97,14 @@ FIGURES: tuple[HeatFigure, ...] = (
 """Of one rank against the others; state and step need all ranks to be read."""
 
 _ALONE = HeatFigure(
-    "own", "own step time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
+    "own", "busy time vs median", (-0.2, -0.05, 0.05, 0.2), _TWENTY, _SIDES,
     lambda rank, apart: apart.own_time, lambda ratio: ratio,
 )  # fmt: skip
 """What a rank does before it waits for the others: where all wait for each other, the time of a
 step is the same for all."""
 
 _BEHIND = HeatFigure(
-    "step", "steps behind the first", (1, 2, 10, 100),
+    "step", "steps behind the leading rank", (1, 2, 10, 100),
     ("none", "1", "2-9", "10-99", "≥100"), _BEHIND_BY, lambda rank, apart: None,
     lambda steps: steps, lambda steps: f"{steps:.0f} behind", (0, 1),
 )  # fmt: skip
@@ -212,7 +212,7 @@ def _apart(entries: Sequence[tuple[Span, str]], gap: str) -> Line:
 def map_hint(title: str, rows: str, cells: int) -> Line:
     """Next to the map's title: which `rows` are shown, unless all are, and the key."""
     key = ("m", "busy")
-    whole, brief = line(key, (" next figure", "dim")), line(key, (" next", "dim"))
+    whole, brief = line(key, (" next metric", "dim")), line(key, (" next", "dim"))
     hints = [whole]
     if rows:
         hints = [line((f"rows {rows}   ", "dim"), *whole), line((f"{rows}  ", "dim"), *brief)]
@@ -344,11 +344,11 @@ def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) 
     load = rank.gpu_util_percent if on_device else rank.cpu_percent
     memory = rank.gpu_mem_used_bytes if on_device else rank.rss_bytes
     share = memory_share(rank, gpus)
-    of = "" if share is None else f" ({100 * share:.0f} %)"
+    of = "" if share is None else f" ({100 * share:.0f}%)"
     parts: list[tuple[str, str, Span]] = [
         ("loss", units.loss(rank.loss, rank.loss_state), far("loss")),
         ("time", units.step_time(rank.step_time_s), far("step_time")),
-        ("own step" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
+        ("attempt step" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
         ("util" if on_device else "CPU", units.percent(load), far("utilization")),
         ("mem" if on_device else "RSS", units.size(memory) + of, far("memory")),
         ("data wait", units.step_time(rank.data_wait_s), ("", "")),

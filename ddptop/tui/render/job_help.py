@@ -19,33 +19,36 @@ from ddptop_runner.model import NodeSnapshot
 from ddptop_runner.registry import pause_of
 
 _STATES = {
-    "queued": "It has not started: it waits until its GPUs are free.",
-    "starting": "Its processes are starting; no rank has taken a step.",
+    "queued": "It has not started; it is waiting for free GPUs.",
+    "starting": "Its processes are starting; no rank has taken a step yet.",
     "running": "Its ranks are training. Problems are shown under status.",
-    "restarting": "An attempt failed, and all ranks restart together.",
-    "hung": "Its ranks are running but have not taken a step for longer than this job allows.",
+    "restarting": "An attempt failed, and all ranks are restarting together.",
+    "hung": "Its ranks are running but have not taken a step in longer than this job allows.",
     "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
     "finished": "Every rank exited with status 0.",
-    "failed": "A rank failed, and the job did not or could not restart. e shows its story.",
-    "stopped": "A person stopped it.",
-    "lost": "Its processes are gone without a trace, as after a reboot.",
+    "failed": "A rank failed, and the job did not restart. e shows its story.",
+    "stopped": "Someone stopped it.",
+    "lost": "Its processes are gone and left no exit status, as after a reboot.",
 }
 _PAUSES = {
-    "no_step": "Its ranks are running, but none has taken a step for longer than usual, as in an "
-    "evaluation.",
-    "stalled": "It has paused for longer than ever before, or waits for an idle rank.",
+    "no_step": "Its ranks are running, but none has taken a step in longer than usual, which "
+    "can happen during evaluation.",
+    "stalled": "It has been paused longer than ever before, or is waiting for an idle rank.",
 }
 _NEEDS = {
-    Need.FAILED: "It is listed first because it failed and has not been opened since; press enter.",
-    Need.HUNG: "It is listed first because it makes no progress.",
-    Need.LOST: "It is listed first because it is unknown how it ended.",
-    Need.ERROR: "It is listed early because of an error; f shows it and what to do.",
-    Need.WARNING: "It is listed early because of a warning; f shows it and what to do.",
-    Need.UNEVEN: "It is listed early because one rank lags and the others wait for it.",
+    Need.FAILED: "It is listed first because it failed and has not been opened since; press "
+    "enter to open it.",
+    Need.HUNG: "It is listed first because it is not making progress.",
+    Need.LOST: "It is listed first because its result is unknown.",
+    Need.ERROR: "It is listed near the top because of an error; f shows the error and what to do.",
+    Need.WARNING: "It is listed near the top because of a warning; f shows the warning and what "
+    "to do.",
+    Need.UNEVEN: "It is listed near the top because one rank is lagging and the others are "
+    "waiting for it.",
 }
 _TRENDS = {
     "falling": "↘: falling",
-    "flat": "→: flat, within its noise",
+    "flat": "→: flat, within noise",
     "rising": "↗: rising",
 }
 
@@ -55,11 +58,11 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     view, snapshot = one.view, one.view.snapshot
     state, _ = words.state_of(view, now)
     pause = pause_of(view)
-    meaning = _STATES.get(view.state, "A state unknown to this version.")
+    meaning = _STATES.get(view.state, "This version of ddptop does not recognize this state.")
     if pause is not None and pause.state in _PAUSES:
         meaning, trend = _PAUSES[pause.state], None
     if isinstance(view, ForeignView):
-        meaning = "ddptop did not start it and sees only its processes and devices."
+        meaning = "ddptop did not start it and can see only its processes and devices."
     found = [
         (f"{view.job}: {state}", f"{meaning} {_NEEDS.get(one.attention.need, '')}".strip()),
         ("status", one.attention.sentence),
@@ -77,7 +80,7 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
     how_far += f", {done} of the run" if done else "; the total is unknown"
     if view.is_live:
         how_far += (
-            f", {units.duration(eta_s)} left at its current pace" if eta_s is not None else ""
+            f", {units.duration(eta_s)} left at the current pace" if eta_s is not None else ""
         )
     found.append(("progress", f"{how_far}. Elapsed: {units.duration(elapsed_s(view, now))}."))
     found.append(("loss", _loss(snapshot, trend)))
@@ -89,8 +92,8 @@ def explain_job(one: Listed, trend: LossTrend | None, now: dt.datetime) -> list[
 def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
     value, state = median_loss(snapshot)
     if value is None and state is None:
-        return "n/a: neither the probe nor the output of any rank has reported a loss."
-    text = f"{units.loss(value, state)}, median of its ranks."
+        return "n/a: no loss found in probe reports or rank output."
+    text = f"{units.loss(value, state)}, the median across ranks."
     if trend is not None:
         span = units.brief_duration(trend.span_s)
         text += f" {_TRENDS[trend.way]}, over the last {span}."
@@ -100,6 +103,6 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
 def _uneven(snapshot: NodeSnapshot) -> str:
     known = uneven(snapshot.imbalance, ())
     if not known:
-        return "n/a: needs figures of at least two ranks or devices."
+        return "n/a: needs values from at least two ranks or devices."
     parts = ", ".join(f"{one.name} {one.text}" for one in known)
-    return f"{parts}: largest deviation from the median of all ranks; 0 % is even."
+    return f"{parts}: largest deviation from the median of all ranks; 0% is even."

@@ -6,29 +6,33 @@ FIELDS: tuple[tuple[str, str], ...] = (
     (
         "script",
         "The Python file that every rank runs, relative to ddptop's working directory; tab "
-        "completes it. Put another launcher or program after --, as in -- torchrun train.py.",
+        "completes it. To use another launcher or program, put it after --, as in -- torchrun "
+        "train.py.",
     ),
-    ("arguments", "Passed to the script; quote them as in a shell."),
+    ("arguments", "Arguments passed to the script, quoted as in a shell."),
     (
         "GPUs",
-        "The devices that the job may use. Free ones are selected; space, enter, or a click "
-        "changes that. With none, the ranks run on CPUs.",
+        "The devices that the job may use. Free devices are preselected; space, enter, or a "
+        "click toggles one. If none are selected, the ranks run on CPUs.",
     ),
     (
         "ranks",
-        "Number of processes that train together. auto means one per selected GPU; without a GPU "
-        "you have to give it. A command starts its own ranks.",
+        "The number of processes that train together. auto means one per selected GPU; if no "
+        "GPU is selected, enter a number. A command starts its own ranks.",
     ),
     (
         "max restarts",
-        "How often all ranks restart together after one fails; 0 means never.",
+        "How many times all ranks may restart together after a failure; 0 means never.",
     ),
-    ("name", "The job's name on all screens and commands; derived from the script if empty."),
+    (
+        "name",
+        "The job's name on all screens and in all commands; derived from the script if empty.",
+    ),
     (
         "use busy GPUs anyway, wait until they are free",
-        "Shown if a selected GPU is busy. A waiting job is queued and starts by itself.",
+        "Shown if a selected GPU is busy. A waiting job is queued and starts automatically.",
     ),
-    ("$ ddptop launch ...", "The same as a shell command."),
+    ("$ ddptop launch ...", "The equivalent shell command."),
     ("keys", "tab or enter: next field; ctrl+l: launch; esc: close without launching."),
 )
 """Each field with its meaning, in the order of the form."""

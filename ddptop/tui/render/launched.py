@@ -108,13 +108,13 @@ def waiting_text(view: AnyJob, snapshot: NodeSnapshot) -> str:
     if launcher is None or snapshot.ranks:
         return ""
     if not view.is_live:
-        return "no rank was discovered; l: logs"
+        return "no ranks discovered; l: logs"
     began = snapshot.attempt_started_at or snapshot.started_at
     waited_s = (view.read_at - began).total_seconds()
     if waited_s < SEEN_BY_S:
-        return "waiting for ranks: each appears once it trains; l: logs"
+        return "waiting for ranks; each appears once it is training; l: logs"
     waited = units.brief_duration(waited_s)
-    return f"no rank discovered in {waited}: nothing it started is training; l: logs"
+    return f"no ranks discovered in {waited}: nothing is training; l: logs"
 
 
 def rank_detail(rank: RankSample, launcher: LauncherSample | None, cells: int) -> Line:

@@ -44,7 +44,7 @@ class LossTrend(msgspec.Struct, frozen=True):
     span_s: float
     """From the first to the last moment that was compared."""
     ratio: float | None = None
-    """Of the second half against the first: -0.03 is 3 % less. None where the loss is about 0."""
+    """Of the second half against the first: -0.03 is 3% less. None where the loss is about 0."""
 
 
 def stretch_s(run_s: float) -> float:
@@ -86,7 +86,7 @@ def trend(values: Sequence[tuple[float, float]]) -> LossTrend | None:
 
 
 def trend_words(found: LossTrend | None, snapshot: NodeSnapshot, *, of_several: bool) -> Line:
-    """`↘ falling, -3.1 % in 7m`; or since which step it is NaN; empty where nothing is known.
+    """`↘ falling, -3.1% in 7m`; or since which step it is NaN; empty where nothing is known.
 
     A loss that rises is a warning, unless it is one of several that train against each other.
     """
@@ -131,4 +131,4 @@ def _brief(seconds: float) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * ratio:+.1f} %" if abs(ratio) < 0.0995 else units.deviation(ratio)
+    return f"{100 * ratio:+.1f}%" if abs(ratio) < 0.0995 else units.deviation(ratio)

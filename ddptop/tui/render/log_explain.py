@@ -7,7 +7,7 @@ from ddptop.tui.render.log_row import LogRow
 from ddptop_runner.model import LAUNCHER
 
 _LEVELS = {
-    "": "no level: the text names neither a warning nor an error",
+    "": "none: the text does not look like a warning or an error",
     "warn": "a warning, judging by its text",
     "error": "an error, judging by its text",
 }
@@ -27,7 +27,7 @@ def about_line(
     if row.is_note:
         return [("this line", "a placeholder for missing lines; not part of the output")]
     if row.label == "launcher" or (whose == LAUNCHER and not row.label):
-        who = "the launcher, or a rank through it"
+        who = "the launcher, or a rank whose output it forwards"
     elif row.label:
         ranks = row.label.rstrip("~")
         who = f"ranks {ranks}" if ranks != row.label or not ranks.isdigit() else f"rank {ranks}"
@@ -39,12 +39,16 @@ def about_line(
         place += f", byte {row.at:,} of {size}"
     level = _LEVELS[row.level]
     if row.inside:
-        level = f"part of {level}: it continues what starts above"
+        level = f"{level}; continues a message that starts above"
     texts = [("this line", f"printed by {who}{place}"), ("level", level)]
     if row.label.endswith("~"):
-        texts.append(("~", "ranks printed this with different rank numbers or times; c shows each"))
-    elif "-" in row.label or "," in row.label:
         texts.append(
-            (row.label, "these ranks printed this identical line; c shows each separately")
+            (
+                "~",
+                "these ranks printed similar lines that differ in rank numbers or "
+                "times; c shows each separately",
+            )
         )
+    elif "-" in row.label or "," in row.label:
+        texts.append((row.label, "these ranks printed identical lines; c shows each separately"))
     return texts

@@ -95,9 +95,7 @@ def pattern_of(text: str) -> LogPattern:
         return _literal(text, flags, ", ".join(("invalid regex: matched literally", case)))
     reach = log_risk.reach(text)
     if reach == log_risk.REFUSED:
-        return _literal(
-            text, flags, ", ".join(("regex could take forever: matched literally", case))
-        )
+        return _literal(text, flags, ", ".join(("regex is too slow: matched literally", case)))
     part = "" if reach is None else f"first {reach} characters of each line"
     note = ", ".join(part for part in ("regex", part, case) if part)
     return LogPattern(text, regex, is_literal=False, note=note, small=small, reach=reach)

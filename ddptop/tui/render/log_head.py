@@ -91,7 +91,7 @@ def head_rule(facts: HeadFacts, cells: int) -> Line:
     if facts.size_bytes is not None:
         parts.append((5, (units.size(facts.size_bytes), "dim")))
     parts.append((1, state_words(facts)))
-    what = "log of" if facts.output is None else "output,"
+    what = "log:" if facts.output is None else "output:"
     title = f"{what} {whose_words(facts)}"
     needed = width(_joined([span for place, span in parts if place <= 1]))
     if needed > cells - len(title) - 12:
@@ -178,8 +178,8 @@ def empty_lines(
         return _said(f"no {none} in this log", "press L to show all lines")
     if output is not None:
         return _said(
-            f"no output read so far; it goes to {output}",
-            "ddptop reads files and terminals; ddptop launch keeps a log of every rank",
+            f"no output read yet; it goes to {output}",
+            "ddptop can read files and terminals; ddptop launch saves a log for every rank",
         )
     if is_live:
         return _said("no output yet", "new lines appear here automatically")

@@ -35,7 +35,7 @@ def state_of(rank: RankSample, now: dt.datetime, live: bool) -> Span:
 
 
 def oddity(rank: RankSample, apart: RankDeviation) -> Span | None:
-    """`▲ slow +47 %`: in what an alert names a rank, the worst; None where none does.
+    """`▲ slow +47%`: in what an alert names a rank, the worst; None where none does.
 
     Ranks that reduce gradients together take equally long for a step, however slow one of them is:
     of the slow one it is said how much longer it is busy by itself, where that is known.

@@ -162,11 +162,11 @@ def cpu_rank_lines(ranks: Sequence[RankSample], cells: int) -> list[Line]:
     The bars compare ranks: full is the busiest one, or one whole core.
     """
     if all(rank.cpu_percent is None and rank.rss_bytes is None for rank in ranks):
-        return [line(" "), line((" no figures: no rank is running", "dim"))]
+        return [line(" "), line((" no metrics: no rank is running", "dim"))]
     digits = max((len(str(rank.rank)) for rank in ranks), default=1)
     most = max([100.0, *(rank.cpu_percent for rank in ranks if rank.cpu_percent is not None)])
     bars = max(0, min(40, cells - 6 - digits - 26))
-    head = f"{'':{7 + digits}}{'CPU of one core':<{bars + 8}} {'RSS':>9}"
+    head = f"{'':{7 + digits}}{'CPU (% of core)':<{bars + 8}} {'RSS':>9}"
     lines = [fit(line((head, "dim")), cells)]
     for rank in ranks:
         share = None if rank.cpu_percent is None else rank.cpu_percent / most

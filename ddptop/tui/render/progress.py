@@ -18,21 +18,21 @@ def progress_of(view: AnyJob) -> Progress | None:
 
 
 def percent_text(progress: Progress | None) -> str:
-    """`25 %`, `~25 %` where that is an estimate; empty where the share is not known."""
+    """`25%`, `~25%` where that is an estimate; empty where the share is not known."""
     if progress is None or progress.fraction is None:
         return ""
     percent = 100 if progress.fraction >= 1.0 else min(99, round(100 * progress.fraction))
-    return f"{'~' * progress.estimated}{percent} %"
+    return f"{'~' * progress.estimated}{percent}%"
 
 
 def label(progress: Progress) -> str:
-    """The label after a bar: `24.7 %`, and the epoch if steps count epochs."""
+    """The label after a bar: `24.7%`, and the epoch if steps count epochs."""
     percent = ""
     if progress.fraction is not None:
-        percent = f"{shown_percent(progress.fraction):5.1f} %"
+        percent = f"{shown_percent(progress.fraction):5.1f}%"
         percent = f"about {percent.strip()}" if progress.estimated else percent
     elif progress.epoch_fraction is not None:
-        percent = f"{shown_percent(progress.epoch_fraction):5.1f} % of the epoch"
+        percent = f"{shown_percent(progress.epoch_fraction):5.1f}% of the epoch"
     if progress.counts == "run" and progress.total:
         return percent
     return f"{place(progress)}  {percent}"
@@ -46,13 +46,13 @@ def no_bar_words(progress: Progress | None, live: bool, young: bool = False) -> 
         live: whether the job lives.
         young: whether it has only begun, so that a total may still be told.
     """
-    more = ": no bar and no ETA" if live else ""
+    more = ": no bar or ETA" if live else ""
     if progress is None:
         return "total steps not known yet" if young else f"total steps unknown{more}"
     known = place(progress)
     if progress.counts != "run":
-        return f"{known}; steps of the whole run unknown{more}"
+        return f"{known}; total steps in the run unknown{more}"
     if progress.step is None and progress.total:
         steps = units.count(progress.total)
-        return f"of {steps} steps; start step of this attempt unknown{more}"
-    return f"{known}; share of the whole run unknown{more}"
+        return f"of {steps} steps; this attempt's starting step is unknown{more}"
+    return f"{known}; share of the run unknown{more}"

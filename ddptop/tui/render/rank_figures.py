@@ -77,13 +77,13 @@ def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool)
         ago = units.brief_duration(max(0.0, (now - rank.last_progress_at).total_seconds()))
         parts.append(field("last step", f"{ago} ago", ""))
     if len(rank.losses) > 1:
-        parts += [field(f"loss of {name}", units.loss(v), "") for name, v in rank.losses.items()]
+        parts += [field(f"loss ({name})", units.loss(v), "") for name, v in rank.losses.items()]
     return parts
 
 
 def _device(rank: RankSample, apart: RankDeviation, device: GpuSample | None) -> list[Line]:
     if device is None:
-        where = f"{device_text(rank)}: no figures" if rank.gpu is not None else "none: on CPU"
+        where = f"{device_text(rank)}: no metrics" if rank.gpu is not None else "none (on CPU)"
         return [line((where, "dim"))]
     memory = units.size_of(device.mem_used_bytes, device.mem_total_bytes)
     parts = [
@@ -109,7 +109,7 @@ def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
     if rank.stands_at is not None:
         parts.append(field("last seen at", rank.stands_at, ""))
     if rank.has_probe is False:
-        parts.append(line(("no report from its probe", "warn")))
+        parts.append(line(("no reports from its probe", "warn")))
     if text := replicas_in_words(rank, snapshot.launcher):
         parts.append(line((text, "")))
     if text := source_in_words(rank):

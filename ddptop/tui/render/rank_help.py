@@ -12,13 +12,13 @@ from ddptop_runner.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model import RankSample
 
 _STATES = {
-    "starting": "it is running but has not taken a training step",
-    "running": "it takes steps",
+    "starting": "it is running but has not taken a training step yet",
+    "running": "it is training",
     "exited": "it exited with status 0",
     "failed": "it exited with a nonzero status or was killed by a signal",
-    "stopped": "ddptop ended it: stop, kill, or a group restart",
-    "unknown": "it has not reported what it does",
-    "blocked": "in uninterruptible sleep (disk, driver) for a while",
+    "stopped": "ddptop ended it (stop, kill, or a group restart)",
+    "unknown": "it has not reported its state",
+    "blocked": "it has been in uninterruptible sleep (disk or driver) for a while",
 }
 
 _FIGURES: dict[Figure, str] = {
@@ -68,7 +68,7 @@ def _far(apart: RankDeviation) -> str:
     ]
     return (
         f"compared with the median of the job's ranks: {', '.join(parts)}. "
-        "Press enter for details: since when, and what it waits for"
+        "Press enter for details, such as what it is waiting for"
     )
 
 
@@ -76,8 +76,8 @@ def explain_heat(figure: str) -> list[tuple[str, str]]:
     """What the cells of the map show."""
     return [
         (
-            f"the map: {figure}",
-            "each cell is a rank; a taller block means more, as in the legend below. A dot means "
-            "unknown. m shows the next figure, T shows cards or the table",
+            f"map: {figure}",
+            "each cell is a rank; a taller block means a higher value, as in the legend below. "
+            "A dot means unknown. m shows the next metric; T switches to cards or the table",
         )
     ]

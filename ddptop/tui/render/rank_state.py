@@ -44,7 +44,7 @@ class Known:
 
 
 def sentence(rank: RankSample, known: Known) -> Span:
-    """`rank 3 is 38 % slower than the median since 12:03:10; spends ...`."""
+    """`rank 3 is 38% slower than the median since 12:03:10; spends ...`."""
     name = f"rank {rank.rank}"
     if rank.state in ("failed", "exited", "stopped") or not known.live:
         return _ended(rank, known, name)
@@ -54,7 +54,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
         style = "busy" if rank.state == "quiet" else "warn"
         return _still(rank, name), "bad" if rank.state in ("hung", "stuck") else style
     if rank.state == "starting" and rank.step is None:
-        return f"{name} has taken no step yet{_place(rank)}", "busy"
+        return f"{name} has not taken a step yet{_place(rank)}", "busy"
     if odd := _odd(rank, known, name):
         return odd, "warn"
     phase = lasting_phase(rank, known.now)
@@ -66,10 +66,10 @@ def sentence(rank: RankSample, known: Known) -> Span:
 
 def _well(rank: RankSample, known: Known, name: str) -> Span:
     if rank.step_time_s is None and rank.loss is None:
-        why = ": ddptop did not start it" if known.foreign else ""
+        why = " because ddptop did not start it" if known.foreign else ""
         return f"{name} is running; its steps and losses are unknown{why}", ""
     if known.ranks < 2:
-        return f"{name} is training; there is no other rank to compare it with", "ok"
+        return f"{name} is training; there are no other ranks to compare it with", "ok"
     tail = _waits(rank)
     return f"{name} is close to the median of all {known.ranks} ranks{tail}", "ok"
 
@@ -126,7 +126,7 @@ def _still(rank: RankSample, name: str) -> str:
     when = "" if since is None else f" since {_clock(since)}"
     why = f" ({rank.state})" if rank.state != "blocked" else ": in uninterruptible sleep"
     reason = f": {rank.state_reason}" if rank.state_reason else ""
-    return f"{name} has taken no step{when}{why}{reason}{_place(rank)}"
+    return f"{name} has not taken a step{when}{why}{reason}{_place(rank)}"
 
 
 def _place(rank: RankSample) -> str:
@@ -152,7 +152,7 @@ def _ended(rank: RankSample, known: Known, name: str) -> Span:
         return f"{name} exited with status 0{at}", "ok"
     if rank.exit_code is not None:
         return f"{name} exited with status {rank.exit_code}{at}", "bad"
-    how = "; how it exited is unknown: ddptop did not start it" if known.foreign else ""
+    how = "; exit status unknown because ddptop did not start it" if known.foreign else ""
     return f"{name} is gone{at}{how}", "dim"
 
 
@@ -161,4 +161,4 @@ def _clock(at: dt.datetime) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{abs(round(100 * ratio))} %"
+    return f"{abs(round(100 * ratio))}%"

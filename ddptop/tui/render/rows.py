@@ -66,7 +66,7 @@ STATE_CELLS = 10
 
 
 def _brief(verdict_: Span) -> Span:
-    """`▲ slow` of `▲ slow +47 %`, which has no room: by how much, another column says."""
+    """`▲ slow` of `▲ slow +47%`, which has no room: by how much, another column says."""
     text, style = verdict_
     if len(text) > STATE_CELLS and text[0] in "▲▼":
         text = " ".join(text.split(" ")[:2])

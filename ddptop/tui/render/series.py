@@ -69,7 +69,7 @@ class ChartData(msgspec.Struct, frozen=True):
     ended: bool = False
     watched: bool = False
     """Whether it begins where watching began, and not with the job."""
-    empty: str = "no loss seen yet"
+    empty: str = "no loss yet"
     """What to say in place of a curve where there is no sample."""
     middle: Points | None = None
     """All ranks as one, where that is known already: least, median and greatest rank. `series`

@@ -38,11 +38,11 @@ REFUSED = 2
 
 _REMEDIES = {
     "host_oom": "use fewer data loader workers, a smaller batch, or more memory for this job",
-    "nan": "lower the learning rate or clip gradients, and resume from a checkpoint older than the "
-    "first bad loss; launch --on-nan restart does that automatically",
+    "nan": "lower the learning rate or clip gradients, and resume from a checkpoint saved "
+    "before the first bad loss; launch --on-nan restart resumes automatically",
     "hang": "stacks and flight records (i) show where each rank was and which one never arrived",
-    "gpu": "leave that device out (launch --gpus), or let jobs continue without it "
-    "(--allow-shrink); ddptop gpus shows its state",
+    "gpu": "exclude the device (launch --gpus), or let jobs continue without it "
+    "(--allow-shrink); ddptop gpus shows its status",
     "early_exit": "give every rank the same number of batches: DistributedSampler(drop_last=True), "
     "or Join",
     "launch": "ddptop launch --dry-run shows what would run",
@@ -154,7 +154,7 @@ def sentence(attempt: Attempt) -> str:
     if attempt.ending == "finished":
         return "Every rank exited with status 0."
     if attempt.ending == "lost":
-        return "Its processes are gone without a trace: a reboot, or kill -9 of all of them. " + (
+        return "Its processes are gone and left no exit status, as after a reboot or kill -9. " + (
             f"Last event: {last}." if last else ""
         )
     return f"{last}." if last else ""
@@ -171,11 +171,12 @@ def what_now(attempt: Attempt, state: JobState, *, is_last: bool) -> str:
             remedy = f"fix {_place(cause)}"
         if not remedy and cause.kind == "signal" and cause.signal == "SIGKILL":
             remedy = (
-                "find out what kills processes here: a batch system, an OOM daemon, or a person"
+                "find out what is killing processes on this host: a batch system, an OOM "
+                "daemon, or another user"
             )
         parts.append(remedy)
     if again and cause is not None and cause.kind == "exit_code" and cause.exit_code == REFUSED:
-        return "launch it with other arguments; the script rejected these, and R reuses them"
+        return "launch with different arguments; the script rejected these, and R reuses them"
     if again:
         parts.append("press R to relaunch")
     known = [part for part in parts if part]

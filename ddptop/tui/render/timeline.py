@@ -223,7 +223,7 @@ def words_line(course: Course, position: Position, cells: int) -> Line:
     if position.attempt is not None:
         parts.append(line((f"attempt {position.attempt}", "dim")))
     if position.width_s is None:
-        parts.append(line(("nothing recorded at that time", "warn")))
+        parts.append(line(("no data recorded at that time", "warn")))
     elif position.width_s > 1:
         parts.append(line((f"resolution {duration(position.width_s)}", "dim")))
     if position.attempt_started is not None and position.at >= position.attempt_started:
@@ -300,9 +300,9 @@ def explain_timeline(course: Course | None) -> list[tuple[str, str]]:
         f"{letter or '0 1 2'}: {MEANINGS[kind]}" for kind, (letter, _) in GLYPHS.items()
     )
     known = (
-        "The last hour of a run is recorded every second, its last day every ten seconds, and"
-        " everything before that every minute, with the last sample of each interval. Dots mark"
-        " times without a recording: no supervisor was running."
+        "The recording keeps one sample per second for the last hour of a run, one per ten "
+        "seconds for the last day, and one per minute before that. Dots mark periods with no "
+        "data because no supervisor was running."
     )
     found = [("timeline", f"{letters}."), ("resolution", known)]
     if course is not None:

@@ -157,29 +157,30 @@ def _details(event: Event) -> str:
 
 
 EVENT_MEANINGS = {
-    "launched": "a person launched or relaunched the job",
-    "queued": "the job waits until the GPUs that it asked for are free",
-    "attempt_started": "all ranks of this attempt were started",
-    "rank_started": "the process of a rank started; its pid is the one that other tools show",
-    "rank_exited": "the process of a rank exited with a status, or a signal killed it; those after "
-    "the first exited because of it",
+    "launched": "someone launched or relaunched the job",
+    "queued": "the job is waiting for the GPUs that it requested",
+    "attempt_started": "all ranks in this attempt were started",
+    "rank_started": "a rank's process started; its pid is the one that other tools show",
+    "rank_exited": "a rank's process exited with a status or was killed by a signal; later "
+    "exits were caused by the first",
     "launcher_exited": "the command that started the ranks exited",
     "training": "every rank took its first optimizer step",
-    "checkpoint": "files that look like a checkpoint were written completely",
-    "checkpoint_asked": "a person asked the script to save a checkpoint now",
-    "hang_suspected": "stalled: no step for longer than this job ever paused; not hung yet",
-    "hang": "no progress within the time learned for this phase, and proof that ranks differ",
-    "failure": "why the attempt failed, found in exit statuses, logs, and the kernel log",
-    "group_restart": "all ranks restart together, and why",
-    "failed": "the job failed for good, and why it does not restart",
+    "checkpoint": "files that look like a checkpoint have been written completely",
+    "checkpoint_asked": "someone asked the script to save a checkpoint now",
+    "hang_suspected": "no step for longer than this job has ever paused; not considered hung yet",
+    "hang": "no progress within the time learned for this phase, and evidence that the ranks "
+    "are out of sync",
+    "failure": "why the attempt failed, based on exit statuses, logs, and the kernel log",
+    "group_restart": "all ranks are restarting together, and why",
+    "failed": "the job failed permanently, and why it will not restart",
     "finished": "every rank exited with status 0: the job is done",
     "stopping": "someone asked the job to stop",
     "stopped": "the job ended because someone asked it to stop",
-    "alert": "something that a person should know; f lists current problems",
+    "alert": "something you should know about; f lists current problems",
     "alert_over": "an alert was resolved, or the job ended while it was active",
     "gpu_lost": "a device fell off the bus",
     "supervisor_restarted": "ddptop's supervisor died and was restarted; the ranks kept running",
     "guardian_restarted": "ddptop's guardian died and was restarted; the ranks kept running",
-    "lost": "all processes of the job are gone without a trace",
+    "lost": "all of the job's processes are gone and left no exit status",
 }
 """What each type of event means."""

@@ -26,7 +26,7 @@ class Uneven(msgspec.Struct, frozen=True):
     warns: bool
     """Whether a rank is an outlier."""
     even: bool = False
-    """Whether the ratio means nothing: 2 % of CPU against 1 % is twice as much."""
+    """Whether the ratio means nothing: 2% of CPU against 1% is twice as much."""
 
     @property
     def style(self) -> str:
@@ -35,7 +35,7 @@ class Uneven(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`+34 %`, or that it is even."""
+        """`+34%`, or that it is even."""
         return "even" if self.even else units.deviation(self.ratio)
 
 
@@ -70,7 +70,7 @@ def uneven(
 def imbalance_note(
     imbalance: Imbalance, far_off: Collection[Figure], cells: int, even_load: bool = False
 ) -> Line:
-    """`imbalance  memory +34 %  util +2 %`, the worst first, as many as fit."""
+    """`imbalance  memory +34%  util +2%`, the worst first, as many as fit."""
     parts: list[Line] = [
         ((f"{one.name} {one.text}", one.style),) for one in uneven(imbalance, far_off, even_load)
     ]
@@ -79,7 +79,7 @@ def imbalance_note(
 
 
 def worst_figure(snapshot: NodeSnapshot) -> Span:
-    """The worst imbalance and of what: `mem +27 %`."""
+    """The worst imbalance and of what: `mem +27%`."""
     of = snapshot.imbalance
     far_off = set[Figure]().union(*marked(snapshot.alerts).values())
     known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))

@@ -81,16 +81,16 @@ def rate(per_second: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """`98 %`."""
-    return NOT_KNOWN if value is None else f"{value:.0f} %"
+    """`98%`."""
+    return NOT_KNOWN if value is None else f"{value:.0f}%"
 
 
 def deviation(ratio: float | None) -> str:
-    """A ratio minus one as signed percent: 0.41 is `+41 %`."""
+    """A ratio minus one as signed percent: 0.41 is `+41%`."""
     if ratio is None or not math.isfinite(ratio):
         return NOT_KNOWN
     rounded = round(ratio * 100)
-    return f"{rounded:+d} %" if rounded else "0 %"
+    return f"{rounded:+d}%" if rounded else "0%"
 
 
 def count(value: int | None) -> str:
@@ -141,15 +141,15 @@ def plural(number: int, noun: str) -> str:
 def cost(
     viewer_percent: float | None, sampler_percent: float | None, queries_per_s: float | None
 ) -> tuple[str, str]:
-    """What watching costs, at length and briefly; empty when it is not known.
+    """CPU used by ddptop itself, in full and in brief; empty if unknown.
 
-    `own cost 3.1 % CPU, sampler 0.9 %, 24 queries/s`, and `own cost 4.0 % CPU` of both together.
+    `ddptop overhead 3.1% CPU, sampler 0.9%, 24 queries/s`, or `ddptop overhead 4.0% CPU` in total.
     """
     if viewer_percent is None:
         return "", ""
-    text = f"own cost {viewer_percent:.1f} % CPU"
+    text = f"ddptop overhead {viewer_percent:.1f}% CPU"
     if sampler_percent is not None:
-        text += f", sampler {sampler_percent:.1f} %"
+        text += f", sampler {sampler_percent:.1f}%"
     if queries_per_s is not None:
         text += f", {queries_per_s:.0f} queries/s"
-    return text, f"own cost {viewer_percent + (sampler_percent or 0.0):.1f} % CPU"
+    return text, f"ddptop overhead {viewer_percent + (sampler_percent or 0.0):.1f}% CPU"

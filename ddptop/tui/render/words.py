@@ -170,13 +170,13 @@ def event_words(kind: str) -> str:
 
 
 def age_words(age_s: float, quiet_after_s: float = STALE_S) -> str | None:
-    """The age of stale figures in words; None while they are fresh."""
+    """How old a stale snapshot is; None while it is fresh."""
     if age_s <= quiet_after_s:
         return None
     return (
-        f"figures are {int(age_s)} s old"
+        f"last update {int(age_s)} s ago"
         if age_s < 120
-        else f"figures are {age_s / 60:.0f} min old"
+        else f"last update {age_s / 60:.0f} min ago"
     )
 
 

@@ -83,7 +83,7 @@ def run_ddptop(fault: Fault, run: int, folder: Path) -> Result:
     from ddptop.faults import places
     from ddptop.faults.trial import Trial
 
-    from ddptop_runner.paths import run_folder
+    from ddptop_runner.base.paths import run_folder
 
     result = Result("ddptop", fault.name, run)
     home = folder / "home"

@@ -17,13 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import procs
-from ddptop_runner.balance import imbalance
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Event, GpuSample, NodeSnapshot, Progress, RankSample, encode
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec, write_atomic, write_spec
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event, NodeSnapshot, Progress, RankSample, encode
+from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.store.history import HistoryWriter
 
 JOB = "bench"
 TOTAL_STEPS = 10**6

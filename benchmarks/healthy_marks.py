@@ -124,7 +124,7 @@ def ddptop(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def marks(kind: str, seconds: float, folder: Path) -> tuple[dict[str, float], int, int]:
     """Alerts that named a rank and when they first did, looks, and steps of the training."""
-    from ddptop_runner.balance.imbalance import MARKED_BY
+    from ddptop_runner.judge.balance.imbalance import MARKED_BY
 
     job = f"marks-{kind}"
     words = ("launch", "--name", job, "-d", "--nproc", str(KINDS[kind]))

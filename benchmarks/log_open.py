@@ -115,8 +115,8 @@ def measure(size_bytes: int = GIB, rounds: int = 5) -> dict[str, float]:
     """All figures, of a job whose rank 0 printed so much."""
     import datetime as dt
 
-    from ddptop_runner.paths import RunFolder
-    from ddptop_runner.spec import JobSpec, write_spec
+    from ddptop_runner.base.paths import RunFolder
+    from ddptop_runner.model.spec import JobSpec, write_spec
 
     with tempfile.TemporaryDirectory(prefix="ddptop-bench-") as name:
         home = Path(name)

@@ -31,9 +31,9 @@ ALLOWED_BYTES = 5 << 20
 
 SAMPLER = """
 import sys
-from ddptop_runner import sampler
+from ddptop_runner.devices import sampler
 from ddptop_runner.devices import open_backend
-from ddptop_runner.model import encode
+from ddptop_runner.model.snapshot import encode
 now_s = [1000.0]
 sampler.boottime_s = lambda: now_s[0]
 backend, cost = open_backend(None), sampler.Cost()
@@ -48,7 +48,7 @@ VIEWER = """
 import sys
 from ddptop.tui import sources
 from ddptop.tui.app import DdptopApp
-from ddptop_runner.device_feed import DeviceFeed
+from ddptop_runner.devices.feed import DeviceFeed
 sources.DeviceFeed = lambda *a, **k: DeviceFeed(*a, **{**k, "interval_s": 0.1})
 counted = open(sys.argv[1], "ab", 0)
 class Counting(DdptopApp):

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress.text_watch import TextWatch
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.reading.progress.text_watch import TextWatch
 
 RANKS = 8
 LINE = (

@@ -25,9 +25,9 @@ from ddptop.tui.render.chart_split import SplitData, SplitOptions, draw_split
 from ddptop.tui.render.chart_view import View
 from ddptop.tui.render.series import ChartData, Points
 
-from ddptop_runner.history import HistoryReader
-from ddptop_runner.history_bands import BandReader
-from ddptop_runner.history_schema import ddl
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.history_bands import BandReader
+from ddptop_runner.store.history_schema import ddl
 
 WIDTH, HEIGHT, SAMPLES, ALLOWED_MS = 120, 20, 2000, 8.0
 START = 1_767_225_600

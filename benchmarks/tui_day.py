@@ -36,7 +36,7 @@ import datetime as dt, os, sys
 from ddptop.tui.garbage import wait_with_garbage
 wait_with_garbage()
 from ddptop.tui.app import DdptopApp
-from ddptop_runner import registry
+from ddptop_runner.store import registry
 asks, answers, counted, now_s = *map(int, sys.argv[1:4]), [float(sys.argv[4])]
 def now():
     return dt.datetime.fromtimestamp(now_s[0], dt.timezone.utc)

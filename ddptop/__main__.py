@@ -6,8 +6,8 @@ import io
 import os
 import sys
 
-from ddptop_runner import umask
-from ddptop_runner.start import search_safely
+from ddptop_runner.base import umask
+from ddptop_runner.base.start import search_safely
 
 INTERRUPTED = 130
 
@@ -42,7 +42,7 @@ def _run() -> int:
 
     from ddptop.cli import cli
     from ddptop.output import say
-    from ddptop_runner.errors import DdptopError
+    from ddptop_runner.base.errors import DdptopError
 
     try:
         status = cli.main(prog_name="ddptop", standalone_mode=False)
@@ -65,7 +65,7 @@ def _run() -> int:
 def _run_gpus(flags: set[str]) -> int:
     """What people put into `watch` starts without click, which takes as long as the driver."""
     from ddptop.commands.gpus import run
-    from ddptop_runner.errors import DdptopError
+    from ddptop_runner.base.errors import DdptopError
 
     try:
         return run("--json" in flags, links="--links" in flags)

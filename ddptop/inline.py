@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ddptop.status_lines import Part, cells, fit
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 GAP = "  "
 _SGR = {"good": "32", "warn": "33", "bad": "31", "strong": "1"}

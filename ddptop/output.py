@@ -8,8 +8,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from ddptop_runner.log_clean import UNSAFE, sanitize
-from ddptop_runner.model import encode
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.store.log_clean import UNSAFE, sanitize
 
 NOT_AVAILABLE = "n/a"
 

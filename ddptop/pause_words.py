@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.hangs.lasting import lasting
-from ddptop_runner.model import Pause
+from ddptop_runner.judge.hangs.lasting import lasting
+from ddptop_runner.model.snapshot import Pause
 
 _LONG = {"no_step": "no step for", "stalled": "stalled for", "hung": "hung for"}
 _SHORT = {"no_step": "no step", "stalled": "stalled", "hung": "hung"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddptop.output import NOT_AVAILABLE, duration
-from ddptop_runner.contract import JobRow
-from ddptop_runner.model import Progress, RunStep
+from ddptop_runner.jobs.contract import JobRow
+from ddptop_runner.model.snapshot import Progress, RunStep
 
 BAR_CELLS, LIST_CELLS = 20, 10
 _SOURCES = {"api": "ddptop.report", "trainer": "the trainer", "log": "the output"}

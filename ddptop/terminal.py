@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 """What Python itself puts into LC_CTYPE where the locale is C."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from ddptop.output import say
-from ddptop_runner.registry import JobView, read_job
+from ddptop_runner.store.registry import JobView, read_job
 
 TRY_AGAIN_S = 30.0
 """A job that could not be taken up again is left alone for this long."""
@@ -27,8 +27,8 @@ def taken_up(view: JobView) -> JobView:
     """The job as it is now: one without a guardian has a new one, or a line says why not."""
     if not view.needs_guardian:
         return view
-    from ddptop_runner import adoption
-    from ddptop_runner.errors import DdptopError
+    from ddptop_runner.base.errors import DdptopError
+    from ddptop_runner.node import adoption
 
     try:
         done = adoption.take_up(view, os.environ)

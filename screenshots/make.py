@@ -37,8 +37,8 @@ from world import (
     without_fonts,
 )
 
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.store.registry import read_job
 
 TRAIN = HERE.parent / "ddptop" / "demo" / "train.py"
 SLOW_RANK = 5

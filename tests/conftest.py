@@ -35,7 +35,8 @@ from typing import TypeVar
 
 import pytest
 
-from ddptop_runner import procs, umask
+from ddptop_runner.base import umask
+from ddptop_runner.host import procs
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ import ddptop.tui.app, ddptop.tui.screens.job, ddptop.tui.screens.overview
 assert "ddptop.tui.operations" in sys.modules
 late = {
     "ddptop_runner.foreign.stacks", "ddptop_runner.foreign.signals", "ddptop.tui.launching",
-    "ddptop_runner.launched.stopping", "ddptop_runner.saves.wanted",
+    "ddptop_runner.host.stopping", "ddptop_runner.jobs.checkpoint",
 }
 print(json.dumps(sorted(late & set(sys.modules))))
 """
@@ -72,7 +72,7 @@ def runner_modules() -> list[str]:
 
 def test_the_runner_needs_neither_interface_nor_torch() -> None:
     names = runner_modules()
-    assert "ddptop_runner.model" in names and "ddptop_runner.paths" in names
+    assert "ddptop_runner.model.snapshot" in names and "ddptop_runner.base.paths" in names
     assert ask(IMPORT_EACH, ",".join(names)) == {}
 
 

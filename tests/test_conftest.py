@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 RUN = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"]

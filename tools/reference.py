@@ -22,10 +22,10 @@ from ddptop.comparing.contract import ComparisonReport
 from ddptop.tui.keymap import KeyMap
 from ddptop.tui.render.told import EVENT_MEANINGS
 
-from ddptop_runner.contract import ForeignList, JobList, JobStatus
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.doctor import Report
-from ddptop_runner.model import Event
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.jobs.contract import ForeignList, JobList, JobStatus
+from ddptop_runner.launch.doctor import Report
+from ddptop_runner.model.snapshot import Event
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 

@@ -17,11 +17,11 @@ from ddptop.commands.launch import size_bytes, start_plan
 from ddptop.faults import kinds, places
 from ddptop.faults.kinds import Fault
 from ddptop.output import put, say
-from ddptop_runner import launch
-from ddptop_runner.errors import UsageError
-from ddptop_runner.launch_request import LaunchRequest
-from ddptop_runner.registry import JobView
-from ddptop_runner.start import own_command
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.start import own_command
+from ddptop_runner.jobs import launch
+from ddptop_runner.launch.request import LaunchRequest
+from ddptop_runner.store.registry import JobView
 
 LIST = "list"
 PLACES = ("disk", "device")

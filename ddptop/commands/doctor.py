@@ -8,11 +8,11 @@ import textwrap
 from pathlib import Path
 
 from ddptop.output import put, put_json
-from ddptop_runner.config import read_config
-from ddptop_runner.doctor import Check, Report, Status, examine
-from ddptop_runner.doctor_facts import Place
-from ddptop_runner.errors import UsageError
-from ddptop_runner.paths import config_file
+from ddptop_runner.base.config import read_config
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.paths import config_file
+from ddptop_runner.launch.doctor import Check, Report, Status, examine
+from ddptop_runner.launch.doctor_facts import Place
 
 MARKS: dict[Status, str] = {
     "ok": "ok",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ddptop.output import put_folded, put_json
-from ddptop_runner.history import HistoryReader
-from ddptop_runner.logs import sanitize
-from ddptop_runner.model import Event
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.logs import sanitize
 
 CONTINUED = 14
 """Where the rest of a long line begins: under what comes after the time."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ddptop.output import NOT_AVAILABLE, size, table
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.gpus.idle import is_hot, unknown_holder
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.launch.gpus.idle import is_hot, unknown_holder
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 WIDE_COLUMNS = 112
 """From here on every column is shown."""

@@ -9,8 +9,8 @@ from ddptop.tui.actions import ALL, EVERYWHERE, MOVING, Action
 from ddptop.tui.keymap import KeyMap
 from ddptop.tui.reach import reach_of
 from ddptop.tui.settings import read_settings
-from ddptop_runner.model import Base
-from ddptop_runner.paths import config_file
+from ddptop_runner.base.paths import config_file
+from ddptop_runner.model.base import Base
 
 ANYWHERE = "every screen"
 

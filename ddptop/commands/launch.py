@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ddptop.output import put, say
-from ddptop_runner import launch as launcher
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus.names import cuda_names, name_of, renumbered, wanted_in_words
-from ddptop_runner.launch_request import LaunchPlan, LaunchRequest
-from ddptop_runner.launchers.consult import QuestionError, typed
-from ddptop_runner.registry import JobView
-from ddptop_runner.start import own_command
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.start import own_command
+from ddptop_runner.devices.names import cuda_names, name_of, renumbered, wanted_in_words
+from ddptop_runner.jobs import launch as launcher
+from ddptop_runner.launch.launchers.consult import QuestionError, typed
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.store.registry import JobView
 
 RANK_VARIABLES = (
     "RANK",

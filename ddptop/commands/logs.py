@@ -15,15 +15,14 @@ from contextlib import closing
 from typing import Literal
 
 from ddptop.output import say
-from ddptop_runner import logs
-from ddptop_runner.errors import DamagedFileError, DdptopError, UsageError
-from ddptop_runner.log_follow import ByteFollower, LogChunk, LogFollower
-from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.log_tags import are_tagged
-from ddptop_runner.logs import LogLine
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec, read_spec
+from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.store import logs
+from ddptop_runner.store.log_follow import ByteFollower, LogChunk, LogFollower
+from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.log_tags import are_tagged
+from ddptop_runner.store.logs import LogLine
 
 MAX_RAW_LINE_BYTES = 1 << 20
 """A longer line of one rank is cut where other ranks' lines stand between."""
@@ -143,7 +142,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
     Raises:
         UsageError: the job is known to have no such rank.
     """
-    from ddptop_runner.registry import read_job
+    from ddptop_runner.store.registry import read_job
 
     snapshot = read_job(folder).snapshot
     size = None if snapshot is None else snapshot.world_size

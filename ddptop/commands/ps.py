@@ -11,14 +11,21 @@ from dataclasses import dataclass
 
 from ddptop.output import NOT_AVAILABLE, count, duration, number, put, put_json, say, size, table
 from ddptop.progress_words import eta, share, step_cell
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.contract import ForeignList, ForeignRow, RankRow, UnreadableRow, foreign_list
-from ddptop_runner.device_once import sample_once
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.spans import span
+from ddptop_runner.devices.once import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.model import GpuSample, NodeSnapshot
-from ddptop_runner.spans import span
+from ddptop_runner.host import procs
+from ddptop_runner.jobs.contract import (
+    ForeignList,
+    ForeignRow,
+    RankRow,
+    UnreadableRow,
+    foreign_list,
+)
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import NodeSnapshot
 
 NONE_FOUND = (
     "no foreign jobs found (checked for torchrun, accelerate, DeepSpeed,"

@@ -6,8 +6,8 @@ import datetime as dt
 import re
 
 from ddptop.commands import watch
-from ddptop_runner.errors import DdptopError, NoSuchJobError, UsageError
-from ddptop_runner.registry import JobView, resolve
+from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
+from ddptop_runner.store.registry import JobView, resolve
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
 _SINCE = re.compile(r"([+-])(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?$")
@@ -66,7 +66,7 @@ def span_of(view: JobView) -> tuple[float, float]:
     Raises:
         DdptopError: nothing is recorded of it, or its history cannot be read.
     """
-    from ddptop_runner.history_moment import MomentReader
+    from ddptop_runner.jobs.history_moment import MomentReader
 
     span = MomentReader(view.folder, view.spec).span()
     if span is None:

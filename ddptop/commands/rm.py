@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop_runner import commands
-from ddptop_runner.errors import DamagedFileError, NewerFileError, NoSuchJobError
-from ddptop_runner.paths import RunFolder, run_folder
-from ddptop_runner.registry import JobView, is_there, resolve
+from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
+from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.jobs import commands
+from ddptop_runner.store.registry import JobView, is_there, resolve
 
 
 def run(jobs: Sequence[str], force: bool = False) -> int:

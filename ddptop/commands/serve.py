@@ -11,8 +11,8 @@ import sys
 
 from ddptop.output import put
 from ddptop.serve.doors import is_loopback, new_token
-from ddptop_runner import procs
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.host import procs
 
 DEFAULT_PORT = 8425
 NEEDED = ("textual_serve", "aiohttp")

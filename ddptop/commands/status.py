@@ -27,14 +27,15 @@ from ddptop.rank_words import (
     source_in_words,
 )
 from ddptop.unguarded import taken_up
-from ddptop_runner.contract import JobStatus, job_status
-from ddptop_runner.gpus.names import devices_in_words
-from ddptop_runner.log_follow import last_words
-from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
-from ddptop_runner.registry import JobView, resolve
-from ddptop_runner.saves.book import size_in_words
-from ddptop_runner.saves.step_words import step_beside
-from ddptop_runner.spans import name_ranks
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.devices.names import devices_in_words
+from ddptop_runner.jobs.contract import JobStatus, job_status
+from ddptop_runner.judge.saves.book import size_in_words
+from ddptop_runner.judge.saves.step_words import step_beside
+from ddptop_runner.model.snapshot import LauncherSample, RankSample
+from ddptop_runner.store.log_follow import last_words
+from ddptop_runner.store.registry import JobView, resolve
 
 DETAILS = 16
 """Lines on ranks below their table."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ddptop.output import say
 from ddptop.unguarded import taken_up
-from ddptop_runner import commands
-from ddptop_runner.errors import DdptopError, WaitTimeoutError
-from ddptop_runner.registry import JobView, read_job, resolve
+from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
+from ddptop_runner.jobs import commands
+from ddptop_runner.store.registry import JobView, read_job, resolve
 
 END_ALLOWANCE_S = 60.0
 """Beyond the grace: evidence, leftovers, history. After it something is stuck in the kernel."""
@@ -38,7 +38,7 @@ def _saved(view: JobView, timeout_s: float | None) -> bool:
     Raises:
         DdptopError: when no checkpoint came: the job goes on.
     """
-    from ddptop_runner.saves import wanted
+    from ddptop_runner.jobs import checkpoint as wanted
 
     try:
         saved = wanted.save(view, wanted.TIMEOUT_S if timeout_s is None else timeout_s)

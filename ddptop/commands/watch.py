@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ddptop_runner import procs
-from ddptop_runner.device_once import sample_once
-from ddptop_runner.errors import NoSuchJobError, UsageError
+from ddptop_runner.base.errors import NoSuchJobError, UsageError
+from ddptop_runner.devices.once import sample_once
 from ddptop_runner.foreign.census import CensusTaker, resolve
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.registry import JobView, all_jobs
-from ddptop_runner.registry import resolve as resolve_own
+from ddptop_runner.host import procs
+from ddptop_runner.store.registry import JobView, all_jobs
+from ddptop_runner.store.registry import resolve as resolve_own
 
 
 def find(target: str) -> JobView | ForeignJob:

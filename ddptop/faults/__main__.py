@@ -9,8 +9,8 @@ import sys
 
 from ddptop.faults.kinds import fault_of
 from ddptop.faults.show import tell_all
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.paths import run_folder
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import run_folder
 
 
 def main(job: str, kind: str, rank: str) -> int:

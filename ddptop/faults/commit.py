@@ -19,11 +19,11 @@ from pathlib import Path
 
 from ddptop.faults.kinds import Fault
 from ddptop.faults.places import STUB_STATE, lose_device
-from ddptop_runner import procs
-from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.model import ProcessId
-from ddptop_runner.registry import JobView
-from ddptop_runner.start import own_command
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.store.registry import JobView
 
 Undo = Callable[[], None]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.model_words import OnNan
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.model.words import OnNan
 
 Place = Literal["script", "rank", "job", "disk", "device"]
 """Where a fault is committed. `script`: by the training script itself, at its next step; `rank`: a

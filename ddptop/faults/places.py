@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
 
 SMALL_DISK_BYTES = 24 << 20
 STUB_STATE = "DDPTOP_STUB_NVML_STATE"

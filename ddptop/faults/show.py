@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from ddptop.faults.kinds import Fault
 from ddptop.faults.trial import Outcome, Tell, Trial
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.log_clean import sanitize
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store.log_clean import sanitize
 
 LOOK_S = 0.5
 END_S = 3600.0

@@ -13,14 +13,15 @@ from ddptop.faults import verdict
 from ddptop.faults.commit import argument_of, commit
 from ddptop.faults.kinds import Fault
 from ddptop.faults.record import read_record
-from ddptop_runner import logs, procs
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.history_reader import HistoryReader
-from ddptop_runner.log_index import read_index
-from ddptop_runner.model import Event, NodeSnapshot, ProcessId
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import JobView, read_job
-from ddptop_runner.start import own_command
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId
+from ddptop_runner.store import logs
+from ddptop_runner.store.history_reader import HistoryReader
+from ddptop_runner.store.log_index import read_index
+from ddptop_runner.store.registry import JobView, read_job
 
 Tell = Callable[[str], None]
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from ddptop.faults.kinds import Fault
 from ddptop.faults.record import Record, steps_of_attempt
-from ddptop_runner.history_reader import Series
-from ddptop_runner.model import Event
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history_reader import Series
 
 GOES_ON_STEPS = 3
 """So many more steps of every rank prove that training goes on."""

@@ -19,7 +19,7 @@ from textual_serve.download_manager import DownloadManager
 
 from ddptop.output import say
 from ddptop.serve.doors import REFUSED, may_enter
-from ddptop_runner.start import own_command
+from ddptop_runner.base.start import own_command
 
 if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

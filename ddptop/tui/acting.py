@@ -10,10 +10,10 @@ from textual import work
 from ddptop.tui import messages, operations
 from ddptop.tui.collector import Collector
 from ddptop.tui.reach import Reach, ReachApp
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import DdptopError
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.registry import JobView
+from ddptop_runner.store.registry import JobView
 
 if TYPE_CHECKING:
     from ddptop.tui.screens.sections import SectionsScreen

@@ -27,7 +27,7 @@ from ddptop.tui.machine import read_machine
 from ddptop.tui.reach import Reach
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Devices, Machine, Snapshot, Wish
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 
 if TYPE_CHECKING:
     from textual.command import Provider

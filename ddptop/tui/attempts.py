@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.model import Cause, Event
-from ddptop_runner.model_words import JobState
-from ddptop_runner.moment_events import cause_told
+from ddptop_runner.job.moment_events import cause_told
+from ddptop_runner.model.snapshot import Cause, Event
+from ddptop_runner.model.words import JobState
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
 """How an attempt ended. `again`: all ranks were restarted because a person asked; `lost`: its

@@ -35,12 +35,13 @@ from ddptop.tui.sources import (
     LogSource,
 )
 from ddptop.tui.trend_source import TrendSource
-from ddptop_runner.balance.imbalance import deviations
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import DdptopError
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import LAUNCHER, Event
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.judge.balance.imbalance import deviations
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.registry import AnyJob, JobView
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob
@@ -170,7 +171,7 @@ class Collector:
             if time.monotonic() - self._tried.get(view.job, -TRY_AGAIN_S) < TRY_AGAIN_S:
                 continue
             self._tried[view.job] = time.monotonic()
-            from ddptop_runner import adoption
+            from ddptop_runner.node import adoption
 
             with contextlib.suppress(DdptopError, OSError):
                 adoption.take_up(view, os.environ)
@@ -282,7 +283,7 @@ class Collector:
             return ()
         path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
         if self._cause is None or self._cause[0] != path:
-            from ddptop_runner.log_follow import last_words
+            from ddptop_runner.store.log_follow import last_words
 
             _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
             self._cause = (path, tuple(lines))

@@ -14,8 +14,8 @@ from ddptop.comparing.reading import RunReader
 from ddptop.comparing.run import Run
 from ddptop.tui.render.chart_figures import FiguresData
 from ddptop.tui.render.compare_curves import by_step_data, by_time_data
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.registry import JobView
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.store.registry import JobView
 
 Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the part of it that is looked at closely."""

@@ -18,12 +18,13 @@ from ddptop.tui.render.recent import Recent
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
-from ddptop_runner.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event
 
 CENSUS_EVERY_S = 2.0
 """Looking at every process of the machine costs more than looking at the known ones again."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 
 class LastFigures:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddptop.tui.render import units
-from ddptop_runner.errors import DdptopError
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target
-from ddptop_runner.launchers.words import inner
-from ddptop_runner.start import own_command
+from ddptop_runner.launch.launchers.words import inner
 
 TIMEOUT_S = 120.0
 """Launching takes a second or two; a home on a slow network file system may take longer."""

@@ -29,10 +29,9 @@ from ddptop.tui.messages import CollectorFailed, LogRead
 from ddptop.tui.render import units
 from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
-from ddptop_runner import logs
-from ddptop_runner.log_tags import are_tagged
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.store import logs
+from ddptop_runner.store.log_tags import are_tagged
 
 POLL_S = 0.5
 """Each look that finds a line sends the whole view to the terminal."""

@@ -13,9 +13,9 @@ from ddptop.tui.render import units
 from ddptop.tui.render.log_levels import WHOSE, LevelReader
 from ddptop.tui.render.log_merge import MergedRow, Merger
 from ddptop.tui.render.log_row import Level, LogRow
-from ddptop_runner.log_clean import LineCleaner
-from ddptop_runner.log_ranges import BLOCK_BYTES, LogFile
-from ddptop_runner.model import LAUNCHER
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.store.log_clean import LineCleaner
+from ddptop_runner.store.log_ranges import BLOCK_BYTES, LogFile
 
 LINES_OF_EACH = 2000
 MOST_LINES = 64_000

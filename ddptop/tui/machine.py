@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ddptop.tui.snapshot import Machine
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 CPU_SPAN_S = 0.5
 """Over less, the kernel's ticks say little."""

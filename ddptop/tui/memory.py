@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import bounded
-from ddptop_runner.paths import state_home
-from ddptop_runner.spec import write_atomic
+from ddptop_runner.base import bounded
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import state_home
 
 SCHEMA = 1
 FILE_BYTES = 1 << 16

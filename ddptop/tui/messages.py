@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from textual.message import Message
 
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.store.registry import AnyJob
 
 if TYPE_CHECKING:
     from ddptop.tui.operations import Operation

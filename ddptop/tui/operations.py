@@ -14,12 +14,13 @@ import msgspec
 
 from ddptop.rank_words import launcher_in_words
 from ddptop.tui.render.units import plural
-from ddptop_runner import bounded, commands
-from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.log_clean import sanitize
-from ddptop_runner.paths import owner_in_words
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.jobs import commands
+from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.registry import AnyJob, JobView
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
@@ -96,7 +97,7 @@ def _everything(view: JobView) -> str:
 
 def _asked_to_end(view: JobView) -> str:
     """Who gets which signal first; of a command its ranks before their launcher."""
-    from ddptop_runner.launched.stopping import ask_to_end
+    from ddptop_runner.host.stopping import ask_to_end
 
     ranks = view.snapshot.ranks if view.snapshot is not None else []
     first = "/".join(sorted({ask_to_end(rank.frameworks).name for rank in ranks})) or "SIGTERM"
@@ -160,7 +161,7 @@ def restart_group(view: AnyJob) -> Operation:
 
 def save(view: AnyJob) -> Operation:
     """Ask for a checkpoint, and wait for it."""
-    from ddptop_runner.saves import wanted
+    from ddptop_runner.jobs import checkpoint as wanted
 
     own = _own(view)
     wanted.require_running(own)
@@ -168,7 +169,7 @@ def save(view: AnyJob) -> Operation:
     def run() -> str:
         from textual.worker import get_current_worker
 
-        from ddptop_runner.saves.step_words import at_step
+        from ddptop_runner.judge.saves.step_words import at_step
 
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)

@@ -31,8 +31,8 @@ from typing import Literal
 
 import msgspec
 
-from ddptop_runner import bounded
-from ddptop_runner.paths import config_file
+from ddptop_runner.base import bounded
+from ddptop_runner.base.paths import config_file
 
 First = Literal["jobs", "devices"]
 """The screens that ddptop can begin with."""

@@ -15,22 +15,23 @@ from ddptop.tui.chart_source import ChartSource
 from ddptop.tui.messages import LogKey, LogRead
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.snapshot import Devices, Wish
-from ddptop_runner.device_feed import DeviceFeed
-from ddptop_runner.device_report import (
+from ddptop_runner.base.errors import DamagedFileError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
+from ddptop_runner.devices.feed import DeviceFeed
+from ddptop_runner.devices.report import (
     DeviceReport,
     driver_library_exists,
     no_library_report,
     without_figures,
 )
-from ddptop_runner.errors import DamagedFileError
-from ddptop_runner.history import HistoryReader
-from ddptop_runner.model import LAUNCHER, Event, GpuSample
-from ddptop_runner.paths import RunFolder, runs_dir
-from ddptop_runner.registry import JobView, read_job, require_own_name
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.registry import JobView, read_job, require_own_name
 
 if TYPE_CHECKING:
-    from ddptop_runner.log_follow import LogFollower
-    from ddptop_runner.logs import LogLine
+    from ddptop_runner.store.log_follow import LogFollower
+    from ddptop_runner.store.logs import LogLine
 
 EVENTS_SHOWN = 300
 
@@ -141,7 +142,7 @@ class LogSource:
         anew = key != self._key
         shared = view.spec.is_command
         if anew or self._follower is None:
-            from ddptop_runner.log_follow import LogFollower  # the first frame has no line
+            from ddptop_runner.store.log_follow import LogFollower  # the first frame has no line
 
             self.close()
             self._follower = LogFollower(

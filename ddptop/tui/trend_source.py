@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from ddptop.tui.render import learning
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.series_points import at_new_steps, points_of
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.history import HistoryReader
-from ddptop_runner.registry import AnyJob, JobView
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.registry import AnyJob, JobView
 
 EVERY_S = 10.0
 """A trend is read again no sooner."""

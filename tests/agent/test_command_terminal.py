@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import procs
 from ddptop_runner.agent import terminal as terminal_module
 from ddptop_runner.agent.link import ExitWatch
 from ddptop_runner.agent.terminal import PUMP_MAIN, Terminal
+from ddptop_runner.host import procs
 
 WRITER = """
 import os, sys

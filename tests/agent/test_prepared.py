@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from ddptop_runner.agent.prepared import NEXT, make_logs
-from ddptop_runner.upkeep import keeper
+from ddptop_runner.node import keeper
 
 
 def test_a_prepared_folder_becomes_the_attempts_without_other_logs(tmp_path: Path) -> None:

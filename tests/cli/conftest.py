@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from ddptop.__main__ import main
 
-from ddptop_runner.device_report import empty_report
+from ddptop_runner.devices.report import empty_report
 from ddptop_runner.devices.words import LIBRARY_MISSING
-from ddptop_runner.gpus import for_launch as launch_devices
+from ddptop_runner.launch.gpus import for_launch as launch_devices
 
 
 @pytest.fixture

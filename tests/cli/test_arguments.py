@@ -11,8 +11,8 @@ from ddptop.cli import cli
 from ddptop.cli_screens import SCREENS
 from ddptop.commands.launch import Target, hang_timeout, request_of, size_bytes, split_arguments
 
-from ddptop_runner import launch
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.jobs import launch
 
 TAKES_VALUE = {"--gpus", "--nproc", "--name", "--env"}
 

@@ -10,11 +10,11 @@ import pytest
 from ddptop.commands.status import describe
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.contract import job_status
-from ddptop_runner.model import Checkpoint
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import JobView
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.jobs.contract import job_status
+from ddptop_runner.model.snapshot import Checkpoint
+from ddptop_runner.store.registry import JobView
 
 WRONG = {
     "an ended job": (["checkpoint", "ended"], ["ended has ended (finished)"]),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from ddptop.commands.doctor import render
 
-from ddptop_runner.doctor import Check
+from ddptop_runner.launch.doctor import Check
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -11,10 +11,10 @@ import pytest
 from ddptop.commands import events
 from tests.cli.test_logs_events import put_spec, write
 
-from ddptop_runner.errors import DamagedFileError
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Event
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.errors import DamagedFileError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history import HistoryWriter
 
 
 @pytest.fixture

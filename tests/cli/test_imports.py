@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.model import RankSample
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import RankSample
 
 HEAVY = {"textual", "rich", "torch", "numpy", "psutil", "pynvml"}
 RUN = """

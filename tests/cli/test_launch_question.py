@@ -10,12 +10,12 @@ import pytest
 from ddptop.commands.launch import ask
 from tests.e2e.terminal import Terminal
 
-from ddptop_runner.launch_request import LaunchRequest
-from ddptop_runner.launchers.advice import Advice, Remedy
-from ddptop_runner.launchers.consult import QuestionError
-from ddptop_runner.model_words import LIVE_STATES
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.launch.launchers.advice import Advice, Remedy
+from ddptop_runner.launch.launchers.consult import QuestionError
+from ddptop_runner.launch.request import LaunchRequest
+from ddptop_runner.model.words import LIVE_STATES
+from ddptop_runner.store.registry import read_job
 
 QUESTION = QuestionError(
     Advice("train.py spawns", Remedy("none", says="runs it as one process"), asks=True),

@@ -8,9 +8,8 @@ import pytest
 from ddptop.commands import logs
 from tests.runner.builders import put_job
 
-from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
 
 TAGGED = b"starting\n[0]<stdout>:a\n[1]<stdout>:b\n[0]<stdout>:c\n"
 

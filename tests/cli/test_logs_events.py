@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from ddptop.commands import logs
 
-from ddptop_runner.errors import DdptopError, UsageError
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec, write_spec
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.spec import JobSpec, write_spec
 
 WRITTEN = b"\x1b[2Jhello \xff\n 10%\r 20%\r\nlast"
 
@@ -133,7 +133,7 @@ FOLLOW = """
 import sys
 from pathlib import Path
 from ddptop.commands import logs
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 rank = sys.argv[2] if sys.argv[2] == "all" else int(sys.argv[2])
 over = folder.path / "over"

@@ -13,9 +13,9 @@ from ddptop import output
 from ddptop.output import count, duration, local_time, number, put_json, size, table
 from tests.runner.builders import gone, make_spec, put_job
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.model import Alert, Cause, Imbalance, RankSample
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import Alert, Cause, Imbalance, RankSample
 
 GIB = 2**30
 

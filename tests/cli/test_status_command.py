@@ -5,10 +5,10 @@ from __future__ import annotations
 from ddptop.commands import status
 from tests.runner.builders import put_job
 
-from ddptop_runner.contract import job_status
-from ddptop_runner.model import LAUNCHER, Cause, LauncherSample, RankSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.jobs.contract import job_status
+from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
+from ddptop_runner.store.registry import read_job
 
 
 def said(folder: RunFolder, is_live: bool = True) -> list[str]:

@@ -13,10 +13,12 @@ from ddptop.tui.collector import Collector
 from ddptop.tui.snapshot import Wish
 from tests.runner.builders import gone, put_job
 
-from ddptop_runner import adoption, commands, procs
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.host import procs
+from ddptop_runner.jobs import commands
+from ddptop_runner.node import adoption
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.registry import read_job
 
 TAKEN_UP = "ddptop: train lost its guardian; adopted it\n"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner.model import GpuProcess, GpuSample, RankSample
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 GIB = 1024**3
 JOB = "train"

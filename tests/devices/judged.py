@@ -12,9 +12,10 @@ from tests.devices.jobs import (
     of_rank,
 )
 
-from ddptop_runner.alerts import Finding
-from ddptop_runner.balance.findings import find
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.judge.balance.findings import find
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 RANKS, GPUS = make_job()
 Case = tuple[list[RankSample], list[GpuSample]]

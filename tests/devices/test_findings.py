@@ -27,10 +27,10 @@ from tests.devices.judged import (
     with_strays,
 )
 
-from ddptop_runner.alerts import AlertBook
-from ddptop_runner.balance import findings_help
-from ddptop_runner.balance.findings import explain, find
-from ddptop_runner.balance.rank_devices import join
+from ddptop_runner.judge.alerts import AlertBook
+from ddptop_runner.judge.balance import findings_help
+from ddptop_runner.judge.balance.findings import explain, find
+from ddptop_runner.judge.balance.rank_devices import join
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 

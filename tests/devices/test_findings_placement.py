@@ -23,8 +23,9 @@ from tests.devices.judged import (
     with_strays,
 )
 
-from ddptop_runner.balance.findings import find
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.judge.balance.findings import find
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 # -- stray contexts --------------------------------------------------------------------------------
 

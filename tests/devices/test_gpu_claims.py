@@ -8,13 +8,13 @@ import threading
 
 from tests.runner.builders import gone, put_job
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.gpus import claims as gpu_claims
-from ddptop_runner.gpus.claims import Claim, claims, queued_before, taking, uses
-from ddptop_runner.model import GpuProcess, GpuSample
-from ddptop_runner.paths import runs_dir
-from ddptop_runner.spec import Device, DeviceQueue, read_spec
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import runs_dir
+from ddptop_runner.host import procs
+from ddptop_runner.launch.gpus import claims as gpu_claims
+from ddptop_runner.launch.gpus.claims import Claim, claims, queued_before, taking, uses
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
 ZERO, ONE = Device(index=0, uuid="GPU-0"), Device(index=1, uuid="GPU-1")
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)

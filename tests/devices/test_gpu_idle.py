@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop_runner.devices.names import cuda_names, devices_in_words, names_of, renumbered
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.gpus.idle import (
+from ddptop_runner.launch.gpus.idle import (
     busy_in_words,
     choice_in_words,
     free_streaks,
@@ -15,9 +16,8 @@ from ddptop_runner.gpus.idle import (
     key,
     use_of,
 )
-from ddptop_runner.gpus.names import cuda_names, devices_in_words, names_of, renumbered
-from ddptop_runner.model import GpuProcess, GpuSample
-from ddptop_runner.spec import Device
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device
 
 MIB, GIB = 2**20, 2**30
 DEVICE = Device(index=3, uuid="GPU-3")

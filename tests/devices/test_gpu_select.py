@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus.request import GpuRequest, parse_gpus
-from ddptop_runner.gpus.select import (
+from ddptop_runner.launch.gpus.request import GpuRequest, parse_gpus
+from ddptop_runner.launch.gpus.select import (
     job_environment,
     left_out,
     mig_instances,
     resolve,
     visible_devices,
 )
-from ddptop_runner.model import GpuSample
-from ddptop_runner.spec import Device
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.spec import Device
 
 MACHINE = [
     GpuSample(index=0, uuid="GPU-aa00", name="H100"),

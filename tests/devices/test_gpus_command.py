@@ -12,10 +12,10 @@ from ddptop.commands.gpus import heard_by, labelled, with_xids
 from ddptop.commands.gpus_text import as_text
 from tests.nvml_stub import GIB, StubGpu, StubProcess
 
-from ddptop_runner import device_report
-from ddptop_runner.clock import utc_now
-from ddptop_runner.device_report import DeviceReport, no_library_report
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.devices import report as device_report
+from ddptop_runner.devices.report import DeviceReport, no_library_report
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 GPU_KEYS = {
     "index",

@@ -4,8 +4,8 @@ import datetime as dt
 
 import pytest
 
-from ddptop_runner.balance import uneven
-from ddptop_runner.balance.imbalance import (
+from ddptop_runner.judge.balance import uneven
+from ddptop_runner.judge.balance.imbalance import (
     MARKED_BY,
     RankDeviation,
     deviation,
@@ -13,9 +13,10 @@ from ddptop_runner.balance.imbalance import (
     imbalance,
     of_job,
 )
-from ddptop_runner.balance.rank_devices import join
-from ddptop_runner.model import Alert, GpuProcess, GpuSample, Imbalance, RankSample
-from ddptop_runner.spec import Device
+from ddptop_runner.judge.balance.rank_devices import join
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import Alert, Imbalance, RankSample
+from ddptop_runner.model.spec import Device
 
 
 @pytest.mark.parametrize(

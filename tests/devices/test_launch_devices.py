@@ -12,11 +12,11 @@ from tests.nvml_stub import StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import DRIVER_NOT_LOADED, GIB, NOT_SUPPORTED
 from tests.runner.builders import make_spec, put_job
 
-from ddptop_runner import device_once
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus.for_launch import again, choose, free_now
-from ddptop_runner.spec import Device
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices import once as device_once
+from ddptop_runner.launch.gpus.for_launch import again, choose, free_now
+from ddptop_runner.model.spec import Device
 
 
 @pytest.fixture

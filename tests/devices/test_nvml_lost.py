@@ -6,9 +6,9 @@ import pytest
 from tests.nvml_stub import StubGpu
 from tests.nvml_stub.driver import LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN
 
-from ddptop_runner.device_report import without_figures
 from ddptop_runner.devices.nvml_figures import FIGURES
-from ddptop_runner.model import GpuSample
+from ddptop_runner.devices.report import without_figures
+from ddptop_runner.model.devices import GpuSample
 
 NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
 

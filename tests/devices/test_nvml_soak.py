@@ -12,8 +12,8 @@ from tests.nvml_stub import GIB, StubGpu, StubProcess
 READER = """
 import sys
 from ddptop_runner.devices import open_backend
-from ddptop_runner.model import encode
-from ddptop_runner.sampler import resident_bytes
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.devices.sampler import resident_bytes
 backend = open_backend()
 for line in sys.stdin:
     lost = sum(gpu.lost for gpu in backend.sample(float(line)))

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from ddptop_runner.device_once import sample_once
-from ddptop_runner.device_report import decode_report
 from ddptop_runner.devices.nvml_figures import FIGURES
+from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import decode_report
 
 
 @pytest.mark.gpu
@@ -46,7 +46,7 @@ def test_rates_of_the_links_are_read_where_there_are_links():
 @pytest.mark.gpu
 def test_the_sampler_goes_on_for_ten_ticks():
     with subprocess.Popen(
-        [sys.executable, "-m", "ddptop_runner.sampler", "--interval", "0.2"],
+        [sys.executable, "-m", "ddptop_runner.devices.sampler", "--interval", "0.2"],
         stdout=subprocess.PIPE,
     ) as child:
         reports = [decode_report(child.stdout.readline()) for _ in range(10)]

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from ddptop_runner import procs
-from ddptop_runner.device_report import decode_report
-from ddptop_runner.sampler import Cost, Options, parse_arguments
+from ddptop_runner.devices.report import decode_report
+from ddptop_runner.devices.sampler import Cost, Options, parse_arguments
+from ddptop_runner.host import procs
 
-SAMPLER = [sys.executable, "-m", "ddptop_runner.sampler"]
+SAMPLER = [sys.executable, "-m", "ddptop_runner.devices.sampler"]
 
 
 def run(env, *arguments: str) -> subprocess.CompletedProcess[bytes]:

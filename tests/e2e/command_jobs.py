@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.e2e.conftest import Job
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 
 def pids_of(job: Job) -> list[int]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.contract import job_status
-from ddptop_runner.model import encode
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.jobs.contract import job_status
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.store.registry import read_job
 
 DESCENT = Path(__file__).with_name("descent.py")
 LEAN = """model = torch.nn.Linear(16, 1)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import procs
-from ddptop_runner.start import own_words
+from ddptop_runner.base.start import own_words
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "guards_killed.py"

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.command_jobs import gone, launcher_of, pids_of, steps_of
 from tests.e2e.conftest import DESCENT
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

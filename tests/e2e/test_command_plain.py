@@ -13,7 +13,7 @@ from tests.e2e.conftest import Job
 from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = pytest.mark.tmux
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 

@@ -14,9 +14,10 @@ from tests.e2e.conftest import Job
 from tests.nvml_stub import NoCompilerError, StubDriver, StubGpu, StubProcess
 from tests.nvml_stub.driver import GIB
 
-from ddptop_runner import device_once, launch
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus.queue import LOOK_S
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices import once as device_once
+from ddptop_runner.jobs import launch
+from ddptop_runner.launch.gpus.queue import LOOK_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

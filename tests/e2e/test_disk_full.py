@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.log_ranges import LogFile
+from ddptop_runner.store.log_ranges import LogFile
 
 pytestmark = [pytest.mark.tmux, pytest.mark.torch]
 

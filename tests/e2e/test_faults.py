@@ -17,9 +17,9 @@ from ddptop.faults.kinds import BY_NAME, Fault
 from ddptop.faults.trial import Trial
 from tests.e2e.terminal import Terminal
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_all
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.store.registry import read_all
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.conftest import Job
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

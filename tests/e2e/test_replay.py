@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.history_moment import MomentReader
-from ddptop_runner.log_end import log_end
-from ddptop_runner.model import RankSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.jobs.history_moment import MomentReader
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.store.log_end import log_end
+from ddptop_runner.store.registry import read_job
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

@@ -11,9 +11,9 @@ from ddptop.faults.kinds import BY_NAME, FAULTS, fault_of, in_lines
 from ddptop.faults.record import Step, longest_pause_s, repeated_steps
 from ddptop.faults.verdict import Flood, Seen, is_shown, missing, steps_lost, story_gaps, wrong
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.history_reader import Series
-from ddptop_runner.model import Event
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history_reader import Series
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 BEFORE = Seen(

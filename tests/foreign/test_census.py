@@ -12,9 +12,8 @@ import pytest
 from tests.foreign.builders import find, process, torch_process, torchrun
 from tests.runner.builders import make_spec, put_job
 
-from ddptop_runner import procs
+from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.devices.owners import ENDED
-from ddptop_runner.errors import NoSuchJobError, UsageError
 from ddptop_runner.foreign.census import (
     CensusTaker,
     devices_by_pid,
@@ -23,7 +22,8 @@ from ddptop_runner.foreign.census import (
     resolve,
 )
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 SLEEP = "import time; time.sleep(600)"
 

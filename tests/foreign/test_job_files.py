@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import census_of, job_of
 
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_files
 from ddptop_runner.foreign.watch import ForeignBook
 

@@ -15,11 +15,12 @@ from tests.foreign import toys
 from tests.foreign.builders import find, process, torchrun
 from tests.nvml_stub import GIB, NoCompilerError, StubDriver, StubProcess, build_library
 
-from ddptop_runner import procs
-from ddptop_runner.contract import foreign_list
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.model import GpuSample, encode
+from ddptop_runner.host import procs
+from ddptop_runner.jobs.contract import foreign_list
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import encode
 
 SLEEP = "import time; time.sleep(600)"
 OWN_PORT = str(20_000 + os.getpid() % 10_000)

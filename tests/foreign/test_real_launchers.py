@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from tests.foreign.scripts import MPI, SINGLE, SPAWN, TORCHRUN
 
-from ddptop_runner import procs
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 pytestmark = pytest.mark.torch
 

@@ -239,8 +239,10 @@ def ddptop_job(guardian: int, **more: str) -> list:
     environ = {"DDPTOP_JOB_ID": "mine@abc", **more}
     python = "/venv/bin/python"
     return [
-        process(guardian, 1, f"{python} -m ddptop_runner.guardian mine", environ=environ),
-        process(guardian + 1, guardian, f"{python} -m ddptop_runner.supervisor", environ=environ),
+        process(guardian, 1, f"{python} -m ddptop_runner.node.guardian mine", environ=environ),
+        process(
+            guardian + 1, guardian, f"{python} -m ddptop_runner.node.supervisor", environ=environ
+        ),
         torch_process(
             guardian + 2,
             guardian + 1,

@@ -238,7 +238,7 @@ def test_servers_are_no_training(command):
         "python -m pytest",
         "python /venv/bin/tensorboard --logdir .",
         "python /venv/bin/ddptop",
-        "python -m ddptop_runner.sampler",
+        "python -m ddptop_runner.devices.sampler",
         "/venv/bin/py-spy dump",
         "python -m ipykernel_launcher -f k.json",
     ],

@@ -17,14 +17,14 @@ import msgspec
 import pytest
 from tests.foreign.toys import job_of, running, stop_and_wait
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import NodeSnapshot
-from ddptop_runner.model_words import JobState
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.words import JobState
 
 SLEEP = (sys.executable, "-c", "print('up', flush=True); import time; time.sleep(1000)")
 DEAF = (

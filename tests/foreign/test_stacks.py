@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import rank_of, running, wait_for_state
 
-from ddptop_runner import procs
 from ddptop_runner.foreign import stacks
+from ddptop_runner.host import procs
 
 WAITS = """
 import time

@@ -23,12 +23,12 @@ from tests.foreign.toys import (
 )
 from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_record, watch
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 # -- what becomes of it ----------------------------------------------------------------------------
 

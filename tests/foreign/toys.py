@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, ProcessFacts
+from ddptop_runner.host import procs
 
 PRINTER = """
 import sys, time

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.e2e.conftest import Job
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 STOP_S = 15.0
 """Nothing may be left of a job so long after `ddptop stop` was typed, where cores are free."""

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.command_jobs import gone
 from tests.e2e.conftest import Job
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.e2e.command_jobs import gone
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner import probe
-from ddptop_runner.probe_message import MAX_BYTES, ProbeMessage, decode_message
+from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
 
 INJECT = Path(probe.__path__[0]) / "inject"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe import flight
 from ddptop_runner.probe.flight import MAX_GROUPS, STANDSTILL_S, Flight, Groups
-from ddptop_runner.probe_message import ProbeMessage
 
 from .conftest import Rank
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ddptop_runner.model.probe_message import MAX_BYTES, ProbeMessage, decode_message
 from ddptop_runner.probe import identity, sender, stacks
 from ddptop_runner.probe.recorder import Recorder
-from ddptop_runner.probe_message import MAX_BYTES, ProbeMessage, decode_message
 
 FIELDS = [
     *("v", "job", "pid", "rank", "local_rank", "world_size", "attempt", "seq", "t", "steps"),

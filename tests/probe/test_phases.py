@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ddptop_runner.model.probe_message import ProbeMessage
 from ddptop_runner.probe import phases, standing
 from ddptop_runner.probe.phases import WAIT_S, Phases
 from ddptop_runner.probe.recorder import Recorder
-from ddptop_runner.probe_message import ProbeMessage
 
 from .conftest import Rank
 from .test_standing import DYNAMO, EVALUATE, GATHER, LOADER, STORE, TRAIN

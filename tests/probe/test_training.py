@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.probe_message import ProbeMessage
+from ddptop_runner.model.probe_message import ProbeMessage
 
 from .conftest import Rank, lines
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.model import NodeSnapshot, ProcessId, encode
-from ddptop_runner.paths import RunFolder, run_folder
-from ddptop_runner.spec import JobSpec, write_atomic, write_spec
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.spec import JobSpec, write_spec
 
 NONCE = f"{os.getpid():08x}"
 """Of this test process alone: jobs are found by their id among all processes of the machine."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.history_schema import TIERS
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.history_schema import TIERS
 
 START = 1_767_225_600
 SAMPLES = Path(__file__).parents[1] / "samples"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 GIB = 1 << 30
 Loss = Callable[[int, float], "float | None"]

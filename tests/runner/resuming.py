@@ -9,16 +9,16 @@ from typing import Any
 
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.group import Group
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import Cause, Event, NodeSnapshot, decode_snapshot, encode
-from ddptop_runner.paths import RunFolder, run_folder
-from ddptop_runner.restarts.policy import AttemptOutcome
-from ddptop_runner.spec import JobSpec
-from ddptop_runner.story import Story
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.job.group import Group
+from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot, encode
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.story import Story
 
 CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
 AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)

@@ -11,13 +11,14 @@ import pytest
 from ddptop import unguarded
 from tests.runner.builders import gone, make_spec, put_job
 
-from ddptop_runner import adoption, handover, procs
-from ddptop_runner.adoption import take_up, variables, without_rank
-from ddptop_runner.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
-from ddptop_runner.guardian import lock
-from ddptop_runner.guardian_start import starting
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import handover, procs
+from ddptop_runner.host.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
+from ddptop_runner.node import adoption
+from ddptop_runner.node.adoption import take_up, variables, without_rank
+from ddptop_runner.node.guardian_start import starting
+from ddptop_runner.store.registry import read_job
 
 SHELL = {"HOME": "/home/ann", "PATH": "/bin"}
 SUPERVISOR = {**SHELL, "DDPTOP_JOB_ID": "train@1"}
@@ -200,7 +201,7 @@ def test_where_all_is_guarded_nothing_is_imported(ddptop_home):
         "import sys; sys.argv[1:] = ['ls']\n"
         "from ddptop.__main__ import main\n"
         "main()\n"
-        "assert 'ddptop_runner.adoption' not in sys.modules\n"
+        "assert 'ddptop_runner.node.adoption' not in sys.modules\n"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

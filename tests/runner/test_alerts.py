@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddptop_runner.alerts import AlertBook, Finding, find
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.judge.alerts import AlertBook, Finding, find
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from ddptop_runner.attempt_record import AttemptRecord
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.attempt_record import AttemptRecord
+from ddptop_runner.model.spec import JobSpec
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner import procs
-from ddptop_runner.command_table import LOOKS_FOR_NAME, CommandTable, table_of
-from ddptop_runner.diagnose import RankExit
+from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.foreign.types import ForeignRank
-from ddptop_runner.launched.look import Sight
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.probe_message import ProbeMessage
-from ddptop_runner.rank_table import RankTable
+from ddptop_runner.host import procs
+from ddptop_runner.job.command_look import Sight
+from ddptop_runner.job.command_table import LOOKS_FOR_NAME, CommandTable, table_of
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.probe_message import ProbeMessage
 
 OWN = os.getpid()
 

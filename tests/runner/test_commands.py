@@ -15,21 +15,23 @@ from typing import Any
 import pytest
 from tests.runner.builders import gone, make_snapshot, make_spec, put_job
 
-from ddptop_runner import commands, control, procs
-from ddptop_runner.agent_launch import AGENT_MAIN
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import (
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import (
     ControlError,
     DdptopError,
     NoSuchJobError,
     UsageError,
     WaitTimeoutError,
 )
-from ddptop_runner.guardian import lock
-from ddptop_runner.model import encode
-from ddptop_runner.paths import RunFolder, run_folder
-from ddptop_runner.registry import read_job
-from ddptop_runner.spec import write_atomic
+from ddptop_runner.base.files import lock, write_atomic
+from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.host import procs
+from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.jobs import commands
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.model.words import HAS_ENDED
+from ddptop_runner.node import control
+from ddptop_runner.store.registry import read_job
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}
@@ -265,7 +267,7 @@ def test_a_job_whose_end_is_just_being_written_has_ended(monkeypatch):
 
     def refuses(*args: Any, **arguments: Any) -> dict[str, Any]:
         if refusals.pop():
-            raise ControlError(control.HAS_ENDED)
+            raise ControlError(HAS_ENDED)
         write_atomic(
             folder.node_file(procs.host_name()), encode(make_snapshot(make_spec("train"), **ENDED))
         )

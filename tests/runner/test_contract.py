@@ -11,24 +11,23 @@ import msgspec
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner import contract
-from ddptop_runner.clock import utc_now
-from ddptop_runner.contract import JobList, job_row, job_status
-from ddptop_runner.model import (
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.jobs import contract
+from ddptop_runner.jobs.contract import JobList, job_row, job_status
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
     Event,
-    GpuProcess,
-    GpuSample,
     Imbalance,
     LauncherSample,
     Progress,
     RankSample,
     encode,
 )
-from ddptop_runner.model_words import JobState, LossSource, LossState
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import JobView
+from ddptop_runner.model.words import JobState, LossSource, LossState
+from ddptop_runner.store.registry import JobView
 
 
 def words(text: str) -> set[str]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ddptop_runner.control import request
-from ddptop_runner.errors import ControlError
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.node.control import request
 
 Answer = Callable[[socket.socket], None]
 

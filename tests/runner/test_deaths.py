@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from ddptop_runner import procs
-from ddptop_runner.deaths import DeathWatch
+from ddptop_runner.host import procs
+from ddptop_runner.host.deaths import DeathWatch
 
 
 @pytest.fixture

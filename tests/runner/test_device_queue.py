@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.gpus import queue as device_queue
-from ddptop_runner.gpus.idle import DeviceUse
-from ddptop_runner.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
-from ddptop_runner.model import GpuProcess, GpuSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import Device, DeviceQueue, read_spec
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import procs
+from ddptop_runner.launch.gpus import queue as device_queue
+from ddptop_runner.launch.gpus.idle import DeviceUse
+from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
 DEVICES = [Device(index=i, uuid=f"GPU-{i}") for i in range(3)]

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddptop_runner import doctor, survival
-from ddptop_runner import doctor_facts as facts
-from ddptop_runner.doctor import GIB, MIB, Judgement, Topic, examine
-from ddptop_runner.machine import cgroup_limit, nearest, within
+from ddptop_runner.base.machine import cgroup_limit, nearest, within
+from ddptop_runner.host import survival
+from ddptop_runner.launch import doctor
+from ddptop_runner.launch import doctor_facts as facts
+from ddptop_runner.launch.doctor import GIB, MIB, Judgement, Topic, examine
 
 LINUX = facts.PlatformFacts(system="Linux", release="6.1.0")
 TMUX = facts.TmuxFacts(unusable=None, socket_dir="/tmp/tmux-7")

@@ -13,12 +13,14 @@ from types import SimpleNamespace
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import evidence, evidence_folder
-from ddptop_runner.cgroup_memory import MemoryGroup
-from ddptop_runner.evidence import RankStacks
-from ddptop_runner.evidence_folder import RankFiles, Scene
-from ddptop_runner.kernel_log import KernelLine
-from ddptop_runner.model import LAUNCHER, Cause
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host.cgroup_memory import MemoryGroup
+from ddptop_runner.host.kernel_log import KernelLine
+from ddptop_runner.job import evidence
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.evidence_folder import RankFiles, Scene
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

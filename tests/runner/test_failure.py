@@ -8,15 +8,18 @@ import os
 import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
-from ddptop_runner import evidence, evidence_folder, failure
-from ddptop_runner.cgroup_memory import MemoryGroup
-from ddptop_runner.command_table import CommandTable
-from ddptop_runner.diagnose import RankExit
-from ddptop_runner.kernel_log import KernelLog
-from ddptop_runner.model import LAUNCHER, Cause, GpuProcess, GpuSample, RankSample, encode
-from ddptop_runner.oom import OomWatch
-from ddptop_runner.rank_table import RankTable
-from ddptop_runner.restarts import policy
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host.cgroup_memory import MemoryGroup
+from ddptop_runner.host.kernel_log import KernelLog
+from ddptop_runner.host.oom import OomWatch
+from ddptop_runner.job import evidence, failure
+from ddptop_runner.job.command_table import CommandTable
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.judge.restarts import policy
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.snapshot import Cause, RankSample, encode
+from ddptop_runner.store import evidence_folder
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

@@ -12,8 +12,8 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from tests.runner.resuming import WORKERS, begin, exited, run, told
 
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.group_memory import WantedAgent
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.job.group_memory import WantedAgent
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

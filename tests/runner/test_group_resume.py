@@ -13,9 +13,9 @@ import pytest
 from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.resuming import AT_START, CAUSE, WORKERS, begin, exited, run, told
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.model import Cause, RankSample, decode_snapshot, encode
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import Cause, RankSample, decode_snapshot, encode
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

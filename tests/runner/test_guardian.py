@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import put_job
 
-from ddptop_runner import control, guardian, handover, procs
-from ddptop_runner.guardian_start import guardian_argv
-from ddptop_runner.model import NodeSnapshot, decode_snapshot
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import read_spec
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import handover, procs
+from ddptop_runner.model.snapshot import NodeSnapshot, decode_snapshot
+from ddptop_runner.model.spec import read_spec
+from ddptop_runner.node import control, guardian
+from ddptop_runner.node.guardian_start import guardian_argv
 
 HOW_TO_STOP = "train keeps running. To stop it: ddptop stop train."
 

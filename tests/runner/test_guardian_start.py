@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_spec, put_job
 
-from ddptop_runner import guardian_start, handover, procs, tmux
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.guardian import lock
-from ddptop_runner.guardian_start import start_guardian
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.start import own_words
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_words
+from ddptop_runner.host import handover, procs, tmux
+from ddptop_runner.node import guardian_start
+from ddptop_runner.node.guardian_start import start_guardian
 
 TAKES = """
 import json, os, sys, time

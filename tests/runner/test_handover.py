@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import handover
+from ddptop_runner.host import handover
 
 ODD = b"\xff\n=\x01".decode("utf-8", "surrogateescape")
 
@@ -100,7 +100,7 @@ def test_every_variable_that_the_agent_gives_a_rank_is_among_them():
 
 LIMITS = """
 import json, resource, sys
-from ddptop_runner import handover
+from ddptop_runner.host import handover
 handover.apply_limits(json.loads(sys.argv[1]))
 print(json.dumps([resource.getrlimit(getattr(resource, name))[0] for name in sys.argv[2:]]))
 """

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.runner.histories import START, dump, event, rank, write_losses
 
-from ddptop_runner import history, history_reader
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.history import HistoryReader, HistoryWriter, Series
-from ddptop_runner.history_schema import RANK
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store import history, history_reader
+from ddptop_runner.store.history import HistoryReader, HistoryWriter, Series
+from ddptop_runner.store.history_schema import RANK
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.history_bands import Band, BandReader, width_of
-from ddptop_runner.history_steps import attempts_taken
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_bands import Band, BandReader, width_of
+from ddptop_runner.store.history_steps import attempts_taken
 
 START = 1_767_225_600
 """A multiple of every bucket's width."""
@@ -90,7 +90,7 @@ def test_a_band_says_what_the_samples_said(path: Path, most: int, without: tuple
 def test_what_is_new_is_added_and_what_is_over_is_not_read_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddptop_runner import history_bands
+    from ddptop_runner.store import history_bands
 
     losses = some_losses(200)
     writer = HistoryWriter(path, batch_s=0)
@@ -210,7 +210,7 @@ class TestSteps:
     def test_attempts_that_had_ended_are_not_asked_again(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ddptop_runner import history_steps
+        from ddptop_runner.store import history_steps
 
         reader = self.write(path, [(0, 0, range(1, 31)), (40, 0, range(1, 11)), (60, 0, range(5))])
         known = attempts_taken(reader)

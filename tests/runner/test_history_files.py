@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from tests.runner.histories import SAMPLES, START, dump, event, rank, write_losses
 
-from ddptop_runner import history
-from ddptop_runner.errors import DamagedFileError
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.history_schema import TIERS
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.base.errors import DamagedFileError
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store import history
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.history_schema import TIERS
 
 
 @pytest.fixture

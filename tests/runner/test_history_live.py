@@ -15,20 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import history, history_reader
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.store import history, history_reader
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
 
 START = 1_767_225_600
 
 WRITER = """
 import sys
 from pathlib import Path
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.model.snapshot import Event, RankSample
 
 writer = HistoryWriter(Path(sys.argv[1]))
 start, count, ending = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -131,9 +131,9 @@ def test_a_killed_writer_loses_nothing_it_had_told_and_can_be_replaced(path):
 DISK_FULL = """
 import json, resource, sys
 from pathlib import Path
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.model.snapshot import Event, RankSample
 
 def add(second):
     ranks = [RankSample(rank=r, local_rank=r, host="n", loss=second + r / 7) for r in range(8)]
@@ -175,7 +175,7 @@ def test_a_full_disk_stops_nothing_and_what_waited_is_written_once_there_is_room
 READ = """
 import json, os, sys
 from pathlib import Path
-from ddptop_runner.history import HistoryReader
+from ddptop_runner.store.history import HistoryReader
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)  # root may write anywhere
 path = Path(sys.argv[1])

@@ -11,13 +11,14 @@ import pytest
 from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.histories import SAMPLES, START, rank
 
-from ddptop_runner import evidence_folder
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.history_moment import MomentReader
-from ddptop_runner.model import Alert, Cause, Event, GpuSample, RankSample
-from ddptop_runner.moment_events import ALERTED_S, alert_of, cause_told, checkpoint_of, story_at
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.moment_events import ALERTED_S, alert_of, cause_told, checkpoint_of, story_at
+from ddptop_runner.jobs.history_moment import MomentReader
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Alert, Cause, Event, RankSample
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.history import HistoryWriter
 
 
 def told(at: float, type_: str, message: str = "", **fields) -> Event:

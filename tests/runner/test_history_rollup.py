@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.history_schema import (
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.store.history_schema import (
     GPU,
     RANK,
     TIERS,
@@ -15,7 +17,6 @@ from ddptop_runner.history_schema import (
     merge_rows,
     rank_row,
 )
-from ddptop_runner.model import GpuSample, RankSample
 
 
 def rank_sample(**fields) -> RankSample:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddptop_runner import host_usage, procs
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import LAUNCHER
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host import host_usage, procs
+from ddptop_runner.host.host_usage import HostUsage
 
 TREE = """
 import subprocess, sys

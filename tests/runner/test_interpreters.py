@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import interpreters
-from ddptop_runner.errors import UsageError
-from ddptop_runner.interpreters import Interpreter, choose, inspect, require_torch
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.interpreters import Interpreter, choose, inspect, require_torch
 
 
 def program(path: Path, text: str = "exit 0") -> str:

@@ -7,9 +7,9 @@ import datetime as dt
 import pytest
 from tests.devices.jobs import JOB, change_all, make_gpu, make_job, of_rank
 
-from ddptop_runner.balance.job_watch import JobWatch
-from ddptop_runner.model import NodeSnapshot
-from ddptop_runner.model_words import JobState
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.words import JobState
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 RANKS, GPUS = make_job(2)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.runner.restarts.test_group_restarts import Around, run
 
-from ddptop_runner import failure, group_failures
-from ddptop_runner.group import Group
-from ddptop_runner.hangs.types import HangVerdict
-from ddptop_runner.last_resort import LastResort
-from ddptop_runner.saves.loss_watch import BadLoss
+from ddptop_runner.job import failure, group_failures
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.saves.loss_watch import BadLoss
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

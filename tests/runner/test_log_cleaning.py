@@ -8,11 +8,8 @@ import tracemalloc
 
 import pytest
 
-from ddptop_runner.log_clean import MAX_LINE_CHARS, UNSAFE
-from ddptop_runner.logs import (
-    LineCleaner,
-    sanitize,
-)
+from ddptop_runner.store.log_clean import MAX_LINE_CHARS, UNSAFE
+from ddptop_runner.store.logs import LineCleaner, sanitize
 
 # --- cleaning --------------------------------------------------------------------------------
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import log_tags
-from ddptop_runner.log_follow import ByteFollower, LogFollower
-from ddptop_runner.log_tags import RankFilter, are_tagged, tail_offset
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.store import log_tags
+from ddptop_runner.store.log_follow import ByteFollower, LogFollower
+from ddptop_runner.store.log_tags import RankFilter, are_tagged, tail_offset
 
 HOROVOD = b"[0]<stdout>:a\n[1]<stderr>:b\nfrom the launcher\n[1]<stdout>:c\n[10]<stdout>:d\n"
 MPI = b"[1,0]<stdout>: 10%\r[1,1]<stdout>: 5%\r[1,0]<stdout>: 20%\n[1,1]<stdout>:end\n"

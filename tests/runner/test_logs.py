@@ -10,16 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import log_follow, logs
-from ddptop_runner.log_follow import ByteFollower, LogFollower
-from ddptop_runner.logs import (
-    LogLine,
-    last_lines,
-    merged_tail,
-    separator,
-    tail_offset,
-)
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store import log_follow, logs
+from ddptop_runner.store.log_follow import ByteFollower, LogFollower
+from ddptop_runner.store.logs import LogLine, last_lines, merged_tail, separator, tail_offset
 
 # --- reading from the end --------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.loss_text import LossParser, Reading
+from ddptop_runner.reading.loss_text import LossParser, Reading
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "logs"
 PATHS = sorted(SAMPLES.glob("*.txt"))

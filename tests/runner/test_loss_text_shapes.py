@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner import loss_text_shapes
-from ddptop_runner.loss_text import LossParser
-from ddptop_runner.loss_text_line import clean, says
-from ddptop_runner.loss_text_shapes import MAX_SHAPES, Shapes
+from ddptop_runner.reading import loss_text_shapes
+from ddptop_runner.reading.loss_text import LossParser
+from ddptop_runner.reading.loss_text_line import clean, says
+from ddptop_runner.reading.loss_text_shapes import MAX_SHAPES, Shapes
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "logs"
 LINES = sorted(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner import node_alerts
-from ddptop_runner.alerts import Finding
-from ddptop_runner.last_resort import LastResort
-from ddptop_runner.node_alerts import NodeAlerts
+from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.node import alerts as node_alerts
+from ddptop_runner.node.alerts import NodeAlerts
 
 
 class Story:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import cgroup_memory
-from ddptop_runner.cgroup_memory import MemoryGroup
-from ddptop_runner.kernel_log import KernelLine, KernelLog, parse
-from ddptop_runner.oom import Kill, OomFinding, OomWatch, by_counts, by_log, kills_in
+from ddptop_runner.host import cgroup_memory
+from ddptop_runner.host.cgroup_memory import MemoryGroup
+from ddptop_runner.host.kernel_log import KernelLine, KernelLog, parse
+from ddptop_runner.host.oom import Kill, OomFinding, OomWatch, by_counts, by_log, kills_in
 
 LIMIT = (
     "Memory cgroup out of memory: Killed process 30846 (python3) total-vm:65460kB, "

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import paths
-from ddptop_runner.errors import UsageError
-from ddptop_runner.paths import RunFolder, create_local_dir, local_dir_reason
+from ddptop_runner.base import paths
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.paths import RunFolder, create_local_dir, local_dir_reason
 
 NAMES = ("DDPTOP_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 

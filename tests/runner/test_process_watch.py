@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from ddptop_runner import process_watch, procs
-from ddptop_runner.model import ProcessId
-from ddptop_runner.process_watch import OrphanWatch, ProcessWatch, status_by_pidfd
+from ddptop_runner.host import process_watch, procs
+from ddptop_runner.host.process_watch import OrphanWatch, ProcessWatch, status_by_pidfd
+from ddptop_runner.model.snapshot import ProcessId
 
 GRANDCHILD = """
 import os, subprocess, sys

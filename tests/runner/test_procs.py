@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ddptop_runner import procs
-from ddptop_runner.model import ProcessId
+from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import ProcessId
 
 Start = Callable[..., subprocess.Popen[str]]
 WAIT = "import sys; sys.stdin.read()"
@@ -270,7 +271,7 @@ print(2, flush=True)
     ],
 )
 def test_split_status(returncode, status):
-    assert procs.split_status(returncode) == status
+    assert split_status(returncode) == status
 
 
 def test_the_host_name_is_short_and_usable_in_a_file_name(monkeypatch):

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import clock
-from ddptop_runner.diagnose import RankExit
-from ddptop_runner.host_usage import RankUsage
-from ddptop_runner.probe_message import ProbeMessage
-from ddptop_runner.progress.combine import total_steps
-from ddptop_runner.progress.job_progress import of_table
-from ddptop_runner.rank_record import RankRecord
-from ddptop_runner.rank_table import RankTable
+from ddptop_runner.base import clock
+from ddptop_runner.host.host_usage import RankUsage
+from ddptop_runner.job.progress import of_table
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.probe_message import ProbeMessage
+from ddptop_runner.reading.progress.combine import total_steps
 
 PID = os.getpid()
 JOB = "train@1"

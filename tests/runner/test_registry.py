@@ -14,14 +14,16 @@ import msgspec
 import pytest
 from tests.runner.builders import LONG_AGO, gone, make_snapshot, make_spec, put_job
 
-from ddptop_runner import procs, registry
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import DamagedFileError, NewerFileError, NoSuchJobError, UsageError
-from ddptop_runner.model import GpuProcess, GpuSample, RankSample, encode
-from ddptop_runner.model_words import LIVE_STATES
-from ddptop_runner.paths import RunFolder, run_folder, runs_dir
-from ddptop_runner.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
-from ddptop_runner.spec import write_atomic
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError, UsageError
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import RankSample, encode
+from ddptop_runner.model.words import LIVE_STATES
+from ddptop_runner.store import registry
+from ddptop_runner.store.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}

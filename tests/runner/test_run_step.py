@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner.model import Progress, RankSample, RunStep
-from ddptop_runner.run_step import (
+from ddptop_runner.model.run_step import (
     Printed,
     RankSteps,
     RunSteps,
@@ -21,6 +20,7 @@ from ddptop_runner.run_step import (
     of_snapshot,
     own_in_words,
 )
+from ddptop_runner.model.snapshot import Progress, RankSample, RunStep
 
 AT = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
 

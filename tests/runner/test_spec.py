@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.errors import DamagedFileError, NewerFileError, UsageError
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import (
+from ddptop_runner.base.errors import DamagedFileError, NewerFileError, UsageError
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.spec import (
     MAX_NAME_LENGTH,
     Device,
     check_name,
     derive_name,
     read_spec,
-    write_atomic,
     write_spec,
 )
 

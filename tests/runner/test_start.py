@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import start
+from ddptop_runner.base import start
 
-HERE = Path(start.__file__).parent
+HERE = Path(start.__file__).parents[1]
 REPOSITORY = HERE.parent.parent
 PACKAGES = [str(HERE.parent), str(REPOSITORY)]
 TRAPS = sorted(name for name in sys.stdlib_module_names if name not in sys.builtin_module_names)
@@ -70,7 +70,7 @@ def test_without_pythonpath_nothing_is_taken_off():
         (["ddptop", "ls", "--json"], "schema"),
         (["ddptop.serve.viewer", "--help"], "--columns"),
         (["ddptop.faults", "no-job", "no-kind", "0"], "no-kind"),
-        (["ddptop_runner.sampler", "--what"], "usage"),
+        (["ddptop_runner.devices.sampler", "--what"], "usage"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

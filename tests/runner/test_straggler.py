@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ddptop_runner.alerts import Finding
-from ddptop_runner.balance import straggler
-from ddptop_runner.balance.findings_help import explain
-from ddptop_runner.balance.job_watch import JobWatch
-from ddptop_runner.balance.rank_marks import HOLD_S
-from ddptop_runner.model import NodeSnapshot, RankSample
+from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.judge.balance import straggler
+from ddptop_runner.judge.balance.findings_help import explain
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.judge.balance.rank_marks import HOLD_S
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 

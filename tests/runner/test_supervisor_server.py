@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import control, supervisor_server
-from ddptop_runner.errors import ControlError
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.supervisor_server import ControlServer
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.node import control
+from ddptop_runner.node import server as supervisor_server
+from ddptop_runner.node.server import ControlServer
 
 Message = dict[str, Any]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddptop_runner import survival
-from ddptop_runner.survival import SurvivalFacts, gather, placement, plan, scope_command
+from ddptop_runner.host import survival
+from ddptop_runner.host.survival import SurvivalFacts, gather, placement, plan, scope_command
 
 ANN = SurvivalFacts(
     systemd=True,

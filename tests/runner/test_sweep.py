@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddptop_runner import procs, sweep
-from ddptop_runner.agent_launch import AGENT_MAIN
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import ProcessId
-from ddptop_runner.sweep import JobProcesses
+from ddptop_runner.host import procs
+from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.job import sweep
+from ddptop_runner.job.sweep import JobProcesses
+from ddptop_runner.model.snapshot import ProcessId
 
 Start = Callable[..., subprocess.Popen[str]]
 POLITE = "input()"
@@ -140,7 +141,7 @@ def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id
         str(AGENT_MAIN),
         rank=None,
     )
-    sampler = start(POLITE, "-m", "ddptop_runner.sampler", rank=None)
+    sampler = start(POLITE, "-m", "ddptop_runner.devices.sampler", rank=None)
     shell = start(POLITE, rank=None)
     (forked,) = procs.children_of(keeper.pid)
     found = {process.pid for process in sweep.agent_processes(job_id)}
@@ -231,7 +232,7 @@ async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch)
 
 
 async def test_the_supervisors_own_sampler_is_spared(start, job_id, story, monkeypatch):
-    sampler = start(POLITE, "-m", "ddptop_runner.sampler", rank=None)
+    sampler = start(POLITE, "-m", "ddptop_runner.devices.sampler", rank=None)
     processes = JobProcesses(job_id, HostUsage(), story)
     assert processes.all_but_guards() == []  # it is a child of this process
     monkeypatch.setattr(procs, "descendants_of", lambda pid: [])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import tmux
-from ddptop_runner.errors import DdptopError, UsageError
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.host import tmux
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,20 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import (
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import (
     Alert,
     Cause,
     Event,
-    GpuProcess,
-    GpuSample,
     Imbalance,
     NodeSnapshot,
     ProcessId,
     RankSample,
     encode,
 )
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import Device, JobSpec, write_spec
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.spec import Device, JobSpec, write_spec
 
 VERSION = 2
 START = 1_767_225_600

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ddptop_runner.model import Progress
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress import combine
-from ddptop_runner.progress.text_watch import TextWatch
+from ddptop_runner.model.snapshot import Progress
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.reading.progress import combine
+from ddptop_runner.reading.progress.text_watch import TextWatch
 
 Answer = Literal["run", "estimate", "epoch", "nothing"]
 """What is to be known: the share of the run; the same as an estimate; that of the epoch; nothing."""

@@ -19,12 +19,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.diagnose import RankExit
-from ddptop_runner.hangs.types import RankProgress
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.probe_message import decode_message
-from ddptop_runner.rank_table import RankTable
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.judge.hangs.types import RankProgress
+from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.model.probe_message import decode_message
+from ddptop_runner.job.rank_table import RankTable
 
 INJECT = Path(__file__).parents[2] / "runner" / "ddptop_runner" / "probe" / "inject"
 JOBS = Path(__file__).with_name("progress_jobs.py")

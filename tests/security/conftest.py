@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = [path for path in sys.path if path.endswith("site-packages")]

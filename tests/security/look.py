@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.watch import ForeignBook
+from ddptop_runner.host import procs
 
 pid = int(sys.argv[1])
 taker = CensusTaker()

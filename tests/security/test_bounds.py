@@ -23,8 +23,7 @@ from tests.foreign.test_signals import view_of
 from tests.foreign.toys import job_of, running
 from tests.foreign.watching import SLEEP, look
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import (
     by_environment,
     census,
@@ -41,7 +40,8 @@ from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, in_tur
 from ddptop_runner.foreign.variables import MAX_NUMBER, kept_of, whole_number
 from ddptop_runner.foreign.visible import ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.model import GpuSample
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuSample
 
 MALLORY = 2001
 ENDLESS = Path("/dev/zero")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.model import RankSample, encode
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.model.probe_message import MAX_METRICS, ProbeMessage, decode_message
+from ddptop_runner.model.snapshot import RankSample, encode
 from ddptop_runner.probe.sender import encode as encode_datagram
-from ddptop_runner.probe_message import MAX_METRICS, ProbeMessage, decode_message
-from ddptop_runner.rank_record import RankRecord
 
 FIELDS = sorted(field.encode_name for field in msgspec.structs.fields(ProbeMessage))
 REQUIRED = {"v": 1, "pid": 7, "seq": 1, "t": 1.0}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.story import Story
-from ddptop_runner.upkeep import keeper as keeper_module
-from ddptop_runner.upkeep import space
-from ddptop_runner.upkeep.keeper import RunFolderKeeper
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.node import keeper as keeper_module
+from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.story import Story
+from ddptop_runner.store.upkeep import space
 
 DISK_MIB = 48
 SECONDS = 40

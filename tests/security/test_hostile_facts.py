@@ -12,8 +12,8 @@ from tests.foreign.builders import find, rank_environ, torch_process
 from tests.foreign.toys import running
 from tests.security.conftest import Account
 
-from ddptop_runner import procs
 from ddptop_runner.foreign.process_table import ARGV_WORDS, ProcessTable
+from ddptop_runner.host import procs
 
 HUGE = "9" * 5000
 ESCAPES = "\x1b]0;owned\x07\u202e\x9b31m"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.security.conftest import Account
 
-from ddptop_runner.tmux import DEFAULT_SOCKET
+from ddptop_runner.host.tmux import DEFAULT_SOCKET
 
 HERE = Path(__file__).parent
 LOOK = str(HERE / "look.py")

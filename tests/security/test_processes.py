@@ -16,11 +16,12 @@ from tests.foreign.toys import job_of, running
 from tests.runner.builders import gone, make_spec, put_job
 from tests.security.conftest import Account
 
-from ddptop_runner import adoption, procs
-from ddptop_runner.agent_launch import AGENT_MAIN
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.census import CensusTaker
-from ddptop_runner.registry import read_job
+from ddptop_runner.host import procs
+from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.node import adoption
+from ddptop_runner.store.registry import read_job
 
 JOB_ID = make_spec("train").job_id
 

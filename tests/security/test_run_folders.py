@@ -24,12 +24,14 @@ from ddptop.cli import cli
 from ddptop.tui.sources import HistorySource, JobSource
 from tests.runner.builders import put_job
 
-from ddptop_runner import commands, paths, procs
-from ddptop_runner.errors import DamagedFileError, DdptopError, UsageError
-from ddptop_runner.history_reader import HistoryReader
-from ddptop_runner.history_schema import ddl
-from ddptop_runner.paths import RunFolder, create_local_dir, run_folder
-from ddptop_runner.registry import JobView, is_locked, read_all, read_job
+from ddptop_runner.base import paths
+from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
+from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
+from ddptop_runner.host import procs
+from ddptop_runner.jobs import commands
+from ddptop_runner.store.history_reader import HistoryReader
+from ddptop_runner.store.history_schema import ddl
+from ddptop_runner.store.registry import JobView, is_locked, read_all, read_job
 
 IN_TIME_S = 30.0
 
@@ -295,8 +297,8 @@ def test_texts_of_any_length_cost_little_memory(history):
     subprocess.run([sys.executable, "-c", write, str(history)], check=True)
     script = (
         "import resource, sys; from pathlib import Path;"
-        "from ddptop_runner.history_reader import HistoryReader;"
-        "from ddptop_runner.errors import DdptopError;"
+        "from ddptop_runner.store.history_reader import HistoryReader;"
+        "from ddptop_runner.base.errors import DdptopError;"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: HistoryReader(Path(sys.argv[1])).events()\n"
         "except DdptopError: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -308,7 +310,7 @@ def test_texts_of_any_length_cost_little_memory(history):
 
 
 def test_events_without_end_are_damage(history, monkeypatch):
-    monkeypatch.setattr("ddptop_runner.history_reader.EVENTS_BYTES", 100)
+    monkeypatch.setattr("ddptop_runner.store.history_reader.EVENTS_BYTES", 100)
     row = (
         "INSERT INTO events (ts, type, message) VALUES (1e9, 'failed', 'of twenty-five characters')"
     )
@@ -318,7 +320,7 @@ def test_events_without_end_are_damage(history, monkeypatch):
 
 
 def test_points_without_end_are_damage(history, monkeypatch):
-    monkeypatch.setattr("ddptop_runner.history_reader.MOST_POINTS", 3)
+    monkeypatch.setattr("ddptop_runner.store.history_reader.MOST_POINTS", 3)
     rows = [f"INSERT INTO rank_1s (t, rank, loss_last) VALUES (1000, {rank}, 1)" for rank in "0123"]
     reader = altered(history, *rows[:3])
     assert len(reader.rank_series("step", 0, 9e9, 10)) == 0
@@ -369,7 +371,7 @@ def test_a_lease_on_another_users_file_holds_nobody_up(ddptop_home, attacker, wh
 
 
 def test_what_still_takes_for_ever_is_given_up(history, monkeypatch):
-    monkeypatch.setattr("ddptop_runner.history_reader.MOST_CPU_S", 0.2)
+    monkeypatch.setattr("ddptop_runner.store.history_reader.MOST_CPU_S", 0.2)
     with pytest.raises(DdptopError, match="interrupted"), HistoryReader(history).open() as db:
         db.execute(f"SELECT count(*) FROM ({RECURSIVE})").fetchone()
 
@@ -454,7 +456,7 @@ def test_a_job_of_a_container_that_is_gone_is_lost_and_removed(ddptop_home):
 
 @pytest.mark.parametrize("sign", ["guardian", "supervisor", "log"])
 def test_one_that_may_live_is_left_alone(ddptop_home, sign):
-    from ddptop_runner.guardian import lock
+    from ddptop_runner.base.files import lock
 
     folder = put_gone()
     held = None
@@ -474,7 +476,7 @@ def test_one_that_may_live_is_left_alone(ddptop_home, sign):
 
 def test_what_cannot_be_proven_takes_force_and_every_refusal_says_so(ddptop_home, monkeypatch):
     folder = put_gone()
-    monkeypatch.setattr("ddptop_runner.registry.shared_file_system", lambda path: "nfs")
+    monkeypatch.setattr("ddptop_runner.store.registry.shared_file_system", lambda path: "nfs")
     view = read_job(folder)
     assert (view.state, view.on_other_host) == ("running", True)
     for refused in (commands.stop, commands.kill, commands.restart_group, commands.remove):

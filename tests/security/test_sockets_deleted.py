@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner import commands, control
-from ddptop_runner.paths import run_folder
-from ddptop_runner.registry import read_job
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.jobs import commands
+from ddptop_runner.node import control
+from ddptop_runner.store.registry import read_job
 
 
 @pytest.mark.tmux

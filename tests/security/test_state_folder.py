@@ -15,12 +15,10 @@ from tests.runner.builders import put_job
 from tests.security.conftest import Account
 from tests.security.test_run_folders import in_time
 
-from ddptop_runner import bounded, config, procs, tmux
-from ddptop_runner.commands import remove
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus import claims
-from ddptop_runner.guardian import lock
-from ddptop_runner.paths import (
+from ddptop_runner.base import bounded, config
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import (
     RunFolder,
     close_to_others,
     require_own_run,
@@ -28,7 +26,10 @@ from ddptop_runner.paths import (
     runs_dir,
     why_not_own,
 )
-from ddptop_runner.registry import read_all, read_job
+from ddptop_runner.host import procs, tmux
+from ddptop_runner.jobs.commands import remove
+from ddptop_runner.launch.gpus import claims
+from ddptop_runner.store.registry import read_all, read_job
 
 VERBS = {
     "ls": ["ls"],

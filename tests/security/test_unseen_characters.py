@@ -12,10 +12,10 @@ import unicodedata
 from ddptop import output
 from tests.runner.builders import put_job
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.log_clean import LineCleaner, sanitize
-from ddptop_runner.loss_text import LossParser
-from ddptop_runner.model import Alert
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.reading.loss_text import LossParser
+from ddptop_runner.store.log_clean import LineCleaner, sanitize
 
 SEEN = {
     "Cf": "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"

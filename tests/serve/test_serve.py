@@ -20,9 +20,9 @@ from ddptop.commands import serve as command
 from ddptop.serve import doors
 from tests.runner.builders import put_job
 
-from ddptop_runner import procs
-from ddptop_runner.errors import UsageError
-from ddptop_runner.model import RankSample
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import RankSample
 
 aiohttp = pytest.importorskip("aiohttp", reason="textual-serve is not installed")
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")

@@ -17,7 +17,8 @@ from tests.tui.fake_foreign import FakeBook, FakeTaker, FakeWorld, HeldFeed, Ill
 from tests.tui.fake_home import GIB, HOST, NOW
 from tests.tui.terminal import Terminal
 
-from ddptop_runner import procs, registry
+from ddptop_runner.host import procs
+from ddptop_runner.store import registry
 
 MACHINE = Machine(
     host=HOST,

@@ -18,10 +18,10 @@ from tests.tui.fake_home import (
     write_snapshot,
 )
 
-from ddptop_runner.balance import imbalance
-from ddptop_runner.model import LAUNCHER, LauncherSample, RankSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.snapshot import LauncherSample, RankSample
+from ddptop_runner.model.spec import JobSpec
 
 
 def command_spec(job: str, launcher: str, target: str, *args: str, created_s: float) -> JobSpec:

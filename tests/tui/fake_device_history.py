@@ -6,8 +6,8 @@ import math
 
 from tests.tui.fake_home import GIB, NOW, gpu
 
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store.history import HistoryWriter
 
 
 def write_gpu_history(folder: RunFolder, seconds: int, gpus: int = 8, every_s: int = 5) -> None:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
-from ddptop_runner.balance import imbalance
-from ddptop_runner.device_report import DeviceReport
+from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreadable
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.watch import NewLines
-from ddptop_runner.history_reader import Series
-from ddptop_runner.model import Alert, Event, GpuProcess, GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.snapshot import Alert, Event, NodeSnapshot, RankSample
+from ddptop_runner.store.history_reader import Series
 
 
 class FakeWorld:

@@ -21,15 +21,12 @@ from tests.tui.fake_home import (
     write_snapshot,
 )
 
-from ddptop_runner.balance import imbalance
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.model import (
-    Alert,
-    GpuProcess,
-    RankSample,
-)
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import Device
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.devices import GpuProcess
+from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.spec import Device
 
 
 def eight_gpu_ranks(home: Path) -> RunFolder:

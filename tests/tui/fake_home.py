@@ -10,19 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from ddptop_runner import procs
-from ddptop_runner.balance import imbalance
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import (
-    Cause,
-    Event,
-    GpuSample,
-    NodeSnapshot,
-    RankSample,
-    encode,
-)
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec, write_spec
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, RankSample, encode
+from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.store.history import HistoryWriter
 
 NOW = dt.datetime(2026, 3, 14, 12, 0, 0, tzinfo=dt.timezone.utc)
 

@@ -14,7 +14,7 @@ from tests.tui.fake_home import (
     write_snapshot,
 )
 
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
 
 JOB = "chat"
 RANKS = 8

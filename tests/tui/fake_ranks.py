@@ -9,10 +9,10 @@ import msgspec
 from tests.tui import fake_gpus
 from tests.tui.fake_home import GIB, HOST, NOW, ago, change
 
-from ddptop_runner.balance import imbalance
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Alert, NodeSnapshot, RankSample
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, RankSample
+from ddptop_runner.store.history import HistoryWriter
 
 SLOW = 5
 """The rank that waits for its data while the others wait for it."""

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
 from ddptop_runner.foreign.view import ForeignView

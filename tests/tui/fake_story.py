@@ -17,9 +17,9 @@ from tests.tui.fake_home import (
     write_snapshot,
 )
 
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import Cause, Event, RankSample, RunStep, encode
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.snapshot import Cause, Event, RankSample, RunStep, encode
+from ddptop_runner.store.history import HistoryWriter
 
 STARTED_S = 3600.0
 """So long ago the job was launched."""

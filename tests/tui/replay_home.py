@@ -19,9 +19,10 @@ from tests.tui.fake_home import (
     write_snapshot,
 )
 
-from ddptop_runner.history import HistoryWriter
-from ddptop_runner.model import GpuSample, RankSample
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.store.history import HistoryWriter
 
 JOB = "gpt-a"
 SECONDS, HANG, AGAIN = 480, 300, 330

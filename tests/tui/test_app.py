@@ -24,8 +24,8 @@ from textual import events
 from textual.geometry import Size
 from textual.widgets import Input, Static
 
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.model import Cause
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.model.snapshot import Cause
 
 MakeApp = Callable[..., DdptopApp]
 

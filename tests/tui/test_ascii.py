@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from tests.tui import fake_gpus, fake_home
 from tests.tui.driving import look, settle
 
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
 
 MakeApp = Callable[..., DdptopApp]
 

@@ -8,7 +8,7 @@ import pytest
 from ddptop.tui.attempts import attempts_of, by_attempt
 from ddptop.tui.render.told import fold, offset, told_row, told_sections
 
-from ddptop_runner.model import Cause, Event
+from ddptop_runner.model.snapshot import Cause, Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 

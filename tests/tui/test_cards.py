@@ -11,8 +11,8 @@ from ddptop.tui.render.text import plain, width
 from tests.tui.fake_home import GIB, NOW, ago, gpu
 from tests.tui.own_views import rank
 
-from ddptop_runner.balance.imbalance import RankDeviation, deviations
-from ddptop_runner.model import Alert, RankSample
+from ddptop_runner.judge.balance.imbalance import RankDeviation, deviations
+from ddptop_runner.model.snapshot import Alert, RankSample
 
 NAMED = [
     Alert(id=id_, severity="warning", ranks=[5], message="m", since=ago(60))

@@ -21,11 +21,11 @@ from tests.tui.fake_foreign import FakeWorld
 from tests.tui.fake_home import NOW
 from tests.tui.fake_signals import Sent
 
-from ddptop_runner.evidence import RankStacks
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign import stacks as foreign_stacks
 from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
-from ddptop_runner.model import Alert
+from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.model.stacks import RankStacks
 
 MakeApp = Callable[..., DdptopApp]
 

@@ -19,9 +19,9 @@ from tests.tui.driving import keys_shown, look, offered, said, settle, shown, un
 from tests.tui.fake_signals import SENTENCE, Sent
 from textual.pilot import Pilot
 
-from ddptop_runner import commands
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.signals import SignalPlan
+from ddptop_runner.jobs import commands
 
 MakeApp = Callable[..., DdptopApp]
 

@@ -8,8 +8,8 @@ from ddptop.tui.render.text import plain, rule, width
 from tests.tui.fake_home import GIB, NOW
 from tests.tui.own_views import rank
 
-from ddptop_runner.balance.imbalance import deviations
-from ddptop_runner.model import Alert, RankSample
+from ddptop_runner.judge.balance.imbalance import deviations
+from ddptop_runner.model.snapshot import Alert, RankSample
 
 
 def some(number: int = 128) -> list[RankSample]:

@@ -27,9 +27,9 @@ from tests.tui.driving import settle, shown, until
 from textual.containers import VerticalScroll
 
 import ddptop_runner
-from ddptop_runner.balance.findings_help import explain
 from ddptop_runner.devices.words import _THROTTLE_WORDS
-from ddptop_runner.model_words import JobState, Phase, RankState
+from ddptop_runner.judge.balance.findings_help import explain
+from ddptop_runner.model.words import JobState, Phase, RankState
 
 MakeApp = Callable[..., DdptopApp]
 

@@ -17,7 +17,7 @@ import pytest
 from tests.tui import fake_home
 from tests.tui.terminal import Terminal
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 WaitUntil = Callable[..., Any]
 OpenTerminal = Callable[..., Terminal]

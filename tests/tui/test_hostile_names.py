@@ -14,7 +14,7 @@ from tests.tui import fake_foreign, fake_gpus, fake_home
 from tests.tui.driving import look, settle
 from tests.tui.fake_home import GIB, ago
 
-from ddptop_runner.model import Alert, Cause
+from ddptop_runner.model.snapshot import Alert, Cause
 
 MakeApp = Callable[..., DdptopApp]
 

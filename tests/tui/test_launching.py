@@ -20,9 +20,9 @@ from ddptop.tui.widgets.table import Table
 from textual.app import App
 from textual.widgets import Checkbox, Static
 
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.model import GpuProcess, GpuSample
-from ddptop_runner.start import own_command
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.start import own_command
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 FORMS = [
     LaunchForm(script="train.py", gpus=(0, 1, 2, 3)),
@@ -69,7 +69,7 @@ def test_the_command_line_understands_what_the_form_said(form: LaunchForm) -> No
     elif not form.gpus:
         assert options["gpus"] == "none"
     else:
-        from ddptop_runner.gpus.request import parse_gpus
+        from ddptop_runner.launch.gpus.request import parse_gpus
 
         assert parse_gpus(options["gpus"]).indices == form.gpus
 

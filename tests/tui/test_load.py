@@ -16,8 +16,8 @@ from tests.tui.driving import settle
 from tests.tui.fake_foreign import FakeWorld
 from tests.tui.fake_home import GIB, NOW, gpu
 
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.model import GpuProcess
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.model.devices import GpuProcess
 
 GPUS, RANKS = 64, 8
 

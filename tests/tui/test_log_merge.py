@@ -8,7 +8,7 @@ from pathlib import Path
 from ddptop.tui.log_tails import LINES_OF_EACH, RankTails, lines_of_each
 from ddptop.tui.render.log_merge import Merger, align, said, similar
 
-from ddptop_runner.model import LAUNCHER
+from ddptop_runner.base.paths import LAUNCHER
 
 
 def told(*texts: str) -> list[tuple[str, str, bool]]:

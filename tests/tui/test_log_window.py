@@ -16,7 +16,7 @@ from ddptop.tui.log_window import PIECE_BYTES, FileLog, Part, Searched, pieces
 from ddptop.tui.render.log_find import pattern_of
 from ddptop.tui.render.log_row import LogRow
 
-from ddptop_runner.log_index import LogIndex, LogPiece, header_name, index_file
+from ddptop_runner.store.log_index import LogIndex, LogPiece, header_name, index_file
 
 Open = Callable[..., FileLog]
 

@@ -15,13 +15,10 @@ from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import GIB, NOW, ago, event, gpu, snapshot_of, spec_of
 from tests.tui.own_views import rank
 
-from ddptop_runner.balance import imbalance
-from ddptop_runner.balance.imbalance import RankDeviation
-from ddptop_runner.model import (
-    Alert,
-    GpuProcess,
-    Imbalance,
-)
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.model.devices import GpuProcess
+from ddptop_runner.model.snapshot import Alert, Imbalance
 
 
 class TestDevices:

@@ -16,7 +16,7 @@ import pytest
 from tests.tui import fake_home
 from tests.tui.terminal import Terminal
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 WaitUntil = Callable[..., Any]
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -12,8 +12,8 @@ from ddptop.tui.render.rank_state import Known, sentence
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank
 
-from ddptop_runner.balance.imbalance import RankDeviation
-from ddptop_runner.model import Alert, RankSample
+from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.model.snapshot import Alert, RankSample
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from ddptop.tui.render.timeline import (
     words_line,
 )
 
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.model import Event
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.model.snapshot import Event
 
 NOON = 1_773_489_600.0
 """2026-03-14 12:00:00 UTC."""

@@ -19,8 +19,8 @@ from tests.tui.fake_home import write_log
 from textual.message import Message
 from textual.pilot import Pilot
 
-from ddptop_runner.model import Event
-from ddptop_runner.registry import read_job
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.registry import read_job
 
 MakeApp = Callable[..., DdptopApp]
 
@@ -91,7 +91,7 @@ async def test_new_events_are_added_to_those_known(frozen: Path) -> None:
     first = source.read(read_job(folder))
     assert first is not None
     assert source.read(read_job(folder)).attempts is first.attempts  # nothing is read anew
-    from ddptop_runner.history import HistoryWriter
+    from ddptop_runner.store.history import HistoryWriter
 
     writer = HistoryWriter(folder.history_db)
     writer.event(Event(ts=fake_home.NOW, type="alert", message="GPU 1 is slowed", attempt=0))

@@ -20,7 +20,8 @@ from ddptop.tui.render.story import (
 from ddptop.tui.render.text import plain, width
 from ddptop.tui.story_source import Tail
 
-from ddptop_runner.model import LAUNCHER, Cause, Event
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.model.snapshot import Cause, Event
 
 START = dt.datetime(2026, 3, 14, 12, 0, tzinfo=dt.timezone.utc)
 NOW = START + dt.timedelta(seconds=700)

@@ -13,10 +13,10 @@ from ddptop.commands import watch
 from tests.tui import fake_home
 from tests.tui.terminal import Terminal
 
-from ddptop_runner import procs
-from ddptop_runner.errors import NoSuchJobError, UsageError
+from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.registry import JobView
+from ddptop_runner.host import procs
+from ddptop_runner.store.registry import JobView
 
 WaitUntil = Callable[..., Any]
 Start = Callable[..., Terminal]

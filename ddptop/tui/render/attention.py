@@ -15,11 +15,11 @@ from ddptop.tui.render.foreign import GONE
 from ddptop.tui.render.launched import waiting_text
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
-from ddptop_runner import run_step
+from ddptop_runner.base.spans import name_ranks
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import Cause, NodeSnapshot, RankSample
-from ddptop_runner.registry import AnyJob, pause_of
-from ddptop_runner.spans import name_ranks
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
+from ddptop_runner.store.registry import AnyJob, pause_of
 
 LASTING_S = 2.0
 """What a rank does instead of steps is shown after this long."""

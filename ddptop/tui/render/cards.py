@@ -16,8 +16,9 @@ from ddptop.tui.render.panels import FULL_SHARE
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.spark import bridged, cells_of, limits, spark
 from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 BOXED = 6
 """Cards of this many rows or more have a full border, and so do those that show everything."""

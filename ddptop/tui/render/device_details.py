@@ -8,8 +8,8 @@ from ddptop.tui.render import units
 from ddptop.tui.render.device_help import slowed_help, xid_help
 from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
-from ddptop_runner.gpus.idle import unknown_holder
-from ddptop_runner.model import GpuProcess, GpuSample
+from ddptop_runner.launch.gpus.idle import unknown_holder
+from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 _LABEL_CELLS = 10
 _FIELDS: dict[str, str] = {

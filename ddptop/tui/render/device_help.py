@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.tui.render import units
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model.devices import GpuSample
 
 _SLOWED = {
     "application clocks": "clocks were set with nvidia-smi -ac; reset them with nvidia-smi -rac",

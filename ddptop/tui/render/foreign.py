@@ -13,8 +13,8 @@ from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.log_clean import sanitize
-from ddptop_runner.model import Alert
+from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import SignalPlan

@@ -14,8 +14,9 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.cards import memory_share
 from ddptop.tui.render.odd import CALM, severity
 from ddptop.tui.render.text import Line, Span, line, width
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import GpuSample, RankSample
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
 
 FEWEST = 65
 """With this many ranks or more, the map is shown by default."""

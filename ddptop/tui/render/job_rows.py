@@ -20,10 +20,10 @@ from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.text import Line, Span, cells_of, line
 from ddptop.tui.render.uneven import worst_figure
-from ddptop_runner import run_step
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import NodeSnapshot
-from ddptop_runner.registry import AnyJob, pause_of
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.store.registry import AnyJob, pause_of
 
 BAR_CELLS = 9
 

@@ -11,8 +11,8 @@ import msgspec
 from ddptop.tui.render import units
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, Span, line
-from ddptop_runner import run_step
-from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import NodeSnapshot
 
 SHARE = 0.1
 """Of the run, at its end: that much of it is looked at."""

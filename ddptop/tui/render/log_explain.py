@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddptop.tui.render import units
 from ddptop.tui.render.log_row import LogRow
-from ddptop_runner.model import LAUNCHER
+from ddptop_runner.base.paths import LAUNCHER
 
 _LEVELS = {
     "": "none: the text does not look like a warning or an error",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddptop.tui.render import units
 from ddptop.tui.render.log_row import Level
 from ddptop.tui.render.text import Line, Span, line, rule, width
-from ddptop_runner.model import LAUNCHER
+from ddptop_runner.base.paths import LAUNCHER
 
 MOST_NAMED = 24
 """Ranks that are named one by one."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Span
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import RankSample
-from ddptop_runner.model_words import Phase
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.words import Phase
 
 LASTING_PHASE_S = 2.0
 """A rank that evaluates, saves or compiles for less is shown as running."""

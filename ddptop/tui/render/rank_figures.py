@@ -13,8 +13,9 @@ from ddptop.tui.render.odd import device_text, state_of
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, field, line
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import GpuSample, NodeSnapshot, RankSample
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
 
 
 def find_rank(snapshot: NodeSnapshot | None, rank: int | None) -> RankSample | None:

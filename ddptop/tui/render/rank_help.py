@@ -7,9 +7,9 @@ import datetime as dt
 from ddptop.tui.render import units
 from ddptop.tui.render.odd import oddity, state_of
 from ddptop.tui.render.words import GLOSSARY
-from ddptop_runner.balance.findings_help import explain
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import RankSample
+from ddptop_runner.judge.balance.findings_help import explain
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.snapshot import RankSample
 
 _STATES = {
     "starting": "it is running but has not taken a training step yet",

@@ -10,10 +10,10 @@ from ddptop.rank_words import data_share, sync_share
 from ddptop.tui.render import units
 from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
-from ddptop_runner import run_step
-from ddptop_runner.balance.imbalance import MARKED_BY, Figure, RankDeviation
-from ddptop_runner.model import Alert, RankSample
-from ddptop_runner.model_words import Phase
+from ddptop_runner.judge.balance.imbalance import MARKED_BY, Figure, RankDeviation
+from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import Alert, RankSample
+from ddptop_runner.model.words import Phase
 
 TELLING_WAIT = 0.1
 """Waits for data or for others are shown from this share of a step on."""

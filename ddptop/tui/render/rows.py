@@ -10,8 +10,8 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.launched import loss_text
 from ddptop.tui.render.odd import device_text, verdict
 from ddptop.tui.render.text import Span
-from ddptop_runner.balance.imbalance import Figure, RankDeviation
-from ddptop_runner.model import Event, RankSample
+from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
+from ddptop_runner.model.snapshot import Event, RankSample
 
 UNKNOWN_DEVIATION = RankDeviation()
 

@@ -12,8 +12,9 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.panels import pointing_only
 from ddptop.tui.render.text import Line, Span, clip, fit, line, wrap
 from ddptop.tui.story_source import Tail
-from ddptop_runner.model import LAUNCHER, Cause
-from ddptop_runner.model_words import JobState
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.words import JobState
 
 _ENDINGS: dict[str, Span] = {
     "finished": ("✓ finished", "ok"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ddptop.tui.render import units, words
 from ddptop.tui.render.text import Span
-from ddptop_runner.model import Event
+from ddptop_runner.model.snapshot import Event
 
 _WHO = re.compile(r"^rank \d+ ")
 _DIGITS = re.compile(r"\d+(\.\d+)?")

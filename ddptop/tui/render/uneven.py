@@ -8,8 +8,8 @@ import msgspec
 
 from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
-from ddptop_runner.balance.imbalance import Figure, is_even_load, marked
-from ddptop_runner.model import Imbalance, NodeSnapshot
+from ddptop_runner.judge.balance.imbalance import Figure, is_even_load, marked
+from ddptop_runner.model.snapshot import Imbalance, NodeSnapshot
 
 EVEN = 0.1
 """Below this, a ratio of small figures is not misleading."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ddptop_runner.spans import span
+from ddptop_runner.base.spans import span
 
 NOT_KNOWN = "n/a"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -23,8 +23,8 @@ from ddptop.tui.screens.base import VERTICAL
 from ddptop.tui.snapshot import Devices
 from ddptop.tui.widgets.gpu_choice import GpuChoice
 from ddptop.tui.widgets.table import HEAD_LINES
-from ddptop_runner.errors import DdptopError
-from ddptop_runner.model import GpuSample
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.model.devices import GpuSample
 
 
 class PathSuggester(Suggester):

@@ -28,10 +28,9 @@ from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.log_head import LogHead
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import LAUNCHER
-from ddptop_runner.paths import RunFolder, runs_dir
-from ddptop_runner.registry import AnyJob
+from ddptop_runner.store.registry import AnyJob
 
 DIGITS = tuple("0123456789")
 

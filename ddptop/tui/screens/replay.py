@@ -23,8 +23,8 @@ from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.timeline import TimeLine
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.model import Cause
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.model.snapshot import Cause
 
 FRAME_S = 0.25
 """While it plays, the moment changes this often."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ddptop.tui.render.panels import alert_lines, cause_lines, setback_lines
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.model import Alert, Cause
+from ddptop_runner.model.snapshot import Alert, Cause
 
 
 class AlertsPanel(LinesView):

@@ -9,7 +9,7 @@ from ddptop.tui.attempts import Attempt
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.story import attempt_row
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.model_words import JobState
+from ddptop_runner.model.words import JobState
 
 COLUMNS = (
     Column("number", "#", 3, ">"),

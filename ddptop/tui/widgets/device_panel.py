@@ -19,8 +19,9 @@ from ddptop.tui.render.uneven import imbalance_note
 from ddptop.tui.render.units import plural
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.balance.imbalance import Figure, is_even_load
-from ddptop_runner.model import GpuSample, Imbalance, RankSample
+from ddptop_runner.judge.balance.imbalance import Figure, is_even_load
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Imbalance, RankSample
 
 NOTHING_KNOWN = Imbalance()
 HEAD_LINES = 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddptop.tui.render.columns import Column
 from ddptop.tui.render.rows import event_row
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.model import Event
+from ddptop_runner.model.snapshot import Event
 
 COLUMNS = (
     Column("day", "day", 6, drop=3),

@@ -25,8 +25,8 @@ from ddptop.tui.render.rank_help import explain_heat, explain_rank
 from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, width
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
-from ddptop_runner.balance.imbalance import RankDeviation
-from ddptop_runner.model import GpuSample
+from ddptop_runner.judge.balance.imbalance import RankDeviation
+from ddptop_runner.model.devices import GpuSample
 
 _NOTHING = RankDeviation()
 

@@ -12,7 +12,7 @@ from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.rank_grid import RankGrid
-from ddptop_runner.balance.imbalance import RankDeviation
+from ddptop_runner.judge.balance.imbalance import RankDeviation
 
 _NOTHING = RankDeviation()
 

@@ -11,7 +11,7 @@ from textual.message import Message
 
 from ddptop.tui.actions import MOVING, bindings
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.model import RankSample
+from ddptop_runner.model.snapshot import RankSample
 
 
 class RankGrid(LinesView, can_focus=True):

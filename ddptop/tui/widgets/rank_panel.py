@@ -30,7 +30,7 @@ from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import LauncherSample, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 Shape = Literal["cards", "table", "heat"]
 SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")

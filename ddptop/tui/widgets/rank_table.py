@@ -23,7 +23,7 @@ from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import LauncherSample, RankSample
+from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 LAUNCHER_ROW = "launcher"
 """The key of the row above the ranks, where a command has one."""

@@ -10,7 +10,7 @@ from ddptop.tui.render.filter import Facts, Filter
 from ddptop.tui.render.told import EVENT_MEANINGS, Told, fold, told_row
 from ddptop.tui.render.words import event_words
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.model import Event
+from ddptop_runner.model.snapshot import Event
 
 COLUMNS = (
     Column("offset", "after", 8, ">"),

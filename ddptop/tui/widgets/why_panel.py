@@ -9,7 +9,7 @@ from ddptop.tui.render.story import why_lines
 from ddptop.tui.render.text import Line, rule
 from ddptop.tui.story_source import Tail
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.model_words import JobState
+from ddptop_runner.model.words import JobState
 
 
 class WhyPanel(LinesView):

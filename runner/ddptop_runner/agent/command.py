@@ -17,7 +17,7 @@ from .run import clock
 from .terminal import Terminal
 
 LAUNCHER = -1
-"""As in ddptop_runner.model, which is not to be imported here."""
+"""As in ddptop_runner.model.snapshot, which is not to be imported here."""
 LOG_NAME = "launcher.log"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from ddptop_runner.devices.words import PYNVML_MISSING
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model.devices import GpuSample
 
 
 class DeviceBackend(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model.devices import GpuSample
 
 
 class NoDevices:

@@ -34,7 +34,7 @@ from ddptop_runner.devices.nvml_queries import Gpu, LostError, read, read_fast, 
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import init_failure
 from ddptop_runner.devices.xid import XidWatch
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model.devices import GpuSample
 
 FAST_S = 1.0
 SLOW_S = 5.0

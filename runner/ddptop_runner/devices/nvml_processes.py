@@ -11,7 +11,7 @@ from ddptop_runner.devices.nvml_figures import Query
 from ddptop_runner.devices.nvml_queries import Gpu, ask
 from ddptop_runner.devices.owners import ProcessOwners
 from ddptop_runner.devices.words import Why
-from ddptop_runner.model import GpuProcess
+from ddptop_runner.model.devices import GpuProcess
 
 SAMPLES_OF_US = 1_000_000
 """Processes' shares are asked for the last second; what is older is not used."""

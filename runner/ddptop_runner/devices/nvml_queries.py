@@ -11,7 +11,6 @@ from typing import Any
 
 import pynvml
 
-from ddptop_runner import procs
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import tally
 from ddptop_runner.devices.nvml_figures import (
@@ -27,7 +26,8 @@ from ddptop_runner.devices.nvml_figures import (
 )
 from ddptop_runner.devices.words import Why, why_not
 from ddptop_runner.devices.xid_words import xid_meaning
-from ddptop_runner.model import GpuSample
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuSample
 
 _SILENT_TICKS = 2
 """A device that answers none of its fast queries this many times running counts as lost."""

@@ -7,7 +7,7 @@ import os
 import pwd
 from typing import NamedTuple
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 INIT_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first pid namespace (PROC_PID_INIT_INO), whose pids are the driver's."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 from ddptop_runner.foreign.variables import whole_number
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 COMMAND_LIMIT = 400
 """Longest command kept, in characters."""

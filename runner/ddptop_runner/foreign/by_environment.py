@@ -12,7 +12,7 @@ from ddptop_runner.foreign.claims import Claim, Scheme, claim_of, node_rank
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import Launcher, ProcessFacts, RankEvidence
 from ddptop_runner.foreign.variables import whole_number
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 NO_LAUNCHER = "its launcher has exited: the ranks keep running, but nothing restarts or stops them"
 

@@ -7,17 +7,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError, UsageError
+from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.owners import ENDED, user_name
-from ddptop_runner.errors import DamagedFileError, NoSuchJobError, UsageError
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs
 from ddptop_runner.foreign.tree import start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
-from ddptop_runner.model import GpuSample
-from ddptop_runner.paths import run_folder
-from ddptop_runner.spec import read_spec
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.spec import read_spec
 
 IsOwn = Callable[[str, int], bool]
 """Whether a DDPTOP_JOB_ID is that of a job of that user in this state folder."""

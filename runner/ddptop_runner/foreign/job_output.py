@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ddptop_runner import procs
 from ddptop_runner.foreign import pane as panes
 from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, neighbours_of
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.log_clean import LineCleaner
-from ddptop_runner.loss_text import LossParser, Reading
+from ddptop_runner.host import procs
+from ddptop_runner.reading.loss_text import LossParser, Reading
+from ddptop_runner.store.log_clean import LineCleaner
 
 KEPT_LINES = 2000
 CLOSE_TAIL_BYTES = 256 * 1024

@@ -9,11 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ddptop_runner import procs, run_step
-from ddptop_runner.balance import imbalance, rank_devices
-from ddptop_runner.balance.job_watch import JobWatch
-from ddptop_runner.clock import utc_from_unix
-from ddptop_runner.device_report import without_figures
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.devices.report import without_figures
 from ddptop_runner.foreign.job_files import JobFiles
 from ddptop_runner.foreign.job_output import Heard, JobOutput
 from ddptop_runner.foreign.loss_history import LossHistory
@@ -21,11 +18,16 @@ from ddptop_runner.foreign.states import Seen, state_of
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.foreign.visible import cuda_index, ordered_devices
-from ddptop_runner.model import Event, GpuSample, Imbalance, NodeSnapshot, RankSample
-from ddptop_runner.progress import combine
-from ddptop_runner.progress.fill import fill
-from ddptop_runner.progress.from_text import TextProgress
-from ddptop_runner.progress.said import Said, of_command
+from ddptop_runner.host import procs
+from ddptop_runner.judge.balance import imbalance, rank_devices
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.model import run_step
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.reading.progress import combine
+from ddptop_runner.reading.progress.fill import fill
+from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.progress.said import Said, of_command
 
 KEPT_EVENTS = 300
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 
-from ddptop_runner.history_reader import Series, bucket_width
+from ddptop_runner.store.history_reader import Series, bucket_width
 
 MAX_POINTS = 32_768
 """Of all ranks of a job together: 1.6 MB."""

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner import procs
 from ddptop_runner.foreign.pane import Pane
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.host import procs
+from ddptop_runner.store.log_clean import sanitize
 
 MAX_HOPS = 4
 """Pipes and terminals that are followed one after the other."""

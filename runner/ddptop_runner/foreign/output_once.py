@@ -6,11 +6,11 @@ import contextlib
 import datetime as dt
 import os
 
-from ddptop_runner.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput
 from ddptop_runner.foreign.job_record import JobRecord
 from ddptop_runner.foreign.types import Census, ForeignJob, in_turn
-from ddptop_runner.model import NodeSnapshot
+from ddptop_runner.model.snapshot import NodeSnapshot
 
 MAX_JOBS = 16
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop_runner.ownership import is_private_folder
+from ddptop_runner.base.ownership import is_private_folder
 
 HISTORY_LINES = 2000
 """How far back the first capture of a pane reaches."""

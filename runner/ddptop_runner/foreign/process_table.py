@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop_runner import procs
 from ddptop_runner.foreign.arguments import is_python
 from ddptop_runner.foreign.sockets import READ_COST_BYTES, Ports, SocketReader
 from ddptop_runner.foreign.types import ProcessFacts
 from ddptop_runner.foreign.variables import RANK_VARIABLES, kept_of
+from ddptop_runner.host import procs
 
 ARGV_WORDS = 1024
 ARGV_BYTES = 1 << 15

@@ -10,7 +10,7 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from ddptop_runner.clock import utc_from_unix
+from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.arguments import command_line, is_shell, is_wrapper, stem_of
 from ddptop_runner.foreign.by_environment import jobs_by_environment, lightning_jobs
@@ -19,7 +19,7 @@ from ddptop_runner.foreign.singles import launchers_without_ranks, pinned_jobs, 
 from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts, Unreadable
 from ddptop_runner.foreign.unreadable import find_unreadable
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 _Found = tuple[list[ForeignJob], list[Unreadable]]
 

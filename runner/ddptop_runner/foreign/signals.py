@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.errors import UsageError
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.model import ProcessId
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import ProcessId
 
 Action = Literal["stop", "kill"]
 STOP_GRACE_S = 15.0

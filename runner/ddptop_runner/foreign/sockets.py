@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop_runner import procs
+from ddptop_runner.host import procs
 
 MAX_DESCRIPTORS = 1 << 16
 MAX_TABLE_BYTES = 32 << 20

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ddptop_runner import procs
-from ddptop_runner.evidence import RankStacks
 from ddptop_runner.foreign.types import ForeignRank
+from ddptop_runner.host import procs
+from ddptop_runner.model.stacks import RankStacks
 
 DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4

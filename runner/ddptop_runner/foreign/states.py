@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ddptop_runner.model_words import RankState
+from ddptop_runner.model.words import RankState
 
 BLOCKED_LOOKS = 3
 """So many looks in a row must find a process in uninterruptible sleep ..."""

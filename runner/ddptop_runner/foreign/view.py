@@ -6,8 +6,8 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddptop_runner.model import NodeSnapshot
-from ddptop_runner.model_words import LIVE_STATES, JobState
+from ddptop_runner.model.snapshot import NodeSnapshot
+from ddptop_runner.model.words import LIVE_STATES, JobState
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import ForeignJob

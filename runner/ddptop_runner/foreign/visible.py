@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptop_runner.foreign.variables import whole_number
-from ddptop_runner.model import GpuSample
+from ddptop_runner.model.devices import GpuSample
 
 MAX_ENTRIES = 1024
 """Of the list: CUDA ends it at the first that it does not know, but another user wrote it."""

@@ -14,8 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign import pane as panes
 from ddptop_runner.foreign.census import find_again
 from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput, Source
@@ -23,8 +22,10 @@ from ddptop_runner.foreign.job_record import JobRecord
 from ddptop_runner.foreign.states import StateWatch
 from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable, in_turn
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.history_reader import Series
-from ddptop_runner.model import Event, GpuSample
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history_reader import Series
 
 SEEN_BUDGET_BYTES = 48 * 1024
 """Read in one look of all jobs together that are not followed."""

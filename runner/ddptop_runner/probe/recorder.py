@@ -32,7 +32,7 @@ boottime_s = (
     if hasattr(time, "CLOCK_BOOTTIME")
     else time.monotonic
 )
-"""Seconds since boot, suspended time included: the clock of `ddptop_runner.clock`."""
+"""Seconds since boot, suspended time included: the clock of `ddptop_runner.base.clock`."""
 
 
 class _Optimizer:

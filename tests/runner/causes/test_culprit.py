@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.causes.culprit import RankEnd, find
-from ddptop_runner.diagnose import PythonException, RankExit
+from ddptop_runner.judge.causes.culprit import RankEnd, find
+from ddptop_runner.model.diagnose import PythonException, RankExit
 
 BUG = PythonException("ValueError", "bad", "a.py:1")
 LOST = PythonException("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:65", "a.py:2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.causes import gpu_memory
+from ddptop_runner.judge.causes import gpu_memory
 
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.causes import culprit
-from ddptop_runner.causes.culprit import Culprit, RankEnd
-from ddptop_runner.causes.paragraph import LONGEST, Surroundings, XidReport, cause_of
-from ddptop_runner.diagnose import PythonException, RankExit
-from ddptop_runner.oom import OomFinding
+from ddptop_runner.host.oom import OomFinding
+from ddptop_runner.judge.causes import culprit
+from ddptop_runner.judge.causes.culprit import Culprit, RankEnd
+from ddptop_runner.judge.causes.paragraph import LONGEST, Surroundings, XidReport, cause_of
+from ddptop_runner.model.diagnose import PythonException, RankExit
 
 BUG = PythonException("ValueError", "bad", "a.py:1 in f")
 LOST = PythonException("RuntimeError", "gloo: Connection closed by peer [127.0.0.1]:65", "a.py:2")

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ddptop_runner.causes.tracebacks import error_file_exception, last_exception
-from ddptop_runner.diagnose import PythonException
-from ddptop_runner.log_clean import sanitize
+from ddptop_runner.judge.causes.tracebacks import error_file_exception, last_exception
+from ddptop_runner.model.diagnose import PythonException
+from ddptop_runner.store.log_clean import sanitize
 
 PLAIN = """step 1
 Traceback (most recent call last):

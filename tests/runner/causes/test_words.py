@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.causes import words
-from ddptop_runner.diagnose import PythonException
+from ddptop_runner.judge.causes import words
+from ddptop_runner.model.diagnose import PythonException
 
 PAIR = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:{}] {}"
 HINT = ". This is typically caused by a remote worker crashing. Check the logs of the remote worker"

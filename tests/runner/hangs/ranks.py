@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddptop_runner.hangs.types import HangLook, RankProgress, Standing
-from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.judge.hangs.types import HangLook, RankProgress, Standing
+from ddptop_runner.judge.hangs.watch import HangWatch
 
 
 def rank(number: int, steps: int | None = 40, since_s: float = 0.1, **fields: Any) -> RankProgress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import rank, standing
 
-from ddptop_runner.hangs.culprit import find
+from ddptop_runner.judge.hangs.culprit import find
 
 WAITS = {"doing": "collective", "at": (9, 8)}
 

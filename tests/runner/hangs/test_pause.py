@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import Life, rank, standing
 
-from ddptop_runner.hangs.allowances import Rules
-from ddptop_runner.hangs.lasting import lasting
-from ddptop_runner.hangs.pause import Facts, begins_after_s, pause_state, reason
-from ddptop_runner.hangs.verdict import judge
-from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.judge.hangs.allowances import Rules
+from ddptop_runner.judge.hangs.lasting import lasting
+from ddptop_runner.judge.hangs.pause import Facts, begins_after_s, pause_state, reason
+from ddptop_runner.judge.hangs.verdict import judge
+from ddptop_runner.judge.hangs.watch import HangWatch
 
 STATES = {
     # facts -> state

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.hangs import places
-from ddptop_runner.hangs.cause import hang_cause
-from ddptop_runner.hangs.types import HangVerdict
+from ddptop_runner.judge.hangs import places
+from ddptop_runner.judge.hangs.cause import hang_cause
+from ddptop_runner.judge.hangs.types import HangVerdict
 
 WAITING = """\
 Thread 0x00007f0a6f7fe6c0 (most recent call first):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runner.hangs.ranks import rank
 
-from ddptop_runner.hangs.allowances import CEILINGS_S, FACTOR, FLOORS_S, Rules
-from ddptop_runner.hangs.types import RankProgress, Standing
-from ddptop_runner.hangs.verdict import judge
-from ddptop_runner.hangs.watch import LONGEST_LOOK_S, HangWatch
+from ddptop_runner.judge.hangs.allowances import CEILINGS_S, FACTOR, FLOORS_S, Rules
+from ddptop_runner.judge.hangs.types import RankProgress, Standing
+from ddptop_runner.judge.hangs.verdict import judge
+from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 """The same examples at each run: what a test says depends on the code alone."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from tests.runner.hangs.replay import Disturbances, Moment, disturbed, live, names, read
 
-from ddptop_runner.hangs.types import HangLook
-from ddptop_runner.hangs.watch import HangWatch
+from ddptop_runner.judge.hangs.types import HangLook
+from ddptop_runner.judge.hangs.watch import HangWatch
 
 LIVES = 200
 SILENT_S = {"accumulation": 6.5, "collectives": 3.3, "compile_first": 5.0, "checkpoint": 12.0}

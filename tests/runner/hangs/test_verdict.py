@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import standing
 
-from ddptop_runner.hangs.allowances import (
+from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.judge.hangs.allowances import (
     ASKED_START_FLOOR_S,
     FLOORS_S,
     PROVEN_BUSY_S,
@@ -16,8 +17,7 @@ from ddptop_runner.hangs.allowances import (
     Rules,
     allowance,
 )
-from ddptop_runner.hangs.verdict import judge
-from ddptop_runner.host_usage import LoaderUsage
+from ddptop_runner.judge.hangs.verdict import judge
 
 AUTO = Rules(None, {})
 ASKED = Rules(60.0, {})

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.runner.hangs.ranks import Life, rank
 
-from ddptop_runner.hangs.types import SeenPause
-from ddptop_runner.hangs.watch import HangWatch
-from ddptop_runner.host_usage import LoaderUsage
+from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.judge.hangs.types import SeenPause
+from ddptop_runner.judge.hangs.watch import HangWatch
 
 AUTO = {"timeout_s": None, "auto": True}
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ddptop_runner.causes import culprit
-from ddptop_runner.causes.culprit import RankEnd
-from ddptop_runner.diagnose import PythonException, RankExit
-from ddptop_runner.launched.ends import (
+from ddptop_runner.judge.causes import culprit
+from ddptop_runner.judge.causes.culprit import RankEnd
+from ddptop_runner.judge.launcher_ends import (
     by_themselves,
     ended_well,
     exception_in_log,
     exception_in_words,
 )
+from ddptop_runner.model.diagnose import PythonException, RankExit
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):

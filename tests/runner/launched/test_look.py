@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner import procs
 from ddptop_runner.foreign.types import ForeignRank
-from ddptop_runner.launched.look import Sight
+from ddptop_runner.host import procs
+from ddptop_runner.job.command_look import Sight
 
 OWN = os.getpid()
 RANK = ForeignRank(0, 0, 4711, 1, "environment")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.launched.meeting import Met, Newcomer, Seating, seat
+from ddptop_runner.job.command_ranks import Met, Newcomer, Seating, seat
 
 
 def met(rank: int, pid: int, **fields: object) -> Met:

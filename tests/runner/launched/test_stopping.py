@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
-from ddptop_runner.launched.stopping import Step, plan
+from ddptop_runner.host.stopping import Step, plan
 
 
 def test_ranks_have_their_grace_while_their_launcher_is_paused():

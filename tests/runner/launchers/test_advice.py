@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.launchers.advice import Asked, advise
-from ddptop_runner.launchers.script_facts import UNKNOWN, script_facts
+from ddptop_runner.launch.launchers.advice import Asked, advise
+from ddptop_runner.launch.launchers.script_facts import UNKNOWN, script_facts
 
 MP = "import torch.multiprocessing as mp\n"
 L = "import lightning as L\nL.Trainer({})\n"

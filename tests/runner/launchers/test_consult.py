@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.launch_request import LaunchRequest
-from ddptop_runner.launchers import consult
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch.launchers import consult
+from ddptop_runner.launch.request import LaunchRequest
 
 MP = "import torch.multiprocessing as mp\n"
 TF = "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n"

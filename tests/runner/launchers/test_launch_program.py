@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import UsageError
-from ddptop_runner.gpus.for_launch import DeviceChoice
-from ddptop_runner.launch_program import LIVE, Program, name_for, program_for
-from ddptop_runner.launch_request import LaunchRequest
-from ddptop_runner.launchers.consult import QuestionError
-from ddptop_runner.spec import Device, DeviceQueue
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch.gpus.for_launch import DeviceChoice
+from ddptop_runner.launch.launchers.consult import QuestionError
+from ddptop_runner.launch.program import LIVE, Program, name_for, program_for
+from ddptop_runner.launch.request import LaunchRequest
+from ddptop_runner.model.spec import Device, DeviceQueue
 
 NO_GPU = DeviceChoice(None)
 GPUS = [Device(index=2, uuid="GPU-2"), Device(index=5, uuid="GPU-5")]

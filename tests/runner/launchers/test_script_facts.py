@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.launchers.script_facts import ScriptFacts, script_facts
+from ddptop_runner.launch.launchers.script_facts import ScriptFacts, script_facts
 
 MP = "import torch.multiprocessing as mp\n"
 NN = "import torch\nfrom torch import nn\n"

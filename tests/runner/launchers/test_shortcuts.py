@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.launchers.shortcuts import LAUNCHERS, PROGRAMS, Tools, Wanted, recipe
-from ddptop_runner.launchers.words import command_name, launcher_name
-from ddptop_runner.spec import Device
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch.launchers.shortcuts import LAUNCHERS, PROGRAMS, Tools, Wanted, recipe
+from ddptop_runner.launch.launchers.words import command_name, launcher_name
+from ddptop_runner.model.spec import Device
 
 CPU = {"device_count": 0}
 FOUR = {"devices": [Device(index=i, uuid=f"GPU-{i}") for i in (0, 1, 2, 3)], "device_count": 4}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.errors import UsageError
-from ddptop_runner.launchers import tools
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.launch.launchers import tools
 
 
 def program(path: Path, says: str = "") -> str:

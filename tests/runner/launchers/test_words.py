@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from ddptop_runner.launchers.words import command_name, inner, launcher_name
-from ddptop_runner.spec import check_name
+from ddptop_runner.launch.launchers.words import command_name, inner, launcher_name
+from ddptop_runner.model.spec import check_name
 
 COMMANDS = {
     # command: (launcher, name)

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from ddptop_runner.model import NodeSnapshot, Progress, RunStep
-from ddptop_runner.progress.combine import RankTold, ended, of_job, of_moment, of_rank, total_steps
+from ddptop_runner.model.snapshot import NodeSnapshot, Progress, RunStep
+from ddptop_runner.reading.progress.combine import (
+    RankTold,
+    ended,
+    of_job,
+    of_moment,
+    of_rank,
+    total_steps,
+)
 
 
 def log(step: int, total: int, **more) -> Progress:

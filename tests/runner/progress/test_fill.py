@@ -6,12 +6,12 @@ import datetime as dt
 
 import pytest
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.loss_text import Reading
-from ddptop_runner.model import RankSample
-from ddptop_runner.progress.fill import PATIENCE_S, fill
-from ddptop_runner.progress.from_text import TextProgress
-from ddptop_runner.rank_record import RankRecord
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.progress.fill import PATIENCE_S, fill
+from ddptop_runner.reading.progress.from_text import TextProgress
 
 NOW = utc_now()
 LATER = NOW + dt.timedelta(seconds=PATIENCE_S + 1)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import procs
-from ddptop_runner.clock import boottime_s
-from ddptop_runner.model import RankSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress import job_progress
-from ddptop_runner.progress.job_progress import JobProgress
-from ddptop_runner.progress.owners import rank_of
-from ddptop_runner.rank_table import RankTable
-from ddptop_runner.run_step import Printed
-from ddptop_runner.trace_files.find import TraceFile
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.job import progress as job_progress
+from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.model.run_step import Printed
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.reading.progress.owners import rank_of
+from ddptop_runner.reading.trace_files.find import TraceFile
 
 HEAD = "epoch,step,train_loss\n"
 

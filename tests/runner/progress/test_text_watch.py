@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner import log_index
-from ddptop_runner.clock import utc_now
-from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.model import LAUNCHER, encode
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.progress import text_watch
-from ddptop_runner.progress.text_watch import TextWatch
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.model.snapshot import encode
+from ddptop_runner.reading.progress import text_watch
+from ddptop_runner.reading.progress.text_watch import TextWatch
+from ddptop_runner.store import log_index
+from ddptop_runner.store.log_ranges import LogFile
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddptop_runner.model import GpuProcess, GpuSample
-from ddptop_runner.restarts.fitness import HEALTHY_AFTER_S, HealthBook, Known, Unfit, judge
-from ddptop_runner.spec import Device
+from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S, HealthBook, Known, Unfit, judge
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=2, uuid="GPU-2", name="H100")
 WELL = GpuSample(index=2, uuid="GPU-2", ecc_uncorrected=0, energy_j=100.0, mem_used_bytes=10)

@@ -11,19 +11,20 @@ import msgspec
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.clock import boottime_s, utc_now
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.errors import ControlError
-from ddptop_runner.group import Group
-from ddptop_runner.group_memory import Ending
-from ddptop_runner.hangs.types import HangVerdict
-from ddptop_runner.host_usage import HostUsage
-from ddptop_runner.model import Cause, GpuSample
-from ddptop_runner.paths import run_folder
-from ddptop_runner.restarts import memory, policy
-from ddptop_runner.restarts.policy import AttemptOutcome
-from ddptop_runner.saves.loss_watch import BadLoss
-from ddptop_runner.spec import Device, JobSpec
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import run_folder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.group_memory import Ending
+from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.judge.restarts import memory, policy
+from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.judge.saves.loss_watch import BadLoss
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.spec import Device, JobSpec
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner.clock import boottime_s, utc_now
-from ddptop_runner.device_report import DeviceReport
-from ddptop_runner.model import GpuSample
-from ddptop_runner.restarts import planner as planner_module
-from ddptop_runner.restarts.fitness import HEALTHY_AFTER_S
-from ddptop_runner.restarts.planner import NextAttempt, RestartPlanner
-from ddptop_runner.restarts.policy import AttemptOutcome
-from ddptop_runner.spec import Device, JobSpec
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.judge.restarts import planner as planner_module
+from ddptop_runner.judge.restarts.fitness import HEALTHY_AFTER_S
+from ddptop_runner.judge.restarts.planner import NextAttempt, RestartPlanner
+from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.spec import Device, JobSpec
 
 DEVICES = [Device(index=n, uuid=f"GPU-{n}", name="H100") for n in range(4)]
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddptop_runner.diagnose import PythonException
-from ddptop_runner.restarts import policy
-from ddptop_runner.restarts.policy import (
+from ddptop_runner.judge.restarts import policy
+from ddptop_runner.judge.restarts.policy import (
     BACKOFF_CAP_S,
     RULES,
     AttemptOutcome,
@@ -16,6 +15,7 @@ from ddptop_runner.restarts.policy import (
     History,
     decide,
 )
+from ddptop_runner.model.diagnose import PythonException
 
 
 def raised(type_: str, message: str = "", place: str = "train.py:7 in main") -> PythonException:

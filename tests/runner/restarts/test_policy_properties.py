@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.diagnose import PythonException
-from ddptop_runner.restarts import policy
-from ddptop_runner.restarts.policy import BACKOFF_CAP_S, RULES, AttemptOutcome, History
+from ddptop_runner.judge.restarts import policy
+from ddptop_runner.judge.restarts.policy import BACKOFF_CAP_S, RULES, AttemptOutcome, History
+from ddptop_runner.model.diagnose import PythonException
 
 SECONDS = st.sampled_from([0.5, 9.0, 59.0, 61.0, 599.0, 601.0, 1e5])
 STEPS = st.sampled_from([0, 1, 2, 40, 41, 5000])

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.probe_message import SavedFile
-from ddptop_runner.saves.book import (
+from ddptop_runner.judge.saves.book import (
     TOLD_AT_ONCE,
     TOLD_EACH_S,
     CheckpointBook,
@@ -15,8 +14,9 @@ from ddptop_runner.saves.book import (
     seconds_in_words,
     size_in_words,
 )
-from ddptop_runner.saves.step_words import at_step, step_beside
-from ddptop_runner.saves.where import ThreadedFinder, locate
+from ddptop_runner.judge.saves.step_words import at_step, step_beside
+from ddptop_runner.judge.saves.where import ThreadedFinder, locate
+from ddptop_runner.model.probe_message import SavedFile
 
 MIB = 2**20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ddptop_runner.model import RankSample
-from ddptop_runner.saves.loss_watch import LossWatch
+from ddptop_runner.judge.saves.loss_watch import LossWatch
+from ddptop_runner.model.snapshot import RankSample
 
 NAN, INF = float("nan"), float("inf")
 

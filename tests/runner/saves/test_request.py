@@ -15,16 +15,17 @@ import msgspec
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
 
-from ddptop_runner import procs
-from ddptop_runner.clock import utc_now
-from ddptop_runner.errors import ControlError
-from ddptop_runner.model import Checkpoint, RankSample
-from ddptop_runner.paths import RunFolder
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.job import save_request as request
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.save_request import SaveAsked
+from ddptop_runner.jobs import checkpoint as wanted
+from ddptop_runner.model.snapshot import Checkpoint, RankSample
 from ddptop_runner.probe import save_request
-from ddptop_runner.rank_record import RankRecord
-from ddptop_runner.registry import JobView
-from ddptop_runner.saves import request, wanted
-from ddptop_runner.saves.request import SaveAsked
+from ddptop_runner.store.registry import JobView
 
 CHILD = """
 import signal, sys, time

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, record, scalar
 
-from ddptop_runner.loss_text import Reading
-from ddptop_runner.trace_files.find import MAX_DEPTH, TraceFile, find_files, kind_of, maker_of
-from ddptop_runner.trace_files.follow import MAX_LAG_BYTES, READ_BYTES, TraceFiles
-from ddptop_runner.trace_files.watch import TraceWatch
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.trace_files.find import (
+    MAX_DEPTH,
+    TraceFile,
+    find_files,
+    kind_of,
+    maker_of,
+)
+from ddptop_runner.reading.trace_files.follow import MAX_LAG_BYTES, READ_BYTES, TraceFiles
+from ddptop_runner.reading.trace_files.watch import TraceWatch
 
 SAMPLES = Path(__file__).parents[2] / "samples" / "trace_files"
 EVENTS = "events.out.tfevents.1795264528.host-3.example.4711.0"

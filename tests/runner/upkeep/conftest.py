@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.upkeep import space
+from ddptop_runner.store.upkeep import space
 
 
 @pytest.fixture

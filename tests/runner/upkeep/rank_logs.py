@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.upkeep.rank_log import RankLog
+from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.upkeep.rank_log import RankLog
 
 LIMIT = 256 * 1024
 

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 import pytest
 from tests.runner.builders import make_spec
 
-from ddptop_runner import history as history_module
-from ddptop_runner import log_index
-from ddptop_runner.history import HistoryReader, HistoryWriter
-from ddptop_runner.model import LAUNCHER, RankSample
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.spec import JobSpec
-from ddptop_runner.story import Story
-from ddptop_runner.upkeep import space
-from ddptop_runner.upkeep.keeper import RunFolderKeeper
-from ddptop_runner.upkeep.space import DiskRoom
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.store import history as history_module
+from ddptop_runner.store import log_index
+from ddptop_runner.store.history import HistoryReader, HistoryWriter
+from ddptop_runner.store.story import Story
+from ddptop_runner.store.upkeep import space
+from ddptop_runner.store.upkeep.space import DiskRoom
 
 START = 1_767_225_600
 GIB = 1 << 30

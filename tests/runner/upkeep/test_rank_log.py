@@ -18,13 +18,13 @@ from tests.runner.upkeep.rank_logs import (
     write_lines,
 )
 
-from ddptop_runner import log_follow, log_index
-from ddptop_runner.log_index import read_index
-from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.logs import last_lines, tail_lines
-from ddptop_runner.paths import RunFolder
-from ddptop_runner.upkeep.log_archive import LogHead
-from ddptop_runner.upkeep.rank_log import RankLog
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.store import log_follow, log_index
+from ddptop_runner.store.log_index import read_index
+from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.logs import last_lines, tail_lines
+from ddptop_runner.store.upkeep.log_archive import LogHead
+from ddptop_runner.store.upkeep.rank_log import RankLog
 
 
 def test_the_head_of_a_log_beyond_its_limit_moves_into_archives(log, worker):

@@ -18,13 +18,13 @@ from tests.runner.upkeep.rank_logs import (
     write_lines,
 )
 
-from ddptop_runner import log_index
-from ddptop_runner.log_index import LogIndex, LogPiece, read_index
-from ddptop_runner.log_ranges import LogFile
-from ddptop_runner.logs import last_lines, tail_lines
-from ddptop_runner.upkeep import space
-from ddptop_runner.upkeep.log_archive import LogHead
-from ddptop_runner.upkeep.rank_log import RankLog
+from ddptop_runner.store import log_index
+from ddptop_runner.store.log_index import LogIndex, LogPiece, read_index
+from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.logs import last_lines, tail_lines
+from ddptop_runner.store.upkeep import space
+from ddptop_runner.store.upkeep.log_archive import LogHead
+from ddptop_runner.store.upkeep.rank_log import RankLog
 
 
 class TestWhatIsGone:
@@ -198,7 +198,7 @@ def test_where_holes_cannot_be_punched_nothing_is_done_but_said(log, worker, mon
 
 class TestTheReserve:
     def test_blocks_are_held_beyond_the_end_and_given_back(self, log, worker):
-        from ddptop_runner.upkeep.rank_log import trim
+        from ddptop_runner.store.upkeep.rank_log import trim
 
         write_lines(log, 0, 10)
         rank_log = RankLog(log, 0, LIMIT, worker)

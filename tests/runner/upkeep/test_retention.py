@@ -6,15 +6,15 @@ import datetime as dt
 
 import pytest
 
-from ddptop_runner.clock import utc_now
-from ddptop_runner.config import RunsConfig, keep_bytes, read_config
-from ddptop_runner.errors import UsageError
-from ddptop_runner.guardian import lock
-from ddptop_runner.model import NodeSnapshot, encode
-from ddptop_runner.paths import RunFolder, config_file, run_folder
-from ddptop_runner.procs import host_name
-from ddptop_runner.spec import JobSpec, write_spec
-from ddptop_runner.upkeep.retention import EndedRun, expired, prune
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.config import RunsConfig, keep_bytes, read_config
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder, config_file, run_folder
+from ddptop_runner.host.procs import host_name
+from ddptop_runner.jobs.retention import EndedRun, expired, prune
+from ddptop_runner.model.snapshot import NodeSnapshot, encode
+from ddptop_runner.model.spec import JobSpec, write_spec
 
 NOW = dt.datetime(2026, 1, 31, tzinfo=dt.timezone.utc)
 

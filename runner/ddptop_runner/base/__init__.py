@@ -1,0 +1,1 @@
+"""Nothing of the domain: clocks, errors, paths, bounded reads, configuration."""

@@ -1,0 +1,71 @@
+"""The user's settings: `$XDG_CONFIG_HOME/ddptop/config.toml`, which is optional.
+
+```toml
+[runs]
+keep_days = 30       # ended runs older than this are deleted at the next launch
+keep_bytes = "50G"   # the oldest ended runs beyond this, all together, too
+```
+
+`[interface]`, `[keys]` and `[themes.NAME]` are the interface's own: `ddptop.tui.settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.paths import config_file
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+class RunsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[runs]`: which ended runs are kept. Without it all are."""
+
+    keep_days: float | None = None
+    keep_bytes: int | str | None = None
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file; sections that this version does not know are left alone."""
+
+    runs: RunsConfig = RunsConfig()
+
+
+def read_config() -> Config:
+    """The settings; the defaults where there is no file.
+
+    Raises:
+        UsageError: when the file cannot be read, or says what cannot be.
+    """
+    file = config_file()
+    try:
+        config = msgspec.toml.decode(bounded.read_bytes(Path(os.path.realpath(file))), type=Config)
+        keep_bytes(config.runs)
+        if config.runs.keep_days is not None and config.runs.keep_days < 0:
+            raise ValueError(f"keep_days = {config.runs.keep_days:g} is negative")
+    except FileNotFoundError:
+        return Config()
+    except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
+        raise UsageError(f"{file} is not valid ({error})", "fix or remove it") from error
+    return config
+
+
+def keep_bytes(runs: RunsConfig) -> int | None:
+    """`keep_bytes` in bytes: a number, or one with K, M, G or T.
+
+    Raises:
+        ValueError: when it is no size.
+    """
+    given = runs.keep_bytes
+    if given is None:
+        return None
+    found = _SIZE.fullmatch(str(given).strip())
+    if found is None:
+        raise ValueError(f'keep_bytes = {given!r} is not a size like "50G"')
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

@@ -1,0 +1,136 @@
+"""The job's Python: which one it is, and whether it has torch, without importing torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop_runner.base.errors import UsageError
+
+MINIMUM_TORCH = (2, 6)
+ANSWER_S = 30.0
+"""A Python on a cold network disk may take this long to start."""
+
+_ASK = """
+import os, sys
+path = [entry for entry in sys.path if entry]  # the working folder may hold a json.py
+given = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+sys.path[:] = [entry for entry in path if os.path.abspath(entry) not in given]
+import importlib.util, json
+sys.path[:] = path
+try:
+    found = importlib.util.find_spec("torch")
+    origin = found and found.origin
+except Exception:
+    origin = None
+print(json.dumps([sys.version_info[:2], origin]))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that a job may run under."""
+
+    path: str
+    version: tuple[int, int]
+    torch_version: str | None
+    """None: torch is not installed in it."""
+
+
+def choose(asked: str | None, env: Mapping[str, str]) -> str:
+    """The interpreter's path: what was asked for, else the active environment's.
+
+    Active is `$VIRTUAL_ENV`, then `$CONDA_PREFIX`, then ddptop's own interpreter when it has torch,
+    then the first python3 or python on PATH.
+
+    Raises:
+        UsageError: when what was asked for does not exist.
+    """
+    if asked is not None:
+        found = shutil.which(os.path.expanduser(asked), path=env.get("PATH"))  # noqa: PTH111
+        if found is None:
+            raise UsageError(f"--python {asked}: no such interpreter", "check the path")
+        return os.path.abspath(found)  # noqa: PTH100 - a venv's link must not be resolved
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = env.get(variable)
+        if prefix and (candidate := Path(prefix) / "bin" / "python").exists():
+            return str(candidate)
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
+    for name in ("python3", "python"):
+        if found := shutil.which(name, path=env.get("PATH")):
+            return found
+    return sys.executable
+
+
+def inspect(path: str) -> Interpreter:
+    """What an interpreter is and has.
+
+    Raises:
+        UsageError: when it does not run.
+    """
+    if path == sys.executable and (spec := importlib.util.find_spec("torch")) is not None:
+        return Interpreter(path, sys.version_info[:2], _torch_version(spec.origin))
+    try:
+        answer = subprocess.run(
+            [path, "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=True,
+        )
+        (major, minor), origin = json.loads(answer.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        problem = f"no response in {ANSWER_S:g} s"
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines()
+        problem = said[-1] if said else f"exit status {error.returncode}"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (ValueError, TypeError, IndexError):
+        problem = "unexpected output"
+    else:
+        return Interpreter(path, (major, minor), _torch_version(origin))
+    raise UsageError(f"{path} cannot run as Python ({problem})", "pass --python PATH")
+
+
+def _torch_version(origin: str | None) -> str | None:
+    """From torch/version.py, which every wheel has; "unknown" where it cannot be read."""
+    if origin is None:
+        return None
+    try:
+        text = Path(origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        return "unknown"
+    found = re.search(r"""__version__ = ['"]([^'"]+)['"]""", text)
+    return found[1] if found else "unknown"
+
+
+def require_torch(interpreter: Interpreter) -> None:
+    """Refuse an interpreter that cannot run torch elastic as ddptop drives it.
+
+    Raises:
+        UsageError: without torch, or with one older than 2.6.
+    """
+    version = interpreter.torch_version
+    if version is None:
+        raise UsageError(
+            f"torch is not installed in {interpreter.path}",
+            "activate the environment that has it, or pass --python PATH"
+            " (ddptop[torch] installs it next to ddptop)",
+        )
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < MINIMUM_TORCH:
+        raise UsageError(
+            f"torch {version} in {interpreter.path} is too old", "2.6 or newer is required"
+        )

@@ -1,0 +1,85 @@
+"""Starts ddptop's own processes, and sets where they search for modules.
+
+`own_command` is the command line of such a process. This file is run by path and Python with -E, so
+that neither the current folder nor PYTHONPATH is searched while the interpreter starts: whoever can
+write into a folder that a person works in, or a project with a `queue.py` of its own, must not
+decide what ddptop imports. Afterwards PYTHONPATH's absolute folders are searched last, for ddptop
+itself may lie there; its relative ones stand for the current folder, and never are.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 8 ms
+_FILE = os.path.join(_HERE, "start.py")  # noqa: PTH118
+_ENDINGS = ("/ddptop_runner/base/start.py", "/ddptop_runner/start.py")
+"""The second is that of jobs started by an earlier version."""
+
+
+def own_command(name: str, *arguments: str) -> list[str]:
+    """The argv of one of ddptop's own processes.
+
+    Args:
+        name: `guardian`, `supervisor`, or a module that would be run with -m.
+        arguments: what follows.
+    """
+    flags = ["-s"] if sys.flags.no_user_site else []
+    flags += ["-B"] if sys.dont_write_bytecode else []
+    flags += ["-Xutf8"] if sys.flags.utf8_mode else []
+    return [sys.executable, "-E", *flags, _FILE, name, *arguments]
+
+
+def own_words(argv: list[str]) -> list[str]:
+    """Name and arguments in the command line of one of ddptop's own processes; [] of others."""
+    for number, word in enumerate(argv[1:6], 1):
+        if not word.startswith("-"):
+            return argv[number + 1 :] if word.endswith(_ENDINGS) else []
+    return []
+
+
+def searched(path: list[str], python_path: str) -> list[str]:
+    """In which order modules are looked for.
+
+    Args:
+        path: `sys.path` as Python made it.
+        python_path: the variable PYTHONPATH.
+    """
+    named = python_path.split(os.pathsep) if python_path else []
+    absolute = [os.path.abspath(entry) for entry in named]  # noqa: PTH100
+    kept = [entry for entry in path if entry not in ("", _HERE) and entry not in absolute]
+    last = [folder for entry, folder in zip(named, absolute, strict=True) if os.path.isabs(entry)]  # noqa: PTH117
+    found = dict.fromkeys([*kept, *_packages(), *last])
+    return list(found)
+
+
+def _packages() -> list[str]:
+    """The folders that hold ddptop's two packages: one, but two in a checkout."""
+    parent = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
+    above = os.path.dirname(parent)  # noqa: PTH120
+    in_checkout = os.path.isfile(os.path.join(above, "ddptop", "__main__.py"))  # noqa: PTH113, PTH118
+    return [parent, above] if in_checkout else [parent]
+
+
+def search_safely() -> None:
+    """Put this process's `sys.path` into that order."""
+    sys.path[:] = searched(sys.path, os.environ.get("PYTHONPATH", ""))
+
+
+def main() -> int:
+    """Run the named process to its end."""
+    search_safely()
+    name, *arguments = sys.argv[1:]
+    if name in ("guardian", "supervisor"):
+        import importlib
+
+        status: int = importlib.import_module(f"ddptop_runner.node.{name}").main(*arguments)
+        return status
+    import runpy
+
+    sys.argv[1:] = arguments
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The output of the sampler process, and what its clients need without loading a driver."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.base.start import own_command
+from ddptop_runner.devices.words import LIBRARY, LIBRARY_BROKEN, LIBRARY_MISSING, NO_ANSWER
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import SCHEMA
+
+NOTHING_TO_SAMPLE = 3
+"""The sampler's exit status where there is no driver or no device; its last line says why."""
+
+NOT_ANSWERING = "the NVIDIA driver has not responded for {age_s:.0f} s: see what `nvidia-smi` says"
+
+
+class DeviceReport(Base, frozen=True, kw_only=True):
+    """The devices at one moment: one line of the sampler's output."""
+
+    schema: int = SCHEMA
+    ts: dt.datetime
+    boottime_s: float
+    """CLOCK_BOOTTIME when the figures were read."""
+    source: str | None = None
+    """Back end of the figures: "nvml", or None without devices."""
+    driver: str | None = None
+    note: str | None = None
+    """Why devices are missing, incomplete, or stale, and the remedy; None when all is well."""
+    gpus: list[GpuSample] = []
+    sampler_cpu_percent: float | None = None
+    """CPU that the sampler used over its last seconds; 100 is one core."""
+    sampler_rss_bytes: int | None = None
+    """Resident memory of the sampler."""
+    queries_per_s: float | None = None
+    """Calls into the driver, over the sampler's last seconds."""
+
+
+_decoder = msgspec.json.Decoder(DeviceReport)
+
+
+def decode_report(line: bytes) -> DeviceReport:
+    """Read one line of the sampler.
+
+    Raises:
+        msgspec.DecodeError: when it is not a report.
+    """
+    return _decoder.decode(line)
+
+
+def empty_report(note: str) -> DeviceReport:
+    """A report of no device that says why."""
+    return DeviceReport(ts=utc_now(), boottime_s=boottime_s(), note=note)
+
+
+_KEPT = {
+    "index",
+    "uuid",
+    "host",
+    "name",
+    "pci_bus_id",
+    "parent_uuid",
+    "mig_instances",
+    "mem_total_bytes",
+    "temperature_slowdown_c",
+    "sm_clock_max_mhz",
+    "xid",
+    "xid_meanings",
+    "lost",
+    "note",
+}
+_NEVER_UNKNOWN = {"host", "parent_uuid", "note", "unknown"}
+
+
+def without_figures(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
+    """The device as it stays known when its figures are not: identity, fixed values, XIDs, lost."""
+    kept = {name: getattr(gpu, name) for name in _KEPT}
+    unknown = {
+        name: gpu.unknown.get(name, why) if name in _KEPT else why
+        for name in GpuSample.__struct_fields__
+        if kept.get(name) is None and name not in _NEVER_UNKNOWN
+    }
+    return GpuSample(**kept, unknown=unknown)
+
+
+def stale_report(report: DeviceReport, note: str) -> DeviceReport:
+    """`report` with a note, and without the figures that may no longer be true."""
+    gpus = [without_figures(gpu) for gpu in report.gpus]
+    return msgspec.structs.replace(
+        report,
+        note=note,
+        gpus=gpus,
+        sampler_cpu_percent=None,
+        sampler_rss_bytes=None,
+        queries_per_s=None,
+    )
+
+
+def crash_note(returncode: int | None, errors: bytes) -> str:
+    """What to say of a sampler that ended without a report."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    said = f": {lines[-1][:200]}" if lines else ""
+    how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
+    return f"the device sampler exited with {how}{said}; see what `nvidia-smi` says"
+
+
+def driver_library_exists() -> bool:
+    """Whether NVML's library can be loaded. Asks nothing of the driver, so it cannot block."""
+    import ctypes  # not every screen looks at devices
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def no_library_report() -> DeviceReport:
+    """The report of a machine without NVML's library, or with one that cannot be loaded."""
+    import ctypes  # not every screen looks at devices
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        reason = str(error)
+        if "No such file" not in reason:  # such as an empty file that an image has in its place
+            return empty_report(LIBRARY_BROKEN.format(reason=reason))
+    return empty_report(LIBRARY_MISSING)
+
+
+def sampler_command(
+    uuids: Collection[str] | None = None,
+    *,
+    interval_s: float = 1.0,
+    once: bool = False,
+    links: bool = False,
+) -> list[str]:
+    """The argv of a sampler process."""
+    command = own_command("ddptop_runner.devices.sampler", "--interval", f"{interval_s:g}")
+    command += ["--all"] if uuids is None else ["--uuids", ",".join(uuids)]
+    return [*command, *(["--once"] if once else []), *(["--links"] if links else [])]

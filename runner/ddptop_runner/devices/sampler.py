@@ -1,0 +1,184 @@
+"""The sampler process: reads the devices and prints one JSON line per tick on standard output.
+
+    ddptop_runner.devices.sampler [--uuids U,U | --all] [--interval 1.0] [--once] [--links]
+
+`--links` also asks for PCIe and NVLink rates, of each device every fourth tick; with `--once` two
+readings are made, a second apart.
+
+A process of its own, because a driver can block or crash exactly when a device fails. It ends when
+standard output is closed or its parent is gone, and exits with 3 when there is nothing to sample;
+the last line then says why.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from typing import NamedTuple
+
+from ddptop_runner.base.clock import boottime_s, utc_now
+from ddptop_runner.devices import DeviceBackend, open_backend
+from ddptop_runner.devices.report import NOTHING_TO_SAMPLE, DeviceReport
+from ddptop_runner.model.snapshot import encode
+
+SHORTEST_INTERVAL_S = 0.1
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+LINKS_EVERY = 4
+"""Ticks between two readings of a device's PCIe and NVLink rates."""
+COST_OVER_S = 10.0
+"""The sampler's own cost is a mean over so long."""
+
+USAGE = "usage: sampler [--uuids U,U | --all] [--interval S] [--once] [--links]"
+
+
+class Options(NamedTuple):
+    """What the sampler was asked for."""
+
+    uuids: tuple[str, ...] | None = None
+    """None is every device."""
+    interval_s: float = 1.0
+    once: bool = False
+    links: bool = False
+
+
+def parse_arguments(argv: list[str]) -> Options:
+    """The options that these arguments say.
+
+    Raises:
+        ValueError: naming the argument that cannot be used.
+    """
+    uuids: tuple[str, ...] | None = None
+    interval_s, once, links = 1.0, False, False
+    rest = list(argv)
+    while rest:
+        option = rest.pop(0)
+        if option == "--once":
+            once = True
+        elif option == "--links":
+            links = True
+        elif option == "--all":
+            uuids = None
+        elif option == "--uuids" and rest:
+            uuids = tuple(uuid for uuid in rest.pop(0).split(",") if uuid)
+        elif option == "--interval" and rest:
+            interval_s = _interval(rest.pop(0))
+        else:
+            raise ValueError(f"unknown option or missing value: {option!r}")
+    return Options(uuids, interval_s, once, links)
+
+
+def _interval(text: str) -> float:
+    interval_s = float(text)
+    if not (math.isfinite(interval_s) and interval_s >= SHORTEST_INTERVAL_S):
+        raise ValueError(
+            f"--interval {text} is too short; use {SHORTEST_INTERVAL_S} seconds or more"
+        )
+    return interval_s
+
+
+class Cost:
+    """What the sampler itself costs, over its last seconds."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, float, int]] = deque()
+
+    def mark(self, now_s: float, cpu_s: float, queries: int) -> tuple[float, float] | None:
+        """(CPU in percent of one core, queries per second) since up to 10 s ago.
+
+        None at the first mark. The arguments but the first are totals since the start.
+        """
+        self._marks.append((now_s, cpu_s, queries))
+        while len(self._marks) > 2 and self._marks[1][0] <= now_s - COST_OVER_S:
+            self._marks.popleft()
+        then_s, cpu_then_s, queries_then = self._marks[0]
+        span_s = now_s - then_s
+        if span_s <= 0:
+            return None
+        return 100 * (cpu_s - cpu_then_s) / span_s, (queries - queries_then) / span_s
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - each tick
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def report(backend: DeviceBackend, cost: Cost) -> DeviceReport:
+    """One reading of all devices."""
+    now_s = boottime_s()
+    gpus = backend.sample(now_s)
+    spent = cost.mark(now_s, time.process_time(), backend.queries)
+    return DeviceReport(
+        ts=utc_now(),
+        boottime_s=now_s,
+        source=backend.source,
+        driver=backend.driver,
+        note=backend.note,
+        gpus=gpus,
+        sampler_cpu_percent=None if spent is None else round(spent[0], 2),
+        sampler_rss_bytes=resident_bytes(),
+        queries_per_s=None if spent is None else round(spent[1], 2),
+    )
+
+
+def run(backend: DeviceBackend, options: Options) -> int:
+    """Print reports until nobody listens; returns the exit status."""
+    cost = Cost()
+    if options.once and options.links:
+        report(backend, cost)
+        time.sleep(1.0)
+    parent = os.getppid()
+    closed = select.poll()
+    closed.register(sys.stdout.fileno(), 0)  # only POLLERR and POLLHUP: the reader is gone
+    next_s = boottime_s()
+    while True:
+        _print_line(encode(report(backend, cost)))
+        if backend.source is None:
+            return NOTHING_TO_SAMPLE
+        if options.once:
+            return 0
+        next_s = max(next_s + options.interval_s, boottime_s())
+        while (wait_s := next_s - boottime_s()) > 0:
+            if closed.poll(math.ceil(wait_s * 1000)):
+                return 0
+        if os.getppid() != parent:
+            return 0
+
+
+def _print_line(line: bytes) -> None:
+    data = memoryview(line + b"\n")
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the sampler with these arguments; returns the exit status."""
+    try:
+        options = parse_arguments(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n{USAGE}\n")
+        return 2
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    links_every = 0 if not options.links else 1 if options.once else LINKS_EVERY
+    backend = open_backend(options.uuids, links_every=links_every)
+    try:
+        return run(backend, options)
+    except BrokenPipeError:
+        return 0
+    finally:
+        backend.close()
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # NVML's own cleanup can crash or block when a device is ill

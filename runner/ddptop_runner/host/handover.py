@@ -1,0 +1,143 @@
+"""Passes the launching shell's environment to the guardian: a 0600 file, read once.
+
+A tmux server keeps the variables of the shell that started it, and `tmux new-session -e` shows
+them in `ps`; so they travel in a file that the guardian deletes as it reads it. Its first line is
+the job's id, for the shell of a tmux pane, which starts the guardian with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ddptop_runner.base import bounded, umask
+
+_LIMITS = ("RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_MEMLOCK", "RLIMIT_STACK")
+_IN_PROC = {
+    "Max open files": "RLIMIT_NOFILE",
+    "Max core file size": "RLIMIT_CORE",
+    "Max locked memory": "RLIMIT_MEMLOCK",
+    "Max stack size": "RLIMIT_STACK",
+}
+"""As /proc/<pid>/limits names them."""
+
+OF_A_RANK = frozenset(
+    {
+        "DDPTOP_ATTEMPT",
+        "DDPTOP_CHECKPOINT_FILE",
+        "DDPTOP_JOB_ID",
+        "DDPTOP_LOG",
+        "DDPTOP_PROBE_OWNER",
+        "DDPTOP_PROBE_SOCK",
+        "DDPTOP_STACKS_DIR",
+    }
+)
+"""What a process of a job carries. A job that is launched from within one gets its own, and its
+guardian must not look like a rank."""
+
+OF_TORCH = frozenset(
+    """
+    LOCAL_RANK RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
+    ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_NCCL_ASYNC_ERROR_HANDLING
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""What torch's agent adds to a rank's variables, beside TORCHELASTIC_*."""
+_SIGN_OF_TORCH = "TORCHELASTIC_RUN_ID"
+"""Whoever has it is a rank of torch's agent, or was started by one."""
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What the guardian starts the job with."""
+
+    env: dict[str, str]
+    """The launching shell's variables."""
+    job_env: dict[str, str]
+    """What ddptop and --env add for the job: devices, job id, overrides."""
+    umask: int
+    soft_limits: dict[str, int]
+    """The shell's soft resource limits, by name."""
+    attempt: int
+    """The number of the first attempt: 0, or the next one when an ended job is started again."""
+    adopts: bool = False
+    """The job lives, and its guardian does not: nothing is started but a supervisor."""
+    agent_pid: int | None = None
+    """Of the living agent of a job that is adopted."""
+
+
+def capture(job_env: dict[str, str], attempt: int) -> Handover:
+    """This process's environment, umask and limits, with what the job adds."""
+    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITS}
+    return Handover(of_shell(os.environ), job_env, umask.of_shell(), limits, attempt)
+
+
+def of_shell(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what belongs to a rank that this process may be running in.
+
+    A rank and an address that a person has set stay: they are not torch's agent's.
+    """
+    in_rank = _SIGN_OF_TORCH in env
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in OF_A_RANK and not (in_rank and is_of_torch(name))
+    }
+
+
+def is_of_torch(name: str) -> bool:
+    """Whether torch's agent gives its ranks a variable of that name."""
+    return name in OF_TORCH or name.startswith("TORCHELASTIC_")
+
+
+def soft_limits_of(pid: int) -> dict[str, int]:
+    """A process's soft limits, as `Handover` keeps them; empty where they cannot be read."""
+    try:
+        lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for title, name in _IN_PROC.items():
+        for line in lines:
+            if line.startswith(title):
+                word = line[len(title) :].split()[0]
+                found[name] = resource.RLIM_INFINITY if word == "unlimited" else int(word)
+    return found
+
+
+def write(path: Path, handover: Handover, job_id: str = "") -> None:
+    """Write the file, readable by this user alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(f"{job_id}\n{json.dumps(asdict(handover))}")
+
+
+def take(path: Path) -> Handover:
+    """Read the file and delete it.
+
+    Raises:
+        OSError: when there is none.
+        ValueError: when it is not a hand-over.
+    """
+    data = bounded.read_bytes(path).decode("utf-8", "surrogateescape")
+    path.unlink()
+    try:
+        return Handover(**json.loads(data.partition("\n")[2]))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a valid handover file: {error}") from error
+
+
+def apply_limits(soft_limits: dict[str, int]) -> None:
+    """Set this process's soft limits as in the launching shell, as far as the hard ones allow."""
+    for name, soft in soft_limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard):
+            soft = hard
+        try:
+            resource.setrlimit(kind, (soft, hard))
+        except (OSError, ValueError):
+            continue  # the old limit stays

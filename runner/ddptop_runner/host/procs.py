@@ -1,0 +1,397 @@
+"""Identifies processes across pid reuse, read from /proc.
+
+A process is identified by host, boot, pid namespace, pid and start time. A signal goes through a
+pidfd, where the kernel has it, that was opened before the identity was checked: it cannot reach a
+later process of the same pid. A process of another user is never evidence for a job.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from ddptop_runner.model.snapshot import ProcessId
+
+_PROC = Path("/proc")
+_EXITING = 0x4
+_WITHOUT_MEMORY = 0x00200000 | _EXITING
+"""PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
+EXEC_WAIT_S = 0.5
+"""How long to look again at a process that is about to be another program: mostly 0.1 ms, but on a
+busy machine it may have to wait for its turn in the middle of it, and so may who looks."""
+EXEC_POLL_S = 0.0005
+_MEMORY_BYTES = 1 << 22
+"""More than execve takes of words or variables by its usual limit of a quarter of the stack."""
+_MAX_WORDS = 1 << 16
+"""Of a command line: any of its memory a process can show as one."""
+
+
+@functools.cache
+def host_name() -> str:
+    """This machine's host name, as used in file names and snapshots."""
+    return os.uname().nodename.split(".")[0] or "localhost"
+
+
+@functools.cache
+def boot_id() -> str | None:
+    """The kernel's id of this boot, or None where /proc does not tell."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+@functools.cache
+def pid_namespace() -> int | None:
+    """Inode of this process's pid namespace."""
+    try:
+        return (_PROC / "self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
+def read_up_to(path: str, limit: int, *, at_once: bool = True) -> bytes:
+    """Up to `limit` bytes of a file of /proc, whose content another user can make endless.
+
+    Args:
+        path: the file.
+        limit: in bytes.
+        at_once: by one read, which takes all of words and variables: between two the process may
+            have become another program. Lists, such as maps, come page by page.
+    """
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot
+        data = file.read(limit) or b""
+        if at_once or not data:
+            return data
+        parts, left = [data], limit - len(data)
+        while left > 0 and (part := file.read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat after the command: [0] is the state, [1] the parent's pid.
+
+    None when there is no such process. The command's own parentheses are skipped.
+    """
+    named = name_and_stat(pid)
+    return None if named is None else named[1]
+
+
+def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
+    """The name that a process gave itself, and its `stat_fields`; None when there is none."""
+    try:
+        data = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    before, _, after = data.rpartition(b")")
+    return before.partition(b"(")[2].decode("utf-8", "replace"), after.decode(
+        "ascii", "replace"
+    ).split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None when it is gone."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def state_letter(pid: int) -> str | None:
+    """R, S, D, T, Z ... as in ps(1), or None when it is gone."""
+    fields = stat_fields(pid)
+    return fields[0] if fields else None
+
+
+def identify(pid: int) -> ProcessId:
+    """The identity of a process of this host as it is now."""
+    return ProcessId(
+        host=host_name(),
+        boot_id=boot_id(),
+        pid_ns=pid_namespace(),
+        pid=pid,
+        start_ticks=start_ticks(pid),
+    )
+
+
+def is_here(process: ProcessId) -> bool:
+    """Whether the process belongs to this host, boot and pid namespace, so that it can be seen."""
+    return (
+        process.host == host_name()
+        and process.boot_id == boot_id()
+        and process.pid_ns == pid_namespace()
+    )
+
+
+def is_alive(process: ProcessId | None) -> bool:
+    """Whether that very process exists here and is not a zombie."""
+    if process is None or not is_here(process):
+        return False
+    fields = stat_fields(process.pid)
+    if fields is None:
+        return False
+    return fields[0] not in "ZX" and int(fields[19]) == process.start_ticks
+
+
+def is_ending(pid: int) -> bool:
+    """Whether it is gone, a zombie or about to be one, without files and memory already."""
+    fields = stat_fields(pid)
+    return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
+
+
+def written_bytes(pid: int) -> int | None:
+    """Bytes that the process has passed to write calls; None where /proc does not tell."""
+    return _io(pid).get(b"wchar")
+
+
+def io_bytes(pid: int) -> int | None:
+    """Bytes that it has read and written, page faults on files included; None where not known."""
+    counts = _io(pid)
+    return sum(counts.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes")) or None
+
+
+def _io(pid: int) -> dict[bytes, int]:
+    """The counters of /proc/<pid>/io; empty where it cannot be read."""
+    try:
+        data = (_PROC / str(pid) / "io").read_bytes()
+    except OSError:
+        return {}
+    pairs = (line.partition(b":") for line in data.splitlines())
+    return {name: int(value) for name, _, value in pairs if value.strip().isdigit()}
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the direct children of every thread of `pid`."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - hot
+                found.extend(int(child) for child in file.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
+    """Pids of all living descendants of `pid`, parents before children.
+
+    Args:
+        pid: whose.
+        without: processes that are left out with all of theirs.
+    """
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        children = (child for parent in frontier for child in children_of(parent))
+        frontier = [child for child in children if child not in without]
+        found.extend(frontier)
+    return found
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a living process is a child of another one, or of its children."""
+    seen = set()
+    while pid > 1 and pid not in seen:
+        seen.add(pid)
+        fields = stat_fields(pid)
+        if fields is None:
+            return False
+        pid = int(fields[1])
+        if pid == ancestor:
+            return True
+    return False
+
+
+def uid_of(pid: int) -> int | None:
+    """The user that a process acts for; None where it is gone, or where it acts for several.
+
+    Not the owner of /proc/<pid>, which is the effective user alone: of a program with the setuid
+    bit, whoever started it chose words and variables.
+    """
+    try:
+        status = (_PROC / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    return uid_in_status(status)
+
+
+def uid_in_status(status: bytes) -> int | None:
+    """The same out of what /proc/<pid>/status holds."""
+    uids = _uids(status)
+    return int(uids[0]) if len(set(uids)) == 1 else None
+
+
+def real_uid_in_status(status: bytes) -> int | None:
+    """The user who started the process, whatever it may do by now."""
+    uids = _uids(status)
+    return int(uids[0]) if uids else None
+
+
+def _uids(status: bytes) -> list[bytes]:
+    """Real, effective, saved, for files; the name, which it chooses, cannot hold a line break."""
+    return status.partition(b"\nUid:")[2].partition(b"\n")[0].split()[:4]
+
+
+def environ_value(pid: int, name: str) -> str | None:
+    """The value of a variable in the environment that the process was started with."""
+    entries = b"\0" + _of_memory(pid, "environ", start_field=47)
+    _, found, rest = entries.partition(b"\0" + name.encode() + b"=")
+    return rest.partition(b"\0")[0].decode("utf-8", "surrogateescape") if found else None
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    """The variables that the process was started with; empty where they cannot be read."""
+    entries = _of_memory(pid, "environ", start_field=47).split(b"\0")
+    pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def argv(pid: int) -> list[str]:
+    """The command line that the process shows; empty for one that is gone or a zombie."""
+    words = _of_memory(pid, "cmdline", start_field=45).split(b"\0", _MAX_WORDS)[:-1]
+    return [word.decode("utf-8", "surrogateescape") for word in words]
+
+
+def _of_memory(pid: int, name: str, start_field: int) -> bytes:
+    """What a file of /proc/<pid> tells out of the process's memory; empty where nothing does.
+
+    In the middle of an execve the old memory is gone and the new one not filled yet, so that a
+    living process seems to have neither variables nor words: it is looked at again.
+
+    Args:
+        pid: whose.
+        name: environ or cmdline.
+        start_field: which of `stat_fields` tells where that begins; the next, where it ends.
+    """
+    deadline_s = time.monotonic() + EXEC_WAIT_S
+    found_at = None
+    try:
+        while not (data := read_up_to(f"/proc/{pid}/{name}", _MEMORY_BYTES)):
+            fields = stat_fields(pid)
+            if fields is None or int(fields[6]) & _WITHOUT_MEMORY:
+                break
+            # the address of the code is set once the memory is filled
+            is_filled = fields[23] != "0"
+            at = (fields[23], *fields[start_field : start_field + 2])
+            if time.monotonic() > deadline_s or (is_filled and at == found_at):
+                break
+            found_at = at
+            if not is_filled:
+                time.sleep(EXEC_POLL_S)
+    except OSError:
+        return b""
+    return data
+
+
+def all_pids() -> Iterator[int]:
+    """Every pid in this namespace."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def pids_of_job(job_id: str, owner: int | None = None) -> list[int]:
+    """Pids of the living processes that carry this DDPTOP_JOB_ID, whoever started them.
+
+    Args:
+        job_id: what they carry.
+        owner: whose the job is, where root looks at another user's. What carries the id and is
+            neither theirs nor this user's belongs to no job.
+    """
+    owners = {os.geteuid(), owner} - {None}
+    return [
+        pid
+        for pid in all_pids()
+        if _shown_owner(pid) in owners  # before what anybody can make megabytes of
+        and environ_value(pid, "DDPTOP_JOB_ID") == job_id
+        and uid_of(pid) in owners
+        and state_letter(pid) not in ("Z", "X", None)
+    ]
+
+
+def _shown_owner(pid: int) -> int | None:
+    """Of /proc/<pid>: at most a hint, see `uid_of`."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - hot
+    except OSError:
+        return None
+
+
+def signal_process(process: ProcessId, number: int, uid: int | None = None) -> bool:
+    """Send a signal to that very process; False when it is gone or not ours to signal.
+
+    Args:
+        process: which.
+        number: of the signal.
+        uid: whose it has to be by now; None where its user does not matter.
+    """
+    pidfd = _pidfd(process.pid)
+    try:
+        if not is_alive(process) or (uid is not None and uid_of(process.pid) != uid):
+            return False
+        if pidfd is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+    return True
+
+
+@functools.cache
+def _has_pidfd() -> bool:
+    """Whether the kernel has both calls, and nothing keeps them from this process."""
+    try:
+        pidfd = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except (AttributeError, OSError):
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _pidfd(pid: int) -> int | None:
+    """Names whatever process has the pid now; None where there is none, or no such thing."""
+    try:
+        return os.pidfd_open(pid) if _has_pidfd() else None
+    except OSError:
+        return None
+
+
+def signal_all(processes: Iterable[ProcessId], number: int, uid: int | None = None) -> int:
+    """Send a signal to each that is still the same process, of that user; how many got it."""
+    return sum(signal_process(process, number, uid) for process in processes)
+
+
+def catches_signal(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal (SigCgt in /proc/<pid>/status)."""
+    return bool(_signal_mask(pid, "SigCgt") >> (number - 1) & 1)
+
+
+def blocks_signal(pid: int, number: int) -> bool:
+    """Whether the process's main thread has the signal blocked, so that it would come later."""
+    return bool(_signal_mask(pid, "SigBlk") >> (number - 1) & 1)
+
+
+def _signal_mask(pid: int, field: str) -> int:
+    try:
+        status = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1], 16)
+    return 0

@@ -1,0 +1,290 @@
+"""Whether a job started from this shell survives logout, and what helps if not.
+
+Three things of systemd end processes that ignore SIGHUP: logind kills the scope of a closed session
+(KillUserProcesses=yes); the user's manager goes with the last session and takes everything below
+`user@<uid>.service` with it, unless the user lingers; and RemoveIPC=yes deletes the /dev/shm
+segments of a user whose last session ended. Without systemd nothing of this happens.
+
+`systemd-run --user --scope` moves a job from its session to the user's manager. That is a gain only
+where the session would be killed or the user lingers: without linger, and with
+KillUserProcesses=no, the abandoned session keeps a job alive while the manager would end it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from ddptop_runner.model.base import Base
+
+BUSCTL_TIMEOUT_S = 0.5
+FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY = 253
+FIRST_NORMAL_UID = 1000
+"""RemoveIPC leaves root and system users alone."""
+
+Placement = Literal["session", "manager", "elsewhere"]
+"""`session`: in a login session's scope; `manager`: below the user's systemd; `elsewhere`: a system
+service, a batch system's step, a container."""
+
+_LOGIND = (
+    "get-property",
+    "org.freedesktop.login1",
+    "/org/freedesktop/login1",
+    "org.freedesktop.login1.Manager",
+)
+_SETTINGS = ("KillUserProcesses", "RemoveIPC", "KillExcludeUsers", "KillOnlyUsers")
+
+
+class SurvivalFacts(Base, frozen=True, kw_only=True):
+    """What decides whether processes outlive the login. None: the machine did not tell."""
+
+    systemd: bool
+    """Whether systemd runs this machine."""
+    uid: int = 0
+    user: str = "root"
+    placement: Placement = "elsewhere"
+    kill_user_processes: bool | None = None
+    remove_ipc: bool | None = None
+    kill_exclude_users: tuple[str, ...] = ("root",)
+    kill_only_users: tuple[str, ...] = ()
+    linger: bool | None = None
+    systemd_version: int | None = None
+    systemd_run: bool = False
+    """Whether `systemd-run` is on PATH."""
+    runtime_dir: str | None = None
+    """The user's XDG_RUNTIME_DIR, where it holds a socket of the user's manager."""
+    runtime_dir_exported: bool = True
+    """Whether XDG_RUNTIME_DIR names `runtime_dir` in the environment."""
+
+
+class SurvivalPlan(Base, frozen=True, kw_only=True):
+    """How to start what must outlive the login."""
+
+    wrap: list[str] = []
+    """Put before the command: argv that moves it out of the session; empty where nothing is due."""
+    risk: str | None = None
+    """What can still end the job; None where nothing can."""
+    remedy: str | None = None
+    """The command that prevents it."""
+
+    @property
+    def warning(self) -> str | None:
+        """Risk and remedy in one line, or None."""
+        return None if self.risk is None else f"{self.risk}; prevent it with: {self.remedy}"
+
+
+def plan(facts: SurvivalFacts) -> SurvivalPlan:
+    """Decide how to start a job so that the end of the login does not end it."""
+    if not facts.systemd:
+        return SurvivalPlan()
+    linger = f"loginctl enable-linger {facts.user}"
+    if facts.placement == "session":
+        return _in_a_session(facts, linger)
+    if facts.linger is True:
+        return SurvivalPlan()
+    if facts.placement == "manager":
+        return SurvivalPlan(
+            risk=f"systemd ends this job when the last session of {facts.user} closes, because"
+            " lingering is off",
+            remedy=linger,
+        )
+    if facts.remove_ipc is False or facts.uid < FIRST_NORMAL_UID:
+        return SurvivalPlan()
+    return SurvivalPlan(
+        risk=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) at the"
+        " user's last logout (RemoveIPC)",
+        remedy=linger,
+    )
+
+
+def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
+    killed = session_is_killed(facts)
+    if killed is False:
+        return SurvivalPlan()
+    if killed is None and facts.linger is not True:
+        return SurvivalPlan(
+            risk="logind may kill this job at logout: KillUserProcesses is unknown",
+            remedy=linger,
+        )
+    wrap = scope_command(facts)
+    if not wrap:
+        return SurvivalPlan(
+            risk=f"logind {'kills' if killed else 'may kill'} this job at logout"
+            f" (KillUserProcesses), and {_why_no_scope(facts)}",
+            remedy=f"a direct login (not su or sudo), and {linger}",
+        )
+    if facts.linger is True:
+        return SurvivalPlan(wrap=wrap)
+    return SurvivalPlan(
+        wrap=wrap,
+        risk="logind kills processes at logout (KillUserProcesses=yes): this job survives this"
+        f" session, but not the last one of {facts.user}",
+        remedy=linger,
+    )
+
+
+def session_is_killed(facts: SurvivalFacts) -> bool | None:
+    """Whether logind kills what is left in this user's closed sessions; None when unknown."""
+    if facts.user in facts.kill_exclude_users:
+        return False
+    if facts.kill_only_users and facts.user not in facts.kill_only_users:
+        return False
+    return facts.kill_user_processes
+
+
+def scope_command(facts: SurvivalFacts) -> list[str]:
+    """The argv that runs a command in a scope of the user's manager; empty where it cannot.
+
+    systemd names the scope: a fixed name would collide with one whose job still runs.
+    """
+    if not facts.systemd_run or facts.runtime_dir is None:
+        return []
+    command = ["systemd-run", "--user", "--scope", "--quiet", "--collect", "--description=ddptop"]
+    version = facts.systemd_version
+    if version is not None and version >= FIRST_SYSTEMD_WITH_SCOPE_OOM_POLICY:
+        # by default one rank's end by the OOM killer stops the whole scope
+        command.append("--property=OOMPolicy=continue")
+    if not facts.runtime_dir_exported:
+        command[:0] = ["env", f"XDG_RUNTIME_DIR={facts.runtime_dir}"]
+    return command
+
+
+def _why_no_scope(facts: SurvivalFacts) -> str:
+    if not facts.systemd_run:
+        return "systemd-run is not on PATH"
+    return f"cannot reach the systemd manager of {facts.user}"
+
+
+def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:
+    """Look at this process and this machine; without systemd it returns at once.
+
+    Args:
+        env: the launching shell's variables.
+        root: where the file system begins; tests give another.
+    """
+    if not (root / "run/systemd/system").is_dir():
+        return SurvivalFacts(systemd=False)
+    uid = os.getuid()
+    user = _user_name(uid, env)
+    settings = _ask_logind(env) or _read_logind_conf(root)
+    runtime_dir = _runtime_dir(uid, env, root)
+    return SurvivalFacts(
+        systemd=True,
+        uid=uid,
+        user=user,
+        placement=placement(_read(root / "proc/self/cgroup")),
+        kill_user_processes=_as_bool(settings.get("KillUserProcesses")),
+        remove_ipc=_as_bool(settings.get("RemoveIPC")),
+        kill_exclude_users=tuple(settings.get("KillExcludeUsers", "root").split()),
+        kill_only_users=tuple(settings.get("KillOnlyUsers", "").split()),
+        linger=(root / "var/lib/systemd/linger" / user).exists(),
+        systemd_version=_systemd_version(root),
+        systemd_run=shutil.which("systemd-run", path=env.get("PATH")) is not None,
+        runtime_dir=runtime_dir,
+        runtime_dir_exported=env.get("XDG_RUNTIME_DIR") == runtime_dir,
+    )
+
+
+def placement(cgroup: str) -> Placement:
+    """Where the text of /proc/self/cgroup puts a process."""
+    for line in cgroup.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy != "0" and controllers != "name=systemd":
+            continue
+        if re.search(r"/user@\d+\.service(/|$)", path):
+            return "manager"
+        if re.search(r"/session-[^/]+\.scope(/|$)", path):
+            return "session"
+    return "elsewhere"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _user_name(uid: int, env: Mapping[str, str]) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return env.get("USER") or str(uid)
+
+
+def _ask_logind(env: Mapping[str, str]) -> dict[str, str]:
+    """Logind's live settings; empty when it does not answer."""
+    busctl = shutil.which("busctl", path=env.get("PATH"))
+    if busctl is None:
+        return {}
+    try:
+        answer = subprocess.run(
+            [busctl, "--system", *_LOGIND, *_SETTINGS],
+            capture_output=True,
+            text=True,
+            timeout=BUSCTL_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    lines = answer.stdout.splitlines()
+    if len(lines) != len(_SETTINGS):
+        return {}
+    return dict(zip(_SETTINGS, map(_busctl_value, lines), strict=True))
+
+
+def _busctl_value(line: str) -> str:
+    """`b true` → "true"; `as 2 "root" "ann"` → "root ann"."""
+    kind, _, value = line.partition(" ")
+    return " ".join(re.findall(r'"([^"]*)"', value)) if kind == "as" else value.strip()
+
+
+def _read_logind_conf(root: Path) -> dict[str, str]:
+    """Logind's settings from its files; the shipped file shows the defaults in comments."""
+    places = [root / "etc/systemd", root / "run/systemd", root / "usr/lib/systemd"]
+    files = [place / "logind.conf" for place in places if (place / "logind.conf").exists()][:1]
+    drop_ins: dict[str, Path] = {}
+    for place in reversed(places):  # of one name, the file in /etc counts
+        drop_ins |= {file.name: file for file in (place / "logind.conf.d").glob("*.conf")}
+    files += [drop_ins[name] for name in sorted(drop_ins)]
+    defaults: dict[str, str] = {}
+    given: dict[str, str] = {}
+    for file in files:
+        for line in _read(file).splitlines():
+            found = re.fullmatch(r"\s*(#?)\s*(\w+)\s*=\s*(.*?)\s*", line)
+            if found and found[2] in _SETTINGS:
+                (defaults if found[1] else given)[found[2]] = found[3]
+    return defaults | given
+
+
+def _as_bool(value: str | None) -> bool | None:
+    word = (value or "").lower()
+    if word in {"true", "yes", "on", "1"}:
+        return True
+    return False if word in {"false", "no", "off", "0"} else None
+
+
+def _systemd_version(root: Path) -> int | None:
+    """From the name of systemd's own library: asking systemd would cost another process."""
+    for folder in ("usr/lib/systemd", "usr/lib64/systemd", "lib/systemd", "usr/lib/*/systemd"):
+        for library in root.glob(f"{folder}/libsystemd-shared-*.so"):
+            if found := re.search(r"shared-(\d+)", library.name):
+                return int(found[1])
+    return None
+
+
+def _runtime_dir(uid: int, env: Mapping[str, str], root: Path) -> str | None:
+    for candidate in (env.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"):
+        if not candidate:
+            continue
+        there = root / candidate.lstrip("/")
+        if (there / "systemd/private").exists() or (there / "bus").exists():
+            return candidate
+    return None

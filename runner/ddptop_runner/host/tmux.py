@@ -1,0 +1,189 @@
+"""The only module that calls tmux: ddptop's own server with its own configuration.
+
+Sessions of the person's tmux are never touched: the server listens on a socket of its own
+(`-L ddptop`), so it works the same inside tmux, byobu or GNU screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.ownership import belongs, is_private_folder
+from ddptop_runner.host.handover import OF_A_RANK
+
+DEFAULT_SOCKET = "ddptop"
+MINIMUM_VERSION = (3, 2)
+"""3.2 itself is not enough: 3.2a mended `new-session -e`."""
+
+TRIES = 5
+"""A server that somebody kills takes along what it is just asked for: another one is started."""
+TRY_AGAIN_S = 0.2
+_SERVER_GONE = re.compile(r"server exited|lost server|no server running|error connecting to")
+
+CONFIG = Path(__file__).with_name("tmux.conf")
+"""Of the installed package: who can change it can change the program as well."""
+
+
+def socket_name() -> str:
+    """The name of the server's socket: `$DDPTOP_TMUX_SOCKET`, else "ddptop"."""
+    return os.environ.get("DDPTOP_TMUX_SOCKET") or DEFAULT_SOCKET
+
+
+def parse_version(text: str) -> tuple[int, int, str] | None:
+    """(3, 2, "a") of "tmux 3.2a"; None for what is not a version. "next-3.4" counts as 3.4."""
+    found = re.search(r"(\d+)\.(\d+)([a-z]?)", text)
+    return (int(found[1]), int(found[2]), found[3]) if found else None
+
+
+def why_unusable() -> str | None:
+    """Why tmux cannot hold a job here, or None when it can."""
+    if (why := program_problem()) is not None:
+        return why
+    problem = folder_problem()
+    return None if problem is None else f"tmux cannot be used: {socket_dir()} {problem}"
+
+
+def socket_dir() -> Path:
+    """The folder of this user's tmux sockets, as tmux itself chooses it."""
+    base = os.environ.get("TMUX_TMPDIR")
+    return Path(base if base and Path(base).is_dir() else "/tmp") / f"tmux-{os.geteuid()}"
+
+
+def folder_problem() -> str | None:
+    """Why no socket can be had there, or None.
+
+    Anybody can make a folder of that name in /tmp first. tmux refuses it, and who puts a server of
+    their own into it has the client's rights.
+    """
+    folder = socket_dir()
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return None if os.access(folder.parent, os.W_OK | os.X_OK) else "cannot be created"
+    except OSError as error:
+        return f"cannot be accessed ({error.strerror})"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
+    if status.st_uid != os.geteuid():
+        return belongs(status)
+    if not is_private_folder(folder):
+        return f"is accessible to other users (mode {stat.S_IMODE(status.st_mode):04o})"
+    return None
+
+
+def program_problem() -> str | None:
+    """Why the program itself is of no use, or None."""
+    if shutil.which("tmux") is None:
+        return "tmux is not installed"
+    try:
+        answer = subprocess.run(
+            ["tmux", "-V"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"tmux cannot run ({error})"
+    version = parse_version(answer.stdout)
+    if version is None:
+        said = answer.stdout.strip() or answer.stderr.strip()
+        return f"cannot determine the version of tmux ({said})"
+    if version < (*MINIMUM_VERSION, "a"):
+        return f"{answer.stdout.strip()} is too old (3.2a or newer is required)"
+    return None
+
+
+def start_session(
+    job: str,
+    argv: Sequence[str],
+    cwd: Path,
+    job_id_file: Path,
+) -> None:
+    """Start a detached session whose only pane runs `argv`.
+
+    Args:
+        job: the session's name.
+        argv: run without a shell; the session ends with it.
+        cwd: its working folder.
+        job_id_file: its first line becomes DDPTOP_JOB_ID, which everybody could read in the
+            words of tmux, where they stand for as long as its server lives.
+
+    Raises:
+        UsageError: when a session of that name exists.
+        DdptopError: when tmux refuses.
+    """
+    import libtmux  # 80 ms: only who launches pays
+    from libtmux.exc import LibTmuxException, TmuxSessionExists
+
+    server = libtmux.Server(socket_name=socket_name(), config_file=str(CONFIG))
+    for left in reversed(range(TRIES)):
+        try:
+            with _outside_any_rank():
+                server.new_session(
+                    session_name=job,
+                    attach=False,
+                    start_directory=str(cwd),
+                    window_name=job,
+                    window_command=shell_words(argv, job_id_file),
+                    x=120,
+                    y=40,
+                )
+            return
+        except TmuxSessionExists as error:
+            if not left and holds(job):  # and it is not just ending with its program
+                raise UsageError(
+                    f"tmux already has a session {job!r} on the socket {socket_name()!r}",
+                    "choose another --name",
+                ) from error
+        except (LibTmuxException, IndexError) as error:  # IndexError: it said nothing at all
+            gone = isinstance(error, IndexError) or _SERVER_GONE.search(str(error))
+            if not gone or not left:
+                raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+        time.sleep(TRY_AGAIN_S)
+    raise DdptopError(
+        f"tmux cannot start the session {job!r}: its server keeps exiting",
+        "find out what kills it, or try again",
+    )
+
+
+@contextlib.contextmanager
+def _outside_any_rank() -> Iterator[None]:
+    """A server keeps the variables it was started with, and hands them to every later session."""
+    kept = {name: os.environ.pop(name) for name in OF_A_RANK if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def holds(job: str) -> bool:
+    """Whether the server has a session of that exact name.
+
+    What it lists is asked for: `has-session` also exits with 0 when its server ends meanwhile.
+    """
+    command = ["tmux", "-L", socket_name(), "list-sessions", "-F", "#{session_name}"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DdptopError(f"tmux does not respond ({error})", "run ddptop doctor") from error
+    return job in answer.stdout.splitlines()
+
+
+def end_session(job: str) -> None:
+    """Hang up the session of that exact name, if there is one and tmux answers."""
+    command = ["tmux", "-L", socket_name(), "kill-session", "-t", f"={job}"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, timeout=5, check=False)
+
+
+def shell_words(argv: Sequence[str], job_id_file: Path) -> str:
+    """One command line that tmux's `sh -c` execs word by word, with the job's id."""
+    read = f"IFS= read -r DDPTOP_JOB_ID <{shlex.quote(os.fspath(job_id_file))}"
+    return f"{read}; export DDPTOP_JOB_ID; exec {shlex.join(argv)}"

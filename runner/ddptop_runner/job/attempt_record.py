@@ -1,0 +1,377 @@
+"""The current attempt: which ranks started, which reported, and how each one ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import procs
+from ddptop_runner.host.deaths import DeathWatch
+from ddptop_runner.job import group_memory
+from ddptop_runner.job import save_request as request
+from ddptop_runner.job.command_table import CommandTable, table_of
+from ddptop_runner.job.group_memory import GroupMemory, KnownExit
+from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.judge.hangs.watch import HangWatch
+from ddptop_runner.judge.saves.book import CheckpointBook
+from ddptop_runner.judge.saves.loss_watch import LossWatch
+from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model.probe_message import ProbeMessage, SavedFile
+from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.words import JobState
+from ddptop_runner.store.story import Story
+
+Message = dict[str, Any]
+
+
+class Surroundings(Protocol):
+    """What the group needs of the supervisor."""
+
+    defects: LastResort
+    """Catches what should never be raised."""
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+
+    def publish(self) -> None:
+        """Write the snapshot now: the state has changed."""
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+
+    def device_report(self) -> DeviceReport | None:
+        """The latest report on the job's devices; None where nothing samples them."""
+
+    def change_spec(self, spec: JobSpec) -> None:
+        """The next attempts run on other devices, with another number of ranks."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the supervisor's loop; errors go to its log."""
+
+
+class AttemptRecord:
+    """A job's state and its current attempt, kept as the agent, the probes and /proc report them.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job.
+        story: is told each thing that happens.
+        around: the supervisor.
+        attempt: the number of the first attempt.
+    """
+
+    def __init__(
+        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._story = story
+        self._around = around
+        self.state: JobState = "starting"
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.first_step_after_s: float | None = None
+        """How long the attempt took to its first step; None before that."""
+        self.table = table_of(spec, self.attempt_started_s)
+        self.cause: Cause | None = None
+        self.previous_cause: Cause | None = None
+        """Why the attempt before this one failed; None where it did not."""
+        self.was_started = True
+        """Whether an agent was started: not yet so of a job that is queued."""
+        self.awaits_agent = False
+        """The guardian was asked for an agent and has not answered yet."""
+        self._deaths = DeathWatch()
+        self._ending_ranks_at_s: float | None = None
+        self._failed_by_themselves: frozenset[int] = frozenset()
+        self._suspected = False
+        self.pause: Pause | None = None
+        """That no step is taken; None while steps come."""
+        self.hangs = HangWatch(spec.hang_timeout_s, auto=spec.hang_auto)
+        self.losses = LossWatch(spec.on_nan)
+        self.checkpoints = CheckpointBook()
+        self.run_steps = RunSteps()
+        self._save_asked: request.SaveAsked | None = None
+        self.before_end: Callable[[], None] = lambda: None
+        """Called once before the event is told that the job has ended."""
+
+    @property
+    def life(self) -> str:
+        """What the job is in, in words."""
+        return f"attempt {self.attempt}" if self.was_started else "the queue"
+
+    def enter_queue(self) -> None:
+        """The job waits for devices; no agent was started."""
+        self.was_started = False
+        if self.state != "stopping":
+            self.state = "queued"
+
+    def leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices; an agent is being started."""
+        self._spec = spec
+        self.was_started = True
+        self.state = "starting"
+        self.attempt_started_s = boottime_s()
+
+    def recover(self, snapshot: NodeSnapshot) -> None:
+        """Go on from the snapshot of a supervisor that died."""
+        memory = group_memory.read(snapshot.memory)
+        self.state = snapshot.state
+        self.attempt = snapshot.attempt if snapshot.attempt is not None else self.attempt
+        self.cause = snapshot.cause
+        self.previous_cause = snapshot.previous_cause
+        if memory.attempt_started_s is not None:
+            self.attempt_started_s = memory.attempt_started_s
+            self.table = table_of(self._spec, memory.attempt_started_s)
+        if snapshot.launcher is not None and snapshot.launcher.pid is not None:
+            self.table.started(LAUNCHER, 0, snapshot.launcher.pid)
+        self.checkpoints.recall(snapshot.checkpoint, snapshot.memory.get("saves") or {})
+        self.hangs.recall(snapshot.memory.get("hangs") or {})
+        exited = {known.rank for known in memory.exits}
+        for rank in snapshot.ranks:
+            may_live = rank.exit_code is None and rank.signal is None
+            if rank.pid is not None and (may_live or rank.rank in exited):
+                self.table.restore(rank, rank.pid)
+        if isinstance(self.table, CommandTable) and memory.ranks_met is not None:
+            self.table.recall(memory.ranks_met)
+        for rank_number, at_s in memory.last_step_s.items():
+            if (record := self.table.get(rank_number)) is not None:
+                record.last_step_boottime_s = at_s
+        for known in memory.exits:
+            if (record := self.table.get(known.rank)) is not None:
+                record.exit = known.as_exit()
+        for record in self.table.everyone():
+            if record.process is not None and record.alive and procs.is_alive(record.process):
+                self._deaths.watch(record.process.pid)
+            if record.alive and self.table.launcher not in (None, record):
+                self._mind_met(record)
+        self.was_started = memory.was_started
+        self.first_step_after_s = memory.first_step_after_s
+        self._ending_ranks_at_s = memory.ending_ranks_at_s
+        self._failed_by_themselves = frozenset(memory.failed_by_themselves)
+        self._suspected = memory.suspected
+        self.run_steps.recall(snapshot, resumed=self._is_resumed)
+        self.look_at_steps({})
+
+    def _remembered(self) -> GroupMemory:
+        """What `recover` needs besides the snapshot's other fields."""
+        return GroupMemory(
+            was_started=self.was_started,
+            attempt_started_s=self.attempt_started_s,
+            first_step_after_s=self.first_step_after_s,
+            exits=[
+                KnownExit(
+                    rank=exit_.rank,
+                    pid=exit_.pid,
+                    returncode=exit_.returncode,
+                    at_boottime_s=exit_.at_boottime_s,
+                    ended_by_us=exit_.ended_by_us,
+                )
+                for exit_ in (record.exit for record in self.table.everyone())
+                if exit_ is not None
+            ],
+            last_step_s={
+                record.rank: record.last_step_boottime_s
+                for record in self.table
+                if record.last_step_boottime_s is not None
+            },
+            ending_ranks_at_s=self._ending_ranks_at_s,
+            failed_by_themselves=sorted(self._failed_by_themselves),
+            suspected=self._suspected,
+            ranks_met=self.table.remember() if isinstance(self.table, CommandTable) else None,
+        )
+
+    async def _agent_known(self, timeout_s: float) -> None:
+        """Wait until the guardian has said which agent it started, if it was asked for one."""
+        deadline_s = boottime_s() + timeout_s
+        while self.awaits_agent and boottime_s() < deadline_s:
+            await asyncio.sleep(0.02)
+
+    def _adopt_workers(self, message: Message) -> None:
+        if message["attempt"] != self.attempt:
+            self._begin_attempt(message["attempt"])
+        for worker in message["workers"]:
+            record = self.table[worker["rank"]]
+            if record.process is None:
+                self.table.started(worker["rank"], worker["local_rank"], worker["pid"])
+                self._deaths.watch(worker["pid"])
+
+    def _begin_attempt(self, attempt: int) -> None:
+        if attempt != self.attempt:
+            self.previous_cause = self.cause
+        self.attempt = attempt
+        self.attempt_started_s = boottime_s()
+        self.first_step_after_s = None
+        self.table = table_of(self._spec, self.attempt_started_s)
+        self._ending_ranks_at_s = None
+        self._failed_by_themselves = frozenset()
+        self._suspected = False
+        self.hangs.begin_attempt()
+        self.pause = None
+        self.losses.begin_attempt()
+        self.look_at_steps({})
+        self._save_asked = None
+        request.withdraw(self._folder)  # whoever is new has nothing to save
+
+    def _group_started(self, message: Message) -> None:
+        self._begin_attempt(message["attempt"])
+        self._adopt_workers(message)
+        if self.state != "stopping":
+            self.state = "starting" if self._spec.probe else "running"
+            self.cause = None
+        count = len(message["workers"])
+        started = f"{count} rank{'s' if count > 1 else ''} started"
+        if self.table.launcher is not None:
+            started = f"the command started (pid {self.table.launcher.pid})"
+        self._story.tell(
+            "attempt_started",
+            f"attempt {self.attempt}: {started}",
+            once=True,
+            attempt=self.attempt,
+        )
+        for record in self.table:
+            self._tell_started(record)
+        self._around.publish()
+
+    def _tell_started(self, record: RankRecord) -> None:
+        self._story.tell(
+            "rank_started",
+            f"rank {record.rank} started (pid {record.pid})",
+            once=True,
+            attempt=self.attempt,
+            rank=record.rank,
+            pid=record.pid,
+        )
+
+    def heard(self, message: ProbeMessage) -> None:
+        """A probe's message."""
+        record = self.table.hear(message, self.attempt)
+        self._take_up_new()
+        if record is not None and message.saved is not None:
+            self._saved(record, message.saved)
+        is_first = self.first_step_after_s is None and self.state in ("starting", "running")
+        if record is not None and record.steps and is_first:  # it counts as running after a while
+            took_s = self.first_step_after_s = boottime_s() - self.attempt_started_s
+            self.state = "running"
+            told = f"first step after {took_s:.1f} s"
+            self._story.tell("training", told, once=True, attempt=self.attempt)
+            self._around.publish()
+
+    @property
+    def _is_resumed(self) -> bool:
+        """Whether the ranks have taken the place of earlier ones."""
+        return self.attempt > 0 or self.table.was_restarted
+
+    def look_at_steps(self, told: Mapping[int, RankSteps]) -> None:
+        """Learn at which step of the run the attempt began."""
+        self.run_steps.look(
+            list(told.values()),
+            self.attempt,
+            resumed=self._is_resumed,
+            candidates=self.checkpoints.run_steps(self.attempt),
+        )
+        self.checkpoints.heard_began(self.run_steps.began, self.attempt)
+        for record in self.table:
+            record.began = self.run_steps.began
+
+    def _take_up_new(self) -> None:
+        """Ranks of a command that were met just now."""
+
+    def _mind_met(self, record: RankRecord) -> None:
+        """A rank of a command whose end nobody tells."""
+
+    def _saved(self, record: RankRecord, file: SavedFile) -> None:
+        self.checkpoints.saved(
+            file, rank=record.rank, attempt=self.attempt, global_step=record.global_step
+        )
+
+    def tell_checkpoint(self, *, at_once: bool = False) -> None:
+        """Tell of a new checkpoint, once it is whole; `at_once`: nothing more is to come."""
+        last, asked = self.checkpoints.last, self._save_asked
+        if asked is not None and last is not None and request.is_done(asked, last):
+            self._save_asked = None
+            request.withdraw(self._folder)
+        message = self.checkpoints.look(boottime_s(), at_once=at_once)
+        last = self.checkpoints.last
+        if message is not None and last is not None:
+            self._story.tell("checkpoint", message, attempt=last.attempt, rank=last.rank)
+
+    def ask_for_checkpoint(self) -> request.SaveAsked:
+        """Ask the script to save now.
+
+        Raises:
+            ControlError: when no rank is at work.
+        """
+        alive = self.table.ranks_alive()
+        if self.state != "running" or not alive:
+            raise ControlError(
+                f"no rank is running: the job is {self.state}", "try again while it is running"
+            )
+        asked = self._save_asked = request.ask(self._folder, alive)
+        said = f"checkpoint requested: {asked.in_words()}"
+        self._story.tell("checkpoint_asked", said, attempt=self.attempt)
+        return asked
+
+    def _record_exited(
+        self, record: RankRecord, returncode: int | None, at_boottime_s: float
+    ) -> None:
+        """A rank ended that no agent tells of."""
+        self.rank_exited(
+            {
+                "attempt": self.attempt,
+                "rank": record.rank,
+                "pid": record.pid,
+                "returncode": returncode,
+                "at_boottime_s": at_boottime_s,
+                "approximate": True,  # collected or seen late, unless the death watch saw it
+            }
+        )
+
+    def rank_exited(self, message: Message) -> None:
+        """A rank of the current attempt ended, or its launcher."""
+        if message["attempt"] != self.attempt:
+            return
+        record = self.table[message["rank"]]
+        if record.exit is not None and record.exit.returncode is not None:
+            return
+        self._exited(record, message)
+        twin = self.table.rank_of_pid(message["pid"])  # a launcher that is a rank itself
+        if twin is not None and twin is not record and twin.alive:
+            self._exited(twin, message)
+
+    def _exited(self, record: RankRecord, message: Message) -> None:
+        died_at_s = self._deaths.died_at_s(message["pid"])
+        at_s = min(message["at_boottime_s"], died_at_s or message["at_boottime_s"])
+        by_us = self._ending_ranks_at_s is not None and at_s >= self._ending_ranks_at_s
+        # the agent may find a rank dead before its watch has stamped the death
+        by_us = by_us and record.rank not in self._failed_by_themselves
+        record.exit = RankExit(
+            record.rank,
+            message["pid"],
+            message["returncode"],
+            at_s,
+            ended_by_us=by_us,
+            approximate=died_at_s is None and message.get("approximate", False),
+        )
+        exit_code, signal = None, None
+        if record.exit.returncode is not None:
+            exit_code, signal = split_status(record.exit.returncode)
+        of_launcher = record is self.table.launcher
+        self._story.tell(
+            "launcher_exited" if of_launcher else "rank_exited",
+            f"{'the command' if of_launcher else f'rank {record.rank}'} {record.exit.in_words()}",
+            once=True,
+            attempt=self.attempt,
+            rank=None if of_launcher else record.rank,
+            pid=record.pid,
+            exit_code=exit_code,
+            signal=signal,
+        )

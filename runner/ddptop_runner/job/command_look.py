@@ -1,0 +1,87 @@
+"""Reads a command's process tree from outside: its launcher, and ranks without a probe.
+
+They are recognised as those of foreign jobs are, among the command's own processes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ddptop_runner.foreign.process_table import ProcessTable
+from ddptop_runner.foreign.recognize import find_jobs
+from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
+from ddptop_runner.host import procs
+
+EVERY_S = 2.0
+PATIENCE_S = 15.0
+"""A rank whose probe can be expected is first heard within this time; nobody else's word counts."""
+UNTOLD = (None, "python")
+"""Launchers by a command's words that the tree may know better."""
+JOB_ID = "DDPTOP_JOB_ID"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one look found."""
+
+    launcher: str | None = None
+    """Who started the ranks; None where nothing tells."""
+    world_size: int | None = None
+    ranks: tuple[ForeignRank, ...] = ()
+    is_of_several: bool = False
+    """Whether several trainings were seen, none of which counts."""
+
+    def or_printing(self, pid: int) -> Sight:
+        """With that process as rank 0 where no training is recognised: any program may print."""
+        if self.ranks or self.is_of_several:
+            return self
+        rank = ForeignRank(0, 0, pid, procs.start_ticks(pid) or 0, "single")
+        return dataclasses.replace(self, ranks=(rank,))
+
+    @property
+    def sure(self) -> Sight:
+        """Without a single process, which may yet start its ranks."""
+        ranks = tuple(rank for rank in self.ranks if rank.evidence != "single")
+        return self if ranks else dataclasses.replace(self, world_size=None, ranks=())
+
+
+class TreeLook:
+    """Looks at a command's processes again and again.
+
+    Args:
+        pids: tells all of them, the command's own first.
+    """
+
+    def __init__(self, pids: Callable[[], Sequence[int]]) -> None:
+        self._table = ProcessTable(only=pids)
+        self._next_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time for another look."""
+        return now_s >= self._next_s
+
+    def look(self, now_s: float) -> Sight:
+        """What the tree shows now."""
+        self._next_s = now_s + EVERY_S
+        facts = [_as_foreign(process) for process in self._table.scan()]
+        jobs, _ = find_jobs(facts, {}, boot_unix_s=0.0)
+        return sight_of(jobs)
+
+
+def _as_foreign(process: ProcessFacts) -> ProcessFacts:
+    """Without the sign that it is ddptop's: what matters here is who started the ranks."""
+    if not process.environ or JOB_ID not in process.environ:
+        return process
+    environ = {name: value for name, value in process.environ.items() if name != JOB_ID}
+    return dataclasses.replace(process, environ=environ)
+
+
+def sight_of(jobs: Sequence[ForeignJob]) -> Sight:
+    """The one job that trains; of several at once, each numbers its own ranks, so none counts."""
+    trained = [job for job in jobs if job.ranks]
+    if len(trained) != 1:
+        return Sight(is_of_several=len(trained) > 1)
+    (job,) = trained
+    return Sight(job.launcher, job.world_size, job.ranks)

@@ -1,0 +1,219 @@
+"""Saves evidence, the stacks of every rank and the ends of all logs, before any signal is sent.
+
+Stacks come from faulthandler in the rank itself (SIGRTMIN+9, C level: it works while Python holds
+the GIL in a collective, and needs no ptrace right). The signal is sent only where the probe said
+that it registered the handler and the kernel shows it caught; otherwise it would end the rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.host import procs
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.store.log_ranges import LogFile
+
+SETTLE_S = 0.15
+"""A dump is complete when its file did not grow for this long."""
+STACKS_TIMEOUT_S = 2.0
+RECORDS_TIMEOUT_S = 1.0
+"""A probe looks every quarter of a second."""
+TAIL_BYTES = 64 * 1024
+
+
+@dataclass
+class _Dump:
+    record: RankRecord
+    path: Path
+    offset: int
+
+
+LOADERS_SHOWN = 8
+"""So many processes of a rank's data loader are asked for their stacks."""
+
+
+def stacks_file(folder: RunFolder, attempt: int, rank: int) -> Path:
+    """Where a rank's faulthandler writes."""
+    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}.txt"
+
+
+def flight_record(folder: RunFolder, attempt: int, rank: int) -> Path:
+    """Where a rank's probe writes torch's flight record."""
+    return folder.evidence_dir / "stacks" / f"attempt-{attempt}-rank-{rank}-flight-record.json"
+
+
+async def ask_for_records(folder: RunFolder, attempt: int, records: Sequence[RankRecord]) -> None:
+    """Have living ranks write their flight records; at most `RECORDS_TIMEOUT_S` later.
+
+    A rank whose interpreter is held up does not answer; one that left wrote its own.
+    """
+    paths = [
+        flight_record(folder, attempt, record.rank)
+        for record in records
+        if record.alive and record.collectives and not record.leaving
+    ]
+    if not paths:
+        return
+    asked = folder.evidence_dir / "stacks" / f"attempt-{attempt}-records-asked"
+    try:
+        asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        asked.touch(mode=0o600)
+        since_ns = asked.stat().st_mtime_ns
+    except OSError:
+        return
+    deadline_s = asyncio.get_running_loop().time() + RECORDS_TIMEOUT_S
+    while asyncio.get_running_loop().time() < deadline_s:
+        if all(_changed_ns(path) >= since_ns for path in paths):
+            return
+        await asyncio.sleep(0.02)
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+async def collect_stacks(
+    folder: RunFolder, attempt: int, records: Sequence[RankRecord]
+) -> list[RankStacks]:
+    """The Python stacks of each living rank, at most `STACKS_TIMEOUT_S` later."""
+    dumps: list[_Dump] = []
+    stacks: list[RankStacks] = []
+    by_rank = {record.rank: record for record in records}
+    for record in records:
+        note = _why_not(record)
+        if note is None and record.process is not None and record.stack_signal is not None:
+            path = stacks_file(folder, attempt, record.rank)
+            dump = _Dump(record, path, _size(path))
+            if procs.signal_process(record.process, record.stack_signal):
+                dumps.append(dump)
+                continue
+            note = "the process has exited"
+        stacks.append(await _by_py_spy(record, note or "the process has exited"))
+    await _settled(dumps)
+    for dump in dumps:
+        text = _read_from(dump.path, dump.offset)
+        note = None if text else "the rank did not respond in time"
+        stacks.append(RankStacks(rank=dump.record.rank, pid=dump.record.pid, text=text, note=note))
+    with_loaders = [
+        msgspec.structs.replace(entry, loader=await _loader_stacks(folder, attempt, record))
+        if (record := by_rank[entry.rank]).phase == "data"
+        else entry
+        for entry in stacks
+    ]
+    return sorted(with_loaders, key=lambda entry: entry.rank)
+
+
+async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) -> str | None:
+    """Of the rank's data loader's processes; None where it has none, or none answers.
+
+    A process that the rank forked has the rank's handler, and its file.
+    """
+    loader = None if record.usage is None else record.usage.loader
+    number = record.stack_signal
+    if loader is None or number is None:
+        return None
+    path, parts = stacks_file(folder, attempt, record.rank), []
+    for pid in loader.pids[:LOADERS_SHOWN]:
+        dump = _Dump(record, path, _size(path))
+        known = procs.identify(pid)
+        text = None
+        if procs.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):
+            procs.signal_process(known, number)
+            await _settled([dump])
+            text = _read_from(path, dump.offset)
+        parts.append(
+            f"--- data loader process {pid} ---\n{text or 'no stacks: it does not respond'}"
+        )
+    return "\n".join(parts)
+
+
+def _why_not(record: RankRecord) -> str | None:
+    if not record.alive or record.pid is None:
+        return "the rank has exited" if record.exit else "the rank has not started"
+    if record.usage is not None and record.usage.state_letter in "Tt":
+        return "the rank is paused (SIGSTOP) and cannot respond"
+    if record.stack_signal is None:
+        return "no probe responded in this rank"
+    if not procs.catches_signal(record.pid, record.stack_signal):
+        return "the rank no longer handles the probe's signal"
+    return None
+
+
+async def _by_py_spy(record: RankRecord, note: str) -> RankStacks:
+    """py-spy, where it is installed and may trace; otherwise the note."""
+    tool = shutil.which("py-spy")
+    if tool is None or not record.alive:
+        return RankStacks(rank=record.rank, pid=record.pid, note=note)
+    process = await asyncio.create_subprocess_exec(
+        tool,
+        "dump",
+        "--nonblocking",
+        "--pid",
+        str(record.pid),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), STACKS_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            process.kill()
+        await process.wait()
+        output = b""
+    text = output.decode("utf-8", "replace") or None
+    return RankStacks(
+        rank=record.rank, pid=record.pid, text=text, note=None if text else f"{note}; py-spy failed"
+    )
+
+
+async def _settled(dumps: Sequence[_Dump]) -> None:
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + STACKS_TIMEOUT_S
+    sizes = [dump.offset for dump in dumps]
+    quiet_since_s = loop.time()
+    while dumps and loop.time() < deadline_s:
+        await asyncio.sleep(0.02)
+        now_sizes = [_size(dump.path) for dump in dumps]
+        if now_sizes != sizes:
+            sizes, quiet_since_s = now_sizes, loop.time()
+        answered = all(size > dump.offset for size, dump in zip(sizes, dumps, strict=True))
+        if answered and loop.time() - quiet_since_s >= SETTLE_S:
+            return
+
+
+def _read_from(path: Path, offset: int) -> str | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read().decode("utf-8", "replace") or None
+    except OSError:
+        return None
+
+
+def log_tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
+    """The end of a log as text; empty when there is none."""
+    try:
+        with LogFile(path) as log:
+            log.seek(max(log.first, log.end - limit_bytes))
+            return log.read(limit_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""

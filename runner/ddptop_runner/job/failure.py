@@ -1,0 +1,282 @@
+"""Turns the exits and logs of a failed attempt into an outcome and a cause."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from signal import Signals
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.base.units import gib
+from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.host.oom import OomWatch
+from ddptop_runner.job import evidence
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.judge.causes import culprit, order, paragraph
+from ddptop_runner.judge.causes.culprit import RAISED_CODES, RankEnd
+from ddptop_runner.judge.causes.tracebacks import error_file_exception, last_exception
+from ddptop_runner.judge.causes.words import unopened_script
+from ddptop_runner.judge.hangs import places
+from ddptop_runner.judge.launcher_ends import (
+    WRAPPERS,
+    by_themselves,
+    ended_well,
+    exception_in_log,
+    exception_in_words,
+)
+from ddptop_runner.judge.restarts.policy import AttemptOutcome
+from ddptop_runner.model import diagnose, run_step
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.diagnose import PythonException, RankExit
+from ddptop_runner.model.snapshot import Cause, NodeSnapshot, decode_snapshot
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.log_end import log_end
+
+CRASHES = frozenset(
+    (Signals.SIGSEGV, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL)
+)
+"""Signals of which the probe's faulthandler tells where they struck."""
+ERROR_FILE_BYTES = 1024 * 1024
+"""Of torch's error file; a longer one is not read."""
+
+
+def judge(
+    folder: RunFolder,
+    attempt: int,
+    table: RankTable,
+    lived_s: float,
+    *,
+    oom: OomWatch,
+    xids_before: Mapping[int, Sequence[int]] | None = None,
+) -> tuple[AttemptOutcome, Cause]:
+    """Find whom to blame for an attempt that is over, and say what happened.
+
+    Args:
+        folder: the job's run folder, whose logs are read.
+        attempt: the attempt's number.
+        table: its ranks, with their exits.
+        lived_s: how long the attempt lived.
+        oom: knows whether the kernel killed a process for its memory.
+        xids_before: by machine index, device errors that were reported before the attempt.
+    """
+    kept = evidence_folder.latest(folder, attempt, "failure")
+    snapshot = _snapshot(kept)
+    ends = [
+        _end(folder, attempt, record, record.exit, kept, snapshot)
+        for record in table
+        if record.exit is not None
+    ]
+    steps = table.most_steps()
+    if table.launcher is not None:
+        ends = _ends_in_command(folder, attempt, table.launcher, ends)
+    blamed = culprit.find(ends)
+    if blamed is None:
+        summary = "The worker group exited; cause unknown."
+        cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
+        return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
+    if culprit.is_mismatch(blamed) and (left := _left_order(folder, attempt, ends)):
+        blamed = culprit.by_order(blamed, ends, left)
+    gpus = [] if snapshot is None else snapshot.gpus
+    around = paragraph.Surroundings(
+        killed_for_memory=oom.explain,
+        xids=new_xids(gpus, xids_before or {}),
+        lost_gpus=[gpu.index for gpu in gpus if gpu.lost],
+        other_processes=_others_on_devices(gpus, folder.job),
+    )
+    cause = paragraph.cause_of(blamed, ends, around, None if kept is None else str(kept))
+    evidence_folder.summarise(cause)
+    raised = blamed.end.raised if blamed.how in ("failed", "raised", "victim") else None
+    by_itself = raised is not None and raised.short_type not in WRAPPERS
+    outcome = AttemptOutcome(
+        attempt,
+        lived_s,
+        steps,
+        cause.exit_code,
+        cause.signal,
+        raised,
+        hung=cause.kind == "hang",
+        kind=cause.kind,
+        unopened=None if by_itself else unopened_script(blamed.end.tail),
+    )
+    return outcome, cause
+
+
+def _left_order(folder: RunFolder, attempt: int, ends: Sequence[RankEnd]) -> order.Left | None:
+    """The rank that left the order of collectives, by the records that the ranks wrote."""
+    found = {}
+    for end in ends:
+        path = evidence.flight_record(folder, attempt, end.rank)
+        if end.rank >= 0 and (calls := order.read_calls(path)):
+            found[end.rank] = calls
+    return order.who_left(found, sum(end.rank >= 0 for end in ends))
+
+
+def _ends_in_command(
+    folder: RunFolder, attempt: int, launcher: RankRecord, ranks: Sequence[RankEnd]
+) -> list[RankEnd]:
+    """The ends to blame one of: those of ranks, or the command's where none failed by itself."""
+    tail = log_end(folder.log_file(attempt, LAUNCHER))
+    over_s = None if launcher.exit is None else launcher.exit.at_boottime_s
+    ends = [end for end in ranks if not ended_well(end)]
+    if launcher.exit is not None:  # a command that is a rank itself: two looks at its one end
+        pid, at_s = launcher.exit.pid, launcher.exit.at_boottime_s
+        ends = [
+            dataclasses.replace(end, exit=dataclasses.replace(end.exit, at_boottime_s=at_s))
+            if end.exit.pid == pid
+            else end
+            for end in ends
+        ]
+    ends = by_themselves(ends, over_s)
+    if launcher.exit is not None and not any(end.failed for end in ends):
+        return [RankEnd(launcher.exit, exception=exception_in_log(tail), tail=tail)]
+    untold = [end for end in ends if end.failed and end.exception is None]
+    if untold and untold[0].exit_code in RAISED_CODES:  # its probe did not say why
+        told = dataclasses.replace(untold[0], exception=exception_in_log(tail))
+        return [told if end is untold[0] else end for end in ends]
+    return ends
+
+
+def _snapshot(kept: Path | None) -> NodeSnapshot | None:
+    """The snapshot of the moment when the evidence was taken."""
+    if kept is None:
+        return None
+    try:
+        return decode_snapshot(bounded.read_bytes(kept / "snapshot.json"))
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _end(
+    folder: RunFolder,
+    attempt: int,
+    record: RankRecord,
+    exit_: RankExit,
+    kept: Path | None,
+    snapshot: NodeSnapshot | None,
+) -> RankEnd:
+    """All that is known of one rank's end; of one that we ended, what was so before any signal."""
+    log = folder.log_file(attempt, record.rank)
+    is_shared = record.rank_source is not None  # of a command: all ranks write to one log
+    error_file = log.with_name(f"rank-{record.rank}.error.json")
+    if exit_.ended_by_us:
+        tail = _text(kept, f"tail-rank-{record.rank}.txt")
+        error_file = (kept or log.parent) / f"error-rank-{record.rank}.json"
+    elif exit_.failed:
+        tail = log_end(log)
+    else:
+        tail = ""
+    exception = None
+    if exit_.failed or exit_.ended_by_us:
+        exception = _of_error_file(error_file) or last_exception(tail)
+        exception = exception or exception_in_words(record.raised, record.raised_at)
+    samples = [] if snapshot is None else snapshot.ranks
+    gpu = next((sample.gpu for sample in samples if sample.rank == record.rank), None)
+    return RankEnd(
+        exit=exit_,
+        exception=exception,
+        tail=tail,
+        has_log=not is_shared,
+        step=record.steps,
+        at_step=""
+        if record.steps is None
+        else run_step.own_in_words(record.steps, record.began, attempt),
+        stands_at=record.stands_at,
+        crashed_at=_crashed_at(folder, attempt, exit_),
+        entered=sum(counts[0] for counts in record.collectives.values())
+        if record.collectives
+        else None,
+        paused=record.usage is not None and record.usage.state_letter in "Tt",
+        leaving=record.leaving,
+        gpu=gpu,
+        peak_bytes=record.gpu_mem_peak_bytes,
+    )
+
+
+def _crashed_at(folder: RunFolder, attempt: int, exit_: RankExit) -> str | None:
+    if exit_.ended_by_us or exit_.returncode is None or -exit_.returncode not in CRASHES:
+        return None
+    return places.of_crash(log_end(evidence.stacks_file(folder, attempt, exit_.rank)))
+
+
+def _text(kept: Path | None, name: str) -> str:
+    if kept is None:
+        return ""
+    try:
+        return bounded.read_text(kept / name)
+    except OSError:
+        return ""
+
+
+def _of_error_file(path: Path) -> PythonException | None:
+    try:
+        return error_file_exception(bounded.read_bytes(path, ERROR_FILE_BYTES))
+    except OSError:
+        return None
+
+
+def xids_of(gpus: Sequence[GpuSample]) -> dict[int, list[int]]:
+    """By machine index, the device errors reported so far."""
+    return {gpu.index: list(gpu.xid) for gpu in gpus if gpu.xid}
+
+
+def new_xids(
+    gpus: Sequence[GpuSample], before: Mapping[int, Sequence[int]]
+) -> list[paragraph.XidReport]:
+    """Device errors that were reported since."""
+    found = []
+    for gpu in gpus:
+        new = Counter(gpu.xid or []) - Counter(before.get(gpu.index, ()))
+        found += [paragraph.XidReport(gpu.index, code, xid_meaning(code)) for code in sorted(new)]
+    return found
+
+
+def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[int, str]]:
+    found: dict[int, dict[int, str]] = {}
+    for gpu in gpus:
+        for process in gpu.processes or []:
+            if process.job == job or process.mem_used_bytes is None:
+                continue
+            who = f" ({process.user})" if process.user else ""
+            found.setdefault(gpu.index, {})[process.pid] = f"{gib(process.mem_used_bytes)}{who}"
+    return found
+
+
+def after_hang(cause: Cause, table: RankTable) -> Cause:
+    """The cause of a hang, renamed where the rank to blame had left with 0."""
+    record = None if cause.rank is None else table.get(cause.rank)
+    exit_ = None if record is None else record.exit
+    if record is None or exit_ is None or exit_.failed or exit_.ended_by_us:
+        return cause
+    steps = record.steps
+    at = "" if steps is None else f" at step {steps}"
+    opening = f"Rank {exit_.rank} (pid {exit_.pid}) exited with 0{at} while the others continued."
+    return msgspec.structs.replace(
+        cause, kind="early_exit", exit_code=0, summary=f"{opening} {cause.summary}"
+    )
+
+
+def never_started(folder: RunFolder, returncode: int | None) -> Cause:
+    """The cause of a job whose agent ended before it had started any rank.
+
+    Args:
+        folder: the job's run folder, whose supervisor's log holds the agent's words.
+        returncode: the agent's, negative for a signal; None when nobody saw it.
+    """
+    words = diagnose.RankExit(0, 0, returncode, 0.0).in_words()
+    exit_code, signal = (None, None) if returncode is None else split_status(returncode)
+    tail = [line for line in log_end(folder.supervisor_log).splitlines() if line]
+    last = f" Last line: {diagnose.clipped(tail[-1])!r}." if tail else ""
+    return Cause(
+        kind="launch",
+        exit_code=exit_code or None,
+        signal=signal,
+        summary=f"The agent {words} before starting any rank.{last}",
+        evidence=str(folder.supervisor_log),
+    )

@@ -1,0 +1,46 @@
+"""Keeps a bug in ddptop from ending a job: it is reported once, and the rest continues."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from ddptop_runner.store.story import Story
+
+T = TypeVar("T")
+
+
+class LastResort:
+    """Catches what should never be raised.
+
+    Args:
+        story: is told of each defect, once.
+    """
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._told: set[str] = set()
+
+    def tell(self, error: Exception) -> None:
+        """Write the traceback to the supervisor's log, and an alert, once for each place."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
+        if place in self._told:
+            return
+        self._told.add(place)
+        traceback.print_exception(error, file=sys.stderr)
+        self._story.tell(
+            "alert",
+            f"internal error in ddptop: {type(error).__name__} at {place}; the job keeps running; "
+            "see supervisor.log for the traceback",
+        )
+
+    def call(self, look: Callable[[], T], otherwise: T) -> T:
+        """What `look` returns; `otherwise` where it raises."""
+        try:
+            return look()
+        except Exception as error:
+            self.tell(error)
+            return otherwise

@@ -1,0 +1,190 @@
+"""Combines output and files of the current attempt with the figures of its probes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.rank_table import RankTable
+from ddptop_runner.model.run_step import RankSteps
+from ddptop_runner.model.snapshot import Progress, RankSample
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.progress import combine
+from ddptop_runner.reading.progress.fill import fill
+from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.progress.owners import rank_of, written_at
+from ddptop_runner.reading.progress.text_watch import TextWatch
+from ddptop_runner.reading.trace_files.find import TraceFile
+from ddptop_runner.reading.trace_files.watch import TraceWatch
+
+TRACES_AFTER_S = 15.0
+"""Files are looked for once nothing else has told a loss for so long."""
+TRACES_EVERY_S = 5.0
+LOOKS_APART_S = 1.5
+"""So far apart may be what the output and what the ranks told last."""
+
+
+class JobProgress:
+    """Looks once a second. Close it.
+
+    Args:
+        folder: the job's.
+        cwd: where it works, below which its files are looked for.
+        command: the words that started it.
+    """
+
+    def __init__(self, folder: RunFolder, cwd: str, command: Sequence[str] = ()) -> None:
+        self._cwd = cwd
+        self._text = TextWatch(folder, command)
+        self._traces: TraceWatch | None = None
+        self._traced: dict[int, TextProgress] = {}
+        self._attempt: int | None = None
+        self._began_s = 0.0
+        """Unix seconds at which the attempt began, taken once: files are told apart by it."""
+
+    def look(self, table: RankTable, attempt: int, started_s: float) -> None:
+        """Read on.
+
+        Args:
+            table: the ranks of the present attempt.
+            attempt: its number.
+            started_s: CLOCK_BOOTTIME at which it began.
+        """
+        age_s, now = boottime_s() - started_s, utc_now()
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._began_s = utc_from_boottime(started_s).timestamp()
+            self._traced.clear()
+            self._end_search()  # what it still holds is of the attempt before
+        ranks = [record.rank for record in table]
+        self._text.look(attempt, age_s, ranks, now)
+        for known in self._traced.values():
+            known.begin_look()
+        lacks_a_loss = self._lacks_a_loss(table)
+        if self._traces is None and age_s > TRACES_AFTER_S and lacks_a_loss:
+            self._traces = TraceWatch(TRACES_EVERY_S)
+        elif self._traces is not None and not lacks_a_loss and not self._traced:
+            self._end_search()  # the loss came late, and from elsewhere
+        if self._traces is not None:
+            self._traces.find(self._cwd, self._began_s)
+            for file, reading in self._traces.read_files():
+                self._hear(file, reading, table, now)
+
+    def _lacks_a_loss(self, table: RankTable) -> bool:
+        told = self._text.ranks
+        return any(
+            record.alive
+            and record.loss_state is None
+            and (record.rank not in told or told[record.rank].loss_state is None)
+            for record in table
+        )
+
+    def _hear(self, file: TraceFile, reading: Reading, table: RankTable, now: dt.datetime) -> None:
+        pids = {record.rank: _pids(record) for record in table}
+        others = () if table.launcher is None else _pids(table.launcher)
+        rank = rank_of(file, pids, others)
+        if rank is None:
+            return
+        self._traced.setdefault(rank, TextProgress()).hear(reading, written_at(reading, now))
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether the output tells a step or a loss."""
+        return any(
+            known.step is not None or known.loss_state is not None
+            for known in self._text.ranks.values()
+        )
+
+    def fill(self, samples: list[RankSample], attempt: int | None) -> list[RankSample]:
+        """The ranks of an attempt with what their probes do not tell."""
+        if attempt != self._attempt:  # it has begun since the last look
+            return samples
+        now = utc_now()
+        return [
+            fill(one, self._text.of_rank(one.rank), self._traced.get(one.rank), now)
+            for one in samples
+        ]
+
+    def of_job(
+        self, table: RankTable, attempt: int | None, run_steps: Mapping[int, int | None]
+    ) -> Progress | None:
+        """How far the job is; None where nothing said a total.
+
+        Args:
+            table: its ranks.
+            attempt: their attempt.
+            run_steps: by rank the step of the run.
+        """
+        now = utc_now()
+        texts = {}
+        if attempt == self._attempt:
+            ranks = self._text.ranks.items()
+            texts = {rank: (known.progress(now), known.every) for rank, known in ranks}
+        return of_table(table, texts, boottime_s(), run_steps)
+
+    def steps(self, table: RankTable, attempt: int | None) -> dict[int, RankSteps]:
+        """What is told of each rank's step."""
+        now_s, found = boottime_s(), {}
+        for record in table:
+            known = None
+            if attempt == self._attempt:
+                known = self._text.of_rank(record.rank) or self._traced.get(record.rank)
+            found[record.rank] = RankSteps(
+                own=record.steps,
+                reported=record.global_step,
+                total=record.total_steps,
+                printed=None if known is None else known.printed,
+                slack=math.ceil(LOOKS_APART_S * (record.steps_per_s(now_s) or 0.0)) + 1,
+            )
+        return found
+
+    def close(self) -> None:
+        """Let go of all files; what they told stays."""
+        self._text.close()
+        self._end_search()
+
+    def _end_search(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
+            self._traces = None
+
+
+def of_table(
+    table: RankTable,
+    texts: Mapping[int, tuple[Progress | None, int | None]],
+    now_s: float,
+    run_steps: Mapping[int, int | None],
+) -> Progress | None:
+    """How far a job is; see `combine`.
+
+    Args:
+        table: its ranks.
+        texts: by rank what its output tells, and how far apart the last two steps in it were.
+        now_s: CLOCK_BOOTTIME.
+        run_steps: by rank the step of the run.
+    """
+    told, others = [], dict(texts)
+    for record in table:
+        text, text_every = others.pop(record.rank, (None, None))
+        figures = combine.RankTold(
+            run_step=run_steps.get(record.rank),
+            steps_per_s=record.steps_per_s(now_s),
+            total=record.total_steps,
+            source=record.total_source,
+            epoch=record.epoch,
+            epochs=record.epochs,
+            text=text,
+            text_every=text_every,
+        )
+        told.append(combine.of_rank(figures))
+    return combine.of_job([*told, *(text for text, _ in others.values())])
+
+
+def _pids(record: RankRecord) -> tuple[int, ...]:
+    """A rank's process and what it started."""
+    own = () if record.pid is None else (record.pid,)
+    return own if record.usage is None else (*own, *record.usage.tree_pids)

@@ -1,0 +1,137 @@
+"""Asks the ranks to save now, in a way that can never end one.
+
+A signal goes only to a rank whose probe reported a handler for it, and only if the kernel confirms
+the handler right before. What the handler does is up to the script. Every script can also look for
+the flag file, whose path is in DDPTOP_CHECKPOINT_FILE: it saves, and deletes the file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.exit_status import signal_name
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.host import procs
+from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.model.snapshot import Checkpoint
+
+SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Those that scripts handle to save; the first that a rank handles is sent."""
+
+LEFT_FOR_S = 10.0
+"""After the checkpoint that was asked for the flag file stays for so long, for other ranks."""
+FLAG_LIES_BACK_S = 1.0
+"""The flag file is made so old: a script that sees it at once then changes its time for sure, for
+the clock of a file system may tick only 250 times a second."""
+
+
+@dataclass(frozen=True)
+class SaveAsked:
+    """How the ranks were asked."""
+
+    signalled: dict[int, str]
+    """Rank -> name of the signal that it got."""
+    flag_file: str
+    """Path of the file that was made for scripts that look for it (DDPTOP_CHECKPOINT_FILE)."""
+    flag_stamp: int | None = None
+    """Its time of change in nanoseconds; None where it could not be made. `is_taken` compares."""
+    at: dt.datetime = field(default_factory=utc_now)
+    """When: a checkpoint that begins later answers it."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Rank -> why it got no signal although its script handles one."""
+
+    def in_words(self) -> str:
+        """How the script was asked, in one clause."""
+        by_name: dict[str, list[int]] = {}
+        for rank, name in self.signalled.items():
+            by_name.setdefault(name, []).append(rank)
+        ways = [f"{name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
+        if self.flag_stamp is not None:
+            ways.append("the flag file")
+        return " and ".join(ways)
+
+
+def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
+    """Signal each rank that handles a signal for it, and make the flag file.
+
+    Raises:
+        ControlError: when neither can be done.
+    """
+    at = utc_now()
+    stamp, error = None, None
+    try:
+        stamp = _make_flag(folder.save_flag, at)
+    except OSError as failed:
+        error = failed
+    signalled: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    for record in records:
+        if record.process is None or not record.alive or not record.save_signals:
+            continue
+        number, why_not = _signal_for(record.process.pid, record.save_signals)
+        if number is not None and procs.signal_process(record.process, number):
+            signalled[record.rank] = signal_name(number)
+        elif why_not:
+            refused[record.rank] = why_not
+    if stamp is None and not signalled:
+        raise ControlError(
+            f"{folder.save_flag} cannot be created ({error})", "fix it, and try again"
+        )
+    return SaveAsked(signalled, str(folder.save_flag), stamp, at, refused)
+
+
+def _make_flag(flag: Path, at: dt.datetime) -> int:
+    """Make the flag file; its time of change, read before any script can see or delete it."""
+    staged = flag.with_name(f".{flag.name}.staged")
+    write_atomic(staged, f"{at.isoformat()}\n".encode())
+    before_ns = int((at.timestamp() - FLAG_LIES_BACK_S) * 1e9)
+    os.utime(staged, ns=(before_ns, before_ns))
+    stamp = staged.stat().st_mtime_ns
+    staged.replace(flag)
+    return stamp
+
+
+def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
+    """(the signal that the process would handle now; None and why where there is none)."""
+    if procs.state_letter(pid) in ("T", "t"):  # it would wait, for whatever handles it then
+        return None, "paused"
+    for number in SIGNALS:
+        if number not in handled or not procs.catches_signal(pid, number):
+            continue
+        if procs.blocks_signal(pid, number):
+            return None, f"{signal_name(number)} is blocked"
+        return number, ""
+    return None, "no handler anymore"
+
+
+def is_taken(flag_file: str, stamp: int | None) -> bool:
+    """Whether a script has seen the flag file: deleted it, or called `checkpoint_requested`."""
+    if stamp is None:
+        return False
+    try:
+        return Path(flag_file).stat().st_mtime_ns != stamp
+    except OSError:
+        return True
+
+
+def is_done(asked: SaveAsked, last: Checkpoint) -> bool:
+    """Whether the flag file can go: a checkpoint was made since, and every rank could see it."""
+    since_s = (last.at - asked.at).total_seconds() - (last.took_s or 0.0)
+    return since_s >= 0 and (utc_now() - last.at).total_seconds() >= LEFT_FOR_S
+
+
+def withdraw(folder: RunFolder) -> None:
+    """Delete the flag file, if it is there: what it asked for is done, or is no longer wanted."""
+    try:
+        os.unlink(folder.save_flag)  # noqa: PTH108 - one call, and no other error of ours
+    except OSError:
+        return

@@ -1,0 +1,1 @@
+"""What viewers and commands use: launch, list, control, replay, and remove jobs."""

@@ -1,0 +1,159 @@
+"""A person wants a checkpoint now: ask, and wait until one was seen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
+from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.job.save_request import SaveAsked, is_taken
+from ddptop_runner.jobs import commands
+from ddptop_runner.judge.saves.where import locate
+from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
+from ddptop_runner.store.registry import JobView, read_job
+
+POLL_S = 0.1
+TIMEOUT_S = 60.0
+"""How long a checkpoint is waited for, unless told otherwise."""
+WHOLE_AFTER_S = 1.5
+"""So long after its last file was saved no rank adds to a checkpoint any more."""
+CLOCK_STEP_S = 0.05
+"""Two readings of the wall clock may differ by this without meaning anything."""
+ASKABLE = ("running",)
+"""States of a job whose script can save."""
+
+
+def ask(view: JobView) -> SaveAsked:
+    """Ask the script of a live job to save now; nothing is ever ended by it.
+
+    Raises:
+        UsageError: when the job has ended, or its ranks are not at work.
+        ControlError: when its supervisor does not answer, or refuses.
+    """
+    require_running(view)
+    return msgspec.convert(commands.checkpoint(view), SaveAsked, strict=False)  # JSON's keys
+
+
+def require_running(view: JobView) -> None:
+    """Refuse a job that cannot save.
+
+    Raises:
+        UsageError: when it lives, and its ranks are not at work.
+    """
+    if view.is_live and view.state not in ASKABLE:
+        raise UsageError(
+            f"{view.job} is {view.state}: no rank can save", "try again while it is running"
+        )
+
+
+def answered(snapshot: NodeSnapshot, asked_at: dt.datetime, now: dt.datetime) -> Checkpoint | None:
+    """The checkpoint that was begun after `asked_at` and is whole, or None.
+
+    Args:
+        snapshot: the job's.
+        asked_at: when it was asked for.
+        now: the time of day. Of a job that has ended nothing more is waited for.
+    """
+    last = snapshot.checkpoint
+    if last is None:
+        return None
+    began = last.at - dt.timedelta(seconds=last.took_s or 0.0)
+    if began < asked_at - dt.timedelta(seconds=CLOCK_STEP_S):
+        return None
+    if snapshot.ended_at is not None:
+        return last
+    if any(rank.phase == "checkpoint" for rank in snapshot.ranks):
+        return None
+    return last if (now - last.at).total_seconds() >= WHOLE_AFTER_S else None
+
+
+def wait(
+    view: JobView,
+    asked: SaveAsked,
+    timeout_s: float = TIMEOUT_S,
+    is_left: Callable[[], bool] = lambda: False,
+) -> Checkpoint:
+    """The checkpoint that answers a request, once it is whole.
+
+    Args:
+        view: the job.
+        asked: the request.
+        timeout_s: how long to wait.
+        is_left: whether nobody waits any more, which counts as the end of the time.
+
+    Raises:
+        WaitTimeoutError: when none was seen in time, saying what was asked and what can be done.
+        ControlError: when the job ended without one.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        view = read_job(view.folder)
+        snapshot = view.snapshot
+        found = None if snapshot is None else answered(snapshot, asked.at, utc_now())
+        if found is not None:
+            if found.inode is None:
+                return found
+            return msgspec.structs.replace(found, path=locate(found.path, found.inode))
+        if not view.is_live:
+            raise ControlError(f"{view.job} has {ended_in_words(view)} without a checkpoint")
+        if time.monotonic() >= deadline_s or is_left():
+            raise WaitTimeoutError(*why_none(view, asked, timeout_s))
+        time.sleep(POLL_S)
+
+
+def ended_in_words(view: JobView) -> str:
+    """`been stopped`, `been lost`, `finished`, `failed`."""
+    return f"been {view.state}" if view.state in ("stopped", "lost") else view.state
+
+
+def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, str]:
+    """(that no checkpoint came and what is known of why, what a person can do)."""
+    none = f"no checkpoint of {view.job} was detected within {timeout_s:g} s"
+    taken = is_taken(asked.flag_file, asked.flag_stamp)
+    if not view.spec.probe:
+        taken_words = "the script has consumed the flag file" if taken else "the flag file exists"
+        return (
+            f"{none}: it runs without the probe, so none can be detected; {taken_words}",
+            "check where the script saves",
+        )
+    if taken:
+        return (
+            f"{none}: the script has consumed the flag file",
+            "it needs longer (--timeout) or saves in a way that ddptop cannot detect",
+        )
+    if asked.signalled:
+        return (
+            f"{none}: asked with {asked.in_words()}",
+            "the script needs longer (--timeout) or saves in a way that ddptop cannot detect",
+        )
+    handles = "the script handles neither SIGUSR1 nor SIGUSR2"
+    if asked.refused:
+        handles = f"no signal could be sent ({refused_in_words(asked)})"
+    return (
+        f"{none}: {handles}, and it has not consumed the flag file",
+        "make it save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
+    )
+
+
+def refused_in_words(asked: SaveAsked) -> str:
+    """`ranks 0, 1: paused`: why ranks that handle a signal got none."""
+    by_reason: dict[str, list[int]] = {}
+    for rank, why in asked.refused.items():
+        by_reason.setdefault(why, []).append(rank)
+    return "; ".join(f"{name_ranks(ranks)}: {why}" for why, ranks in by_reason.items())
+
+
+def save(view: JobView, timeout_s: float = TIMEOUT_S) -> Checkpoint:
+    """Ask for a checkpoint and wait for it.
+
+    Raises:
+        UsageError: when the job has ended, or its ranks are not at work.
+        WaitTimeoutError: when none was seen in time.
+        ControlError: when the supervisor does not answer, or the job ended without one.
+    """
+    return wait(view, ask(view), timeout_s)

@@ -1,0 +1,385 @@
+"""The JSON of `ls`, `ps` and `status`: outside scripts rely on these names."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
+from ddptop_runner.host import procs
+from ddptop_runner.model import run_step
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import (
+    SCHEMA,
+    Alert,
+    Cause,
+    Checkpoint,
+    Imbalance,
+    LauncherSample,
+    NodeSnapshot,
+    Pause,
+    Progress,
+    RankSample,
+)
+from ddptop_runner.model.words import JobState, StepCounts
+from ddptop_runner.reading.progress.combine import of_snapshot
+from ddptop_runner.store.registry import JobView, pause_of
+
+
+class RankRow(Base, frozen=True, kw_only=True):
+    """One rank in a list of jobs."""
+
+    rank: int
+    pid: int | None
+    """Process ID on the job's host."""
+    gpu: int | None
+    """Machine index (PCI order) of its device."""
+
+
+class JobRow(Base, frozen=True, kw_only=True):
+    """One job in a list."""
+
+    job: str
+    """Name of the job."""
+    state: JobState
+    host: str
+    """Host where the job runs."""
+    command: str
+    """Command that was launched, on one line."""
+    launcher: str
+    """What starts the ranks: torchrun, accelerate, deepspeed, horovod, mpirun, mp.spawn, lightning,
+    or python."""
+    world_size: int | None
+    """Number of ranks on all hosts."""
+    attempt: int | None
+    """Current or last attempt, from 0."""
+    step: int | None
+    """Step of the slowest rank; see `step_counts`."""
+    total_steps: int | None
+    """Steps of the whole run, if known."""
+    eta_s: float | None
+    """Estimated time until the run ends."""
+    started_at: dt.datetime
+    """When the job was launched."""
+    ranks: list[RankRow]
+    policy: str | None = None
+    """Last decision of the restart policy and its reason."""
+    restart_at: dt.datetime | None = None
+    """When the next attempt starts; None unless a restart is pending."""
+    set_aside: list[int] = []
+    """Machine indices of failed devices that the job continues without."""
+    progress: Progress | None = None
+    """Progress toward a known total; None if no total is known."""
+    step_counts: StepCounts | None = None
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
+    attempt_step: int | None = None
+    """Steps that the slowest rank took in this attempt."""
+    pause: Pause | None = None
+    """Set while a live job takes no steps; None while it does, or if that is unknown."""
+
+
+class DamagedRow(Base, frozen=True, kw_only=True):
+    """A run folder that cannot be read as a job."""
+
+    job: str
+    """Name of the folder; pass it to `rm` to delete it."""
+    reason: str
+    """What is wrong, and how to fix it."""
+
+
+class JobList(Base, frozen=True, kw_only=True):
+    """What `ls --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[JobRow]
+    damaged: list[DamagedRow] | msgspec.UnsetType = msgspec.UNSET
+    """Run folders that cannot be read; this key is present only if there are any."""
+
+
+class ForeignRow(JobRow, frozen=True, kw_only=True):
+    """One job that ddptop did not start."""
+
+    user: str
+    """Owner of the processes."""
+    root_pid: int
+    """Process ID of the launcher, or of the only process."""
+    notes: list[str]
+    """What could not be inspected, and the consequences."""
+
+
+class UnreadableRow(Base, frozen=True, kw_only=True):
+    """A process that may be training but that this user cannot inspect."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    gpus: list[str]
+    """UUIDs of the devices that it uses."""
+    reason: str
+    """Why it cannot be inspected."""
+
+
+class ForeignList(Base, frozen=True, kw_only=True):
+    """What `ps --json` prints."""
+
+    schema: int = SCHEMA
+    jobs: list[ForeignRow]
+    unreadable: list[UnreadableRow]
+
+
+class JobStatus(Base, frozen=True, kw_only=True):
+    """What `status --json` prints."""
+
+    schema: int = SCHEMA
+    job: str
+    """Name of the job."""
+    state: JobState
+    host: str
+    """Host where the job runs."""
+    command: str
+    """Command that was launched, on one line."""
+    attempt: int | None
+    """Current or last attempt, from 0."""
+    restarts_used: int
+    """Restarts used up from the budget (`--max-restarts`)."""
+    restarts_left: int
+    """Restarts left in the budget; progress refills it."""
+    world_size: int | None
+    """Number of ranks on all hosts."""
+    started_at: dt.datetime
+    """When the job was launched."""
+    ended_at: dt.datetime | None
+    """None while the job is live."""
+    exit_code: int | None
+    """Exit status of the job; None while it is live."""
+    cause: Cause | None
+    """Why the job failed; None if it did not."""
+    guarded: bool | None
+    """Whether the guardian is alive; None if that cannot be determined."""
+    snapshot_age_s: float | None
+    """Age of the values below; they are refreshed about once a second while the job is live."""
+    step: int | None
+    """Step of the slowest rank; see `step_counts`."""
+    total_steps: int | None
+    """Steps of the whole run, if known."""
+    eta_s: float | None
+    """Estimated time until the run ends."""
+    ranks: list[RankSample]
+    """One entry per rank."""
+    gpus: list[GpuSample]
+    """Devices of the job."""
+    imbalance: Imbalance
+    """How unevenly the ranks or devices are loaded."""
+    alerts: list[Alert]
+    """Current problems; empty if there are none."""
+    checkpoint: Checkpoint | None
+    """Last detected checkpoint."""
+    policy: str | None
+    """Last decision of the restart policy and its reason."""
+    restart_at: dt.datetime | None
+    """When the next attempt starts; None unless a restart is pending."""
+    restarts_refilled: str | None
+    """Progress that last refilled the restart budget."""
+    set_aside: list[int]
+    """Machine indices of failed devices that the job continues without."""
+    previous_cause: Cause | None
+    """Why the previous attempt failed; None if it did not."""
+    launcher: LauncherSample | None
+    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
+    progress: Progress | None
+    """Progress toward a known total; None if no total is known."""
+    step_counts: StepCounts | None
+    """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
+    unknown."""
+    attempt_step: int | None
+    """Steps that the slowest rank took in this attempt."""
+    pause: Pause | None
+    """Set while a live job takes no steps; None while it does, or if that is unknown."""
+
+
+def job_row(view: JobView) -> JobRow:
+    """A job as one row of a list."""
+    snapshot, run = view.snapshot, run_step.of_snapshot(view.snapshot)
+    return JobRow(
+        job=view.job,
+        state=view.state,
+        host=view.spec.host,
+        command=view.command,
+        launcher=view.launcher,
+        world_size=view.world_size if snapshot is None else snapshot.world_size,
+        attempt=None if snapshot is None else snapshot.attempt,
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=None if snapshot is None else snapshot.step,
+        total_steps=None if snapshot is None else snapshot.total_steps,
+        eta_s=snapshot.eta_s if snapshot is not None and view.is_live else None,
+        started_at=view.spec.created_at if snapshot is None else snapshot.started_at,
+        ranks=[]
+        if snapshot is None
+        else [RankRow(rank=rank.rank, pid=rank.pid, gpu=rank.gpu) for rank in snapshot.ranks],
+        policy=None if snapshot is None else snapshot.policy,
+        restart_at=snapshot.restart_at if snapshot is not None and view.is_live else None,
+        set_aside=[] if snapshot is None else snapshot.set_aside,
+        progress=None if snapshot is None else of_snapshot(snapshot, view.is_live),
+        pause=pause_of(view),
+    )
+
+
+def foreign_list(
+    census: Census, gpus: Sequence[GpuSample], seen: Mapping[str, NodeSnapshot] | None = None
+) -> ForeignList:
+    """A census as a list.
+
+    Args:
+        census: the processes.
+        gpus: the sample that it was taken with.
+        seen: by job, what its output told, where it was looked at.
+    """
+    told = seen or {}
+    index_of = {gpu.uuid: gpu.index for gpu in gpus if gpu.uuid is not None}
+    return ForeignList(
+        jobs=[_foreign_row(job, census, index_of, told.get(job.name)) for job in census.jobs],
+        unreadable=[
+            UnreadableRow(
+                pid=one.pid,
+                user=one.user,
+                command=one.command,
+                gpus=list(one.devices),
+                reason=one.reason,
+            )
+            for one in census.unreadable
+        ],
+    )
+
+
+def _foreign_row(
+    job: ForeignJob, census: Census, index_of: Mapping[str, int], told: NodeSnapshot | None
+) -> ForeignRow:
+    states = [census.facts[rank.pid].state for rank in job.ranks if rank.pid in census.facts]
+    run = run_step.of_snapshot(told)
+    restarts = [rank.restart_count for rank in job.ranks if rank.restart_count is not None]
+    return ForeignRow(
+        job=job.name,
+        state=_foreign_state(job, states),
+        host=procs.host_name(),
+        command=job.command,
+        launcher=job.launcher,
+        world_size=job.world_size,
+        attempt=max(restarts, default=None),
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=None if told is None else told.step,
+        total_steps=None if told is None else told.total_steps,
+        eta_s=None if told is None else told.eta_s,
+        progress=None if told is None else told.progress,
+        started_at=job.started_at,
+        ranks=[
+            RankRow(rank=rank.rank, pid=rank.pid, gpu=_own_device(rank, job, index_of))
+            for rank in job.ranks
+        ],
+        user=job.user,
+        root_pid=job.root_pid,
+        notes=list(job.notes),
+    )
+
+
+def _foreign_state(job: ForeignJob, rank_states: Sequence[str]) -> JobState:
+    if not job.ranks:
+        return "starting"
+    return "running" if any(state not in "ZX" for state in rank_states) else "lost"
+
+
+def _own_device(rank: ForeignRank, job: ForeignJob, index_of: Mapping[str, int]) -> int | None:
+    """The device that the rank computes on, as far as that is certain.
+
+    The only one that it holds; or, with one rank per device, the one in its place: the others hold
+    a stray context of it.
+    """
+    held = sorted(index_of[uuid] for uuid in rank.devices if uuid in index_of)
+    if len(held) == 1:
+        return held[0]
+    of_all = sorted(
+        {index_of[uuid] for one in job.ranks for uuid in one.devices if uuid in index_of}
+    )
+    if len(of_all) == len(job.ranks) > 1 and of_all[job.ranks.index(rank)] in held:
+        return of_all[job.ranks.index(rank)]
+    return None
+
+
+def job_status(view: JobView) -> JobStatus:
+    """A job in full."""
+    spec, snapshot = view.spec, view.snapshot
+    run = run_step.of_snapshot(snapshot)
+    if snapshot is None:
+        return JobStatus(
+            job=view.job,
+            state=view.state,
+            host=spec.host,
+            command=view.command,
+            attempt=None,
+            restarts_used=0,
+            restarts_left=spec.max_restarts,
+            world_size=view.world_size,
+            started_at=spec.created_at,
+            ended_at=view.ended_at,
+            exit_code=None,
+            cause=None,
+            guarded=view.guarded,
+            snapshot_age_s=None,
+            step=None,
+            step_counts=None,
+            attempt_step=None,
+            total_steps=None,
+            eta_s=None,
+            ranks=[],
+            gpus=[],
+            imbalance=Imbalance(),
+            alerts=[],
+            checkpoint=None,
+            policy=None,
+            restart_at=None,
+            restarts_refilled=None,
+            set_aside=[],
+            previous_cause=None,
+            launcher=None,
+            progress=None,
+            pause=None,
+        )
+    return JobStatus(
+        job=view.job,
+        state=view.state,
+        host=spec.host,
+        command=view.command,
+        attempt=snapshot.attempt,
+        restarts_used=snapshot.restarts_used,
+        restarts_left=snapshot.restarts_left,
+        world_size=snapshot.world_size,
+        started_at=snapshot.started_at,
+        ended_at=view.ended_at,
+        exit_code=snapshot.exit_code,
+        cause=snapshot.cause,
+        guarded=view.guarded,
+        snapshot_age_s=view.snapshot_age_s,
+        step=None if run is None else run.step,
+        step_counts=None if run is None else run.counts,
+        attempt_step=snapshot.step,
+        total_steps=snapshot.total_steps,
+        eta_s=snapshot.eta_s if view.is_live else None,
+        ranks=snapshot.ranks,
+        gpus=snapshot.gpus,
+        imbalance=snapshot.imbalance,
+        alerts=snapshot.alerts,
+        checkpoint=snapshot.checkpoint,
+        policy=snapshot.policy,
+        restart_at=snapshot.restart_at if view.is_live else None,
+        restarts_refilled=snapshot.restarts_refilled,
+        set_aside=snapshot.set_aside,
+        previous_cause=snapshot.previous_cause,
+        launcher=snapshot.launcher,
+        progress=of_snapshot(snapshot, view.is_live),
+        pause=pause_of(view),
+    )

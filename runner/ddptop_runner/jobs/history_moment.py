@@ -1,0 +1,462 @@
+"""A job as it was at one moment of its history, as the snapshot that was shown then.
+
+Figures come from the finest tier that reaches back so far: the last sample in a bucket, which all
+ranks and devices share. States, failures and checkpoints come from the events up to then. What is
+not recorded is None: a process's threads, clocks, what a rank stood at.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.moment_events import JobStory, RankStory, alert_of, cause_told, story_at
+from ddptop_runner.judge.balance import imbalance
+from ddptop_runner.judge.hangs.pause import Facts, pause_state
+from ddptop_runner.model import run_step
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Cause, Event, Imbalance, NodeSnapshot, Pause, RankSample
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.words import LIVE_STATES, RankState
+from ddptop_runner.reading.progress.combine import of_moment
+from ddptop_runner.store import evidence_folder
+from ddptop_runner.store.history_reader import HistoryReader
+from ddptop_runner.store.history_schema import KINDS, RANK, TIERS, Kind, Tier, columns_of
+
+HELD_S = 3
+"""A second without a sample shows the one before, if that is no older than this."""
+RATE_OVER_S = 10
+"""Steps per second are counted over this time, where every second is recorded."""
+
+STOOD_S = 3600
+"""For so long the last step is looked for, of as many ranks as STOOD_RANKS."""
+STOOD_RANKS = 8
+
+_BUCKETS = """
+    WITH RECURSIVE bucket(t) AS (
+        SELECT min(t) FROM {table} WHERE t >= :since AND t < :until
+        UNION ALL
+        SELECT (SELECT min(t) FROM {table} WHERE t > bucket.t AND t < :until)
+            FROM bucket WHERE t IS NOT NULL)
+    SELECT t FROM bucket WHERE t IS NOT NULL"""
+"""Each bucket once, by as many looks into the key: of a thousand ranks one row is read."""
+
+Rows = Mapping[int, Mapping[str, Any]]
+"""By rank or device: the columns of its row."""
+
+
+class Moment(Base, frozen=True, kw_only=True):
+    """A job as it was."""
+
+    at: float
+    """Unix seconds: the moment asked for, kept within the history."""
+    width_s: int | None
+    """How exactly it is known: the length of the bucket in which the figures were sampled; None
+    where nothing was recorded then."""
+    snapshot: NodeSnapshot
+    events: list[Event] = []
+    """Those up to the end of that bucket, in order."""
+
+
+class MomentReader:
+    """Reads moments of one job. Used by one thread; events are read once and then added to."""
+
+    def __init__(self, folder: RunFolder, spec: JobSpec) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._events: list[Event] = []
+        self._causes: dict[int, Cause] = {}
+
+    @property
+    def _reader(self) -> HistoryReader:
+        """Of the history where it lies now: a job's end may bring it home from a local disk."""
+        return HistoryReader(self._folder.history_db)
+
+    def span(self) -> tuple[float, float] | None:
+        """Unix seconds of the first and the last thing that was recorded; None without any."""
+        span = self._reader.span()
+        self._read_events()
+        marks = [one.ts.timestamp() for one in self._events]
+        if span is not None:
+            marks += [span[0], span[1]]
+        return (min(marks), max(marks)) if marks else None
+
+    def events(self) -> Sequence[Event]:
+        """All events, in order."""
+        self._read_events()
+        return self._events
+
+    def read(self, at: float, last: NodeSnapshot | None = None) -> Moment:
+        """The job at a moment.
+
+        Args:
+            at: unix seconds.
+            last: the job's last snapshot, for what never changes: names, sizes, places.
+
+        Raises:
+            DamagedFileError: when the file is not a history.
+            DdptopError: when it stays locked.
+        """
+        self._read_events()
+        rows: dict[str, Rows] = {kind.name: {} for kind in KINDS}
+        earlier: Rows = {}
+        stood: Stood | None = None
+        width_s: int | None = None
+        with self._reader.open() as db:
+            if db is not None:
+                db.execute("BEGIN")
+                for kind in KINDS:
+                    tier, t, rows[kind.name] = _rows_at(db, kind, int(at))
+                    if tier is not None and kind is RANK:
+                        width_s = tier.width_s
+                        if tier is TIERS[0] and t is not None:
+                            earlier = _rows_of(db, kind, tier, t - RATE_OVER_S)
+                        if tier is not None and t is not None:
+                            stood = _stood(db, tier, t, rows[kind.name], earlier)
+        until = int(at) - int(at) % (width_s or 1) + (width_s or 1)
+        seen = story_at(self._events, utc_from_unix(until), self._cause_of)
+        snapshot = compose(
+            self._spec,
+            seen,
+            Figures(ranks=rows["rank"], gpus=rows["gpu"], earlier=earlier, stood=stood),
+            utc_from_unix(min(at, until)),
+            last,
+        )
+        happened = [event for event in self._events if event.ts.timestamp() < until]
+        return Moment(at=at, width_s=width_s, snapshot=snapshot, events=happened)
+
+    def recorded(self, points: int) -> list[tuple[int, int]]:
+        """Spans in which something was sampled, in unix seconds, as exactly as `points` can show.
+
+        Between two of them lies a gap.
+        """
+        span = self._reader.span()
+        if span is None:
+            return []
+        exact_s = max(1, (span[1] - span[0]) // max(1, points))
+        level = max(i for i, tier in enumerate(TIERS) if tier.width_s <= exact_s)
+        spans: list[tuple[int, int]] = []
+        start = 0
+        with self._reader.open() as db:
+            if db is None:
+                return []
+            db.execute("BEGIN")
+            for index, tier in reversed(list(enumerate(TIERS))):
+                held_s = HELD_S if tier is TIERS[0] else tier.width_s
+                until: int | None = span[1] + 1
+                if index > level:  # too coarse to show gaps: for what no finer one reaches back to
+                    until = _first(db, TIERS[index - 1])
+                    until = None if until is None else until - tier.width_s + 1
+                if until is None:
+                    continue
+                query = _BUCKETS.format(table=RANK.table(tier))
+                for (t,) in db.execute(query, {"since": start, "until": until}):
+                    if spans and t <= spans[-1][1]:
+                        spans[-1] = (spans[-1][0], t + held_s)
+                    else:
+                        spans.append((t, t + held_s))
+                    start = t + tier.width_s
+        return [(since, min(until, span[1] + 1)) for since, until in spans]
+
+    def _read_events(self) -> None:
+        after = self._events[-1].seq if self._events else 0
+        self._events += self._reader.events(after)
+
+    def _cause_of(self, event: Event) -> Cause:
+        """What was kept of a failure, by the name of its folder: the run may be a copy."""
+        known = self._causes.get(event.seq)
+        if known is None:
+            kept = None
+            if event.evidence is not None:
+                folder = self._folder.evidence_dir / Path(event.evidence).name
+                kept = evidence_folder.kept_cause(folder)
+            known = self._causes[event.seq] = kept or cause_told(event)
+        return known
+
+
+class Stood(Base, frozen=True, kw_only=True):
+    """The last step before a moment."""
+
+    since: float
+    """Unix seconds."""
+    usual_s: float | None = None
+    """How long a step took then."""
+
+
+class Figures(Base, frozen=True, kw_only=True):
+    """What was sampled at a moment."""
+
+    ranks: Rows = {}
+    gpus: Rows = {}
+    earlier: Rows = {}
+    """Of ranks, RATE_OVER_S before; empty where that is not known."""
+    stood: Stood | None = None
+    """None where steps came, and where that is not known."""
+
+
+def compose(
+    spec: JobSpec, story: JobStory, figures: Figures, at: dt.datetime, last: NodeSnapshot | None
+) -> NodeSnapshot:
+    """The snapshot of a moment.
+
+    Args:
+        spec: the job.
+        story: what its events tell up to then.
+        figures: what was sampled.
+        at: the moment.
+        last: the job's last snapshot.
+    """
+    ranks = _ranks(spec, story, figures, last)
+    gpus = _gpus(figures.gpus, last)
+    ranks = [_with_device(rank, ranks, gpus) for rank in ranks]
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    attempt = story.attempt
+    if attempt is None:
+        attempt = next((row["attempt"] for row in figures.ranks.values()), None)
+    alerts = list(story.alerts)
+    if last is not None and last.attempt == attempt and last.ts >= at:
+        told = {alert.message for alert in alerts}
+        alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
+    is_over = story.state not in LIVE_STATES
+    pause = _pause(story, figures.stood, at)
+    if pause is not None and pause.state == "stalled" and story.suspected is not None:
+        alerts.append(alert_of(story.suspected))
+    began = run_step.began_of(last, attempt)
+    ranks = [_with_run_step(rank, began) for rank in ranks]
+    run = run_step.of_job(ranks, attempt, began)
+    return NodeSnapshot(
+        job=spec.job,
+        job_id=spec.job_id,
+        host=spec.host,
+        seq=0,
+        ts=at,
+        state=story.state,
+        attempt=attempt,
+        restarts_used=story.restarts_used,
+        restarts_left=max(0, spec.max_restarts - story.restarts_used),
+        world_size=None if spec.is_command else spec.nproc,
+        started_at=spec.created_at if last is None else min(last.started_at, at),
+        attempt_started_at=story.attempt_started_at,
+        ended_at=story.ended_at,
+        exit_code=story.exit_code,
+        cause=story.cause if is_over or story.state in ("hung", "restarting") else None,
+        previous_cause=story.previous_cause,
+        step=min(steps, default=None),
+        run_step=run,
+        attempts_began={} if last is None else last.attempts_began,
+        total_steps=None if last is None else last.total_steps,
+        progress=of_moment(run, last),
+        ranks=ranks,
+        gpus=gpus,
+        imbalance=imbalance.of_job(ranks, gpus) if figures.ranks else Imbalance(),
+        alerts=alerts,
+        source=None if last is None or not gpus else last.source,
+        driver=None if last is None else last.driver,
+        checkpoint=story.checkpoint,
+        policy=story.policy,
+        pause=pause,
+    )
+
+
+def _pause(story: JobStory, stood: Stood | None, at: dt.datetime) -> Pause | None:
+    """That no step was taken at that moment, by the same function as of a live job."""
+    if stood is None or story.state not in ("running", "hung"):
+        return None
+    since, told = utc_from_unix(stood.since), story.suspected
+    state = pause_state(
+        Facts(
+            stepless_s=(at - since).total_seconds(),
+            usual_s=stood.usual_s,
+            stalled_before=told is not None and told.ts > since,
+            hung=story.state == "hung",
+        )
+    )
+    if state is None:
+        return None
+    why = told.message.partition("; ")[2] if told is not None and state != "no_step" else ""
+    return Pause(state=state, since=since, reason=why or None)
+
+
+def _ranks(
+    spec: JobSpec, story: JobStory, figures: Figures, last: NodeSnapshot | None
+) -> list[RankSample]:
+    known = {} if last is None else {rank.rank: rank for rank in last.ranks}
+    same_places = last is not None and (not last.set_aside or last.attempt == story.attempt)
+    numbers = sorted({*story.ranks, *figures.ranks})
+    return [
+        _rank(spec, number, story, figures, known.get(number) if same_places else None)
+        for number in numbers
+    ]
+
+
+def _rank(
+    spec: JobSpec, number: int, story: JobStory, figures: Figures, last: RankSample | None
+) -> RankSample:
+    row: Mapping[str, Any] = figures.ranks.get(number, {})
+    if story.attempt is not None and row.get("attempt") != story.attempt:
+        row = {}
+    told = story.ranks.get(number)
+    loss, bad = row.get("loss_last"), bool(row.get("loss_nonfinite"))
+    step = row.get("step")
+    is_running = story.state in ("running", "stopping")
+    state: RankState
+    if told is None:  # no event names it
+        state = RankStory().state(step, is_running) if row else "unknown"
+    else:
+        state = told.state(step, is_running)
+    return RankSample(
+        rank=number,
+        local_rank=number if last is None else last.local_rank,
+        host=spec.host if last is None else last.host,
+        pid=None if told is None else told.pid,
+        gpu=None if last is None else last.gpu,
+        gpus=[] if last is None else last.gpus,
+        cuda_device=None if last is None else last.cuda_device,
+        state=state,
+        step=step,
+        step_source=None if step is None or last is None else last.step_source,
+        loss=loss,
+        loss_step=step if loss is not None else None,
+        loss_state="ok" if loss is not None else ("nan" if bad else None),
+        loss_source=None if loss is None or last is None else last.loss_source,
+        loss_min=row.get("loss_min"),
+        loss_max=row.get("loss_max"),
+        step_time_s=row.get("step_time_s_last"),
+        steps_per_s=_rate(row, figures.earlier.get(number)),
+        data_wait_s=row.get("data_wait_s_last"),
+        sync_s=row.get("sync_s"),
+        compute_s=row.get("compute_s"),
+        cpu_percent=row.get("cpu_percent_last"),
+        rss_bytes=row.get("rss_bytes_last"),
+        log_bytes=row.get("log_bytes"),
+        exit_code=None if told is None else told.exit_code,
+        signal=None if told is None else told.signal,
+        frameworks=[] if last is None else last.frameworks,
+        rank_source=None if last is None else last.rank_source,
+    )
+
+
+def _with_run_step(rank: RankSample, began: int | None) -> RankSample:
+    if rank.step is None:
+        return rank
+    if rank.step_source == "log":  # as printed
+        return msgspec.structs.replace(rank, run_step=rank.step)
+    known = None if began is None else began + rank.step
+    return msgspec.structs.replace(
+        rank, run_step=known, step_counts="attempt" if known is None else None
+    )
+
+
+def _rate(row: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> float | None:
+    """Steps per second between two rows of one attempt."""
+    if not row or not earlier or row["attempt"] != earlier["attempt"]:
+        return None
+    steps = (earlier["step"], row["step"])
+    if None in steps or row["t"] <= earlier["t"]:
+        return None
+    return float(max(0, steps[1] - steps[0]) / (row["t"] - earlier["t"]))
+
+
+_FIXED = (
+    *("index", "uuid", "host", "name", "pci_bus_id", "parent_uuid", "mig_instances"),
+    *("mem_total_bytes", "mem_reserved_bytes", "temperature_slowdown_c", "power_limit_w"),
+    "sm_clock_max_mhz",
+)
+"""What does not change of a device."""
+
+
+def _gpus(rows: Rows, last: NodeSnapshot | None) -> list[GpuSample]:
+    known = {} if last is None else {gpu.index: gpu for gpu in last.gpus}
+    found = []
+    for index in sorted({*known, *rows}):
+        row = rows.get(index, {})
+        fixed = known.get(index)
+        values = {} if fixed is None else {name: getattr(fixed, name) for name in _FIXED}
+        found.append(
+            GpuSample(
+                **{**values, "index": index},
+                util_percent=row.get("util_percent_last"),
+                mem_used_bytes=row.get("mem_used_bytes_last"),
+                temperature_c=row.get("temperature_c_last"),
+                power_w=row.get("power_w_last"),
+            )
+        )
+    return found
+
+
+def _with_device(
+    rank: RankSample, ranks: Sequence[RankSample], gpus: Sequence[GpuSample]
+) -> RankSample:
+    """The rank with its device's figures, where no other rank is on it."""
+    if rank.gpu is None or sum(other.gpu == rank.gpu for other in ranks) > 1:
+        return rank
+    gpu = next((one for one in gpus if one.index == rank.gpu), None)
+    if gpu is None:
+        return rank
+    return msgspec.structs.replace(
+        rank,
+        gpu_util_percent=gpu.util_percent,
+        gpu_mem_used_bytes=gpu.mem_used_bytes,
+        gpu_power_w=gpu.power_w,
+    )
+
+
+def _first(db: sqlite3.Connection, tier: Tier) -> int | None:
+    """Start of the first bucket of a tier."""
+    (first,) = db.execute(f"SELECT min(t) FROM {RANK.table(tier)}").fetchone()
+    return None if first is None else int(first)
+
+
+def _rows_at(db: sqlite3.Connection, kind: Kind, at: int) -> tuple[Tier | None, int | None, Rows]:
+    """The finest tier that reaches back to `at`, its bucket there, and the rows in that.
+
+    None and empty where nothing was recorded then.
+    """
+    for tier in TIERS:
+        table = kind.table(tier)
+        (first,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
+        if first is None or at < first:
+            continue
+        held_s = HELD_S if tier is TIERS[0] else tier.width_s
+        (t,) = db.execute(
+            f"SELECT max(t) FROM {table} WHERE t <= ? AND t > ?", (at, at - held_s)
+        ).fetchone()
+        return (None, None, {}) if t is None else (tier, t, _rows_of(db, kind, tier, t))
+    return None, None, {}
+
+
+def _stood(db: sqlite3.Connection, tier: Tier, t: int, rows: Rows, earlier: Rows) -> Stood | None:
+    """When the last step up to the bucket `t` was seen; None where one was taken lately."""
+    steps = {rank: row["step"] for rank, row in rows.items() if row["step"]}
+    moved = any(earlier.get(rank, {}).get("step") != step for rank, step in steps.items())
+    if not steps or (tier is TIERS[0] and moved):
+        return None
+    before = (
+        f"SELECT t, step_time_s_last FROM {RANK.table(tier)} WHERE {RANK.name} = ? AND t > ?"
+        " AND t < ? AND (step IS NOT ? OR attempt IS NOT ?) ORDER BY t DESC LIMIT 1"
+    )
+    found = []
+    for rank in sorted(steps)[:STOOD_RANKS]:
+        at = (rank, t - STOOD_S, t, steps[rank], rows[rank]["attempt"])
+        found.append(db.execute(before, at).fetchone())
+    known = [row for row in found if row is not None]
+    if not known:  # longer than is looked back, or as long as anything is recorded
+        return Stood(since=float(max(t - STOOD_S, _first(db, tier) or 0)))
+    last, usual_s = max(known, key=lambda row: row[0])
+    return Stood(since=float(last + tier.width_s), usual_s=usual_s)
+
+
+def _rows_of(db: sqlite3.Connection, kind: Kind, tier: Tier, t: int) -> Rows:
+    table = kind.table(tier)
+    columns = columns_of(db, table)
+    rows = db.execute(f"SELECT * FROM {table} WHERE t = ?", (t,)).fetchall()
+    named = [dict(zip(columns, row, strict=True)) for row in rows]
+    return {row[kind.name]: row for row in named}

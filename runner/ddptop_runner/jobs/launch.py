@@ -1,0 +1,346 @@
+"""From a request to a running guardian: checks, run folder, start.
+
+`prepare` changes nothing, so `--dry-run` and a refused request leave no trace; `start` makes the
+run folder and brings the guardian up in tmux or, without a usable tmux, as a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+
+import msgspec
+
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.errors import DdptopError, UsageError
+from ddptop_runner.base.paths import (
+    RunFolder,
+    create_local_dir,
+    local_dir_reason,
+    require_own,
+    require_own_run,
+    run_folder,
+    runs_dir,
+    state_home,
+)
+from ddptop_runner.host import handover, procs, survival, tmux
+from ddptop_runner.jobs import retention
+from ddptop_runner.launch.checks import (
+    executable_of,
+    folder_of,
+    is_text,
+    overrides_of,
+    require_probe,
+    require_script,
+    require_text,
+)
+from ddptop_runner.launch.gpus import claims as gpu_claims
+from ddptop_runner.launch.gpus import for_launch as launch_devices
+from ddptop_runner.launch.program import name_for, program_for
+from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
+from ddptop_runner.model.spec import JobSpec, check_name, write_spec
+from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
+from ddptop_runner.store.registry import JobView, read_job
+from ddptop_runner.store.upkeep.space import is_no_room
+
+SHELL_NOISE = frozenset(
+    """
+    _ OLDPWD PWD SHLVL TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE STY WINDOW WINDOWID
+    COLUMNS LINES LS_COLORS LESSOPEN LESSCLOSE SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK
+    DISPLAY XDG_SESSION_ID XDG_SESSION_TYPE XDG_SESSION_CLASS COLORTERM PS1 HISTFILE MAIL
+    """.split()  # noqa: SIM905 - a list of one name a line is longer and no clearer
+)
+"""Variables that differ from shell to shell and mean nothing to a job: never named as missing."""
+
+
+def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
+    """Check a request and decide everything.
+
+    Args:
+        request: what was asked.
+        env: the launching shell's variables.
+
+    Raises:
+        UsageError: naming what cannot be done and what to do instead.
+    """
+    if request.nproc is not None and request.nproc < 1:
+        raise UsageError(f"--nproc {request.nproc}: a job needs at least one rank", "use 1 or more")
+    if request.max_restarts < 0:
+        raise UsageError(f"--max-restarts {request.max_restarts} is negative", "use 0 or more")
+    if request.hang_timeout_s is not None:
+        require_probe("--hang-timeout", probe=request.probe)
+    if request.on_nan != "alert":
+        require_probe(f"--on-nan {request.on_nan}", probe=request.probe)
+    require_text([request.target, *request.args, request.cwd or "", request.python or ""])
+    cwd = folder_of(request.cwd)
+    require_text([str(cwd), str(state_home())])
+    if request.kind == "script":
+        require_script(cwd, request.target)
+    overrides = overrides_of(request.env)
+    notes: list[str] = []
+    choice = launch_devices.choose(
+        request.gpus,
+        {**env, **overrides},
+        request.nproc,
+        force=request.force,
+        wait=request.wait_gpus,
+        is_dry=request.is_dry,
+    )
+    notes += choice.notes
+    program = program_for(request, cwd, {**env, **overrides}, choice)
+    notes += program.notes
+    name = _name(request)
+    survival_plan = survival.plan(survival.gather(env))
+    backing, why = ("tmux", tmux.why_unusable())
+    if why is not None:
+        backing = "daemon"
+        notes.append(f"{why}; the job runs as a daemon without a tmux pane")
+    if survival_plan.warning:
+        notes.append(survival_plan.warning)
+    job_env = dict(overrides)
+    job_env |= choice.environment
+    if program.nproc > 1 and "OMP_NUM_THREADS" not in {**env, **overrides}:
+        job_env["OMP_NUM_THREADS"] = "1"  # as torchrun does
+    job_id = f"{name}@{secrets.token_hex(8)}"
+    job_env["DDPTOP_JOB_ID"] = job_id
+    spec = JobSpec(
+        job=name,
+        job_id=job_id,
+        host=procs.host_name(),
+        created_at=utc_now(),
+        kind=program.kind,
+        target=program.target,
+        args=list(program.args),
+        python=program.python,
+        cwd=str(cwd),
+        nproc=program.nproc,
+        devices=choice.devices,
+        queue=choice.queue,
+        max_restarts=request.max_restarts,
+        hang_timeout_s=request.hang_timeout_s,
+        hang_auto=request.hang_auto and request.probe,
+        on_nan=request.on_nan,
+        allow_shrink=request.allow_shrink,
+        warm_spares=request.warm_spares,
+        log_limit_bytes=request.log_limit_bytes,
+        probe=request.probe,
+        env_names=sorted(filter(is_text, set(handover.of_shell(env)) - SHELL_NOISE)),
+        env_overrides=sorted(overrides),
+        backing="daemon" if backing == "daemon" else "tmux",
+        tmux_socket=tmux.socket_name() if backing == "tmux" else None,
+        launcher=program.launcher,
+        pty=program.pty,
+    )
+    return LaunchPlan(
+        spec,
+        job_env,
+        tuple(notes),
+        tuple(survival_plan.wrap),
+        name_is_derived=request.name is None,
+        choice=choice,
+        work_in_run_folder=request.work_in_run_folder,
+    )
+
+
+def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
+    """Make the run folder and start the guardian; returns once it has taken the job over.
+
+    Returns:
+        The job, and a note where it could not be started as planned, or old runs were deleted.
+
+    Raises:
+        UsageError: when the name is taken, the state folder cannot be written, or another job
+            took the devices meanwhile.
+        DdptopError: when the guardian does not come up.
+    """
+    for place in (state_home(), runs_dir()):
+        require_own(place)
+    pruned = retention.prune()
+    folder, plan = _claim(plan)
+    closed = require_own_run(folder)
+    try:
+        if local_dir_reason(folder):
+            create_local_dir(folder)
+        for needed in (folder.nodes_dir, folder.logs_dir, folder.evidence_dir / "stacks"):
+            needed.mkdir(parents=True)
+        if plan.work_in_run_folder:
+            (folder.path / "work").mkdir()
+            spec = msgspec.structs.replace(plan.spec, cwd=str(folder.path / "work"))
+            plan = replace(plan, spec=spec)
+        with nullcontext() if plan.choice.remake is None else gpu_claims.taking():
+            plan, moved = _settle_devices(plan)
+            write_spec(folder, plan.spec)
+        note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
+    except BaseException as error:
+        _remove_unstarted(folder)
+        if isinstance(error, OSError):
+            raise _unwritable(folder, error) from error
+        raise
+    return read_job(folder), "; ".join(filter(None, [moved, note, pruned, *closed])) or None
+
+
+def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
+    """Look again at what other jobs have taken since the plan was made; a note where it matters."""
+    old, spec = plan.choice, plan.spec
+    if old.remake is None or old.waits:
+        return plan, None
+    new, note = old.remake(), None
+    if new.queue is not None and (ahead := gpu_claims.queued_before(spec)):
+        new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
+    elif new.devices != old.devices:
+        note = "; ".join(new.notes)
+    if new.devices == old.devices:
+        return plan, None
+    job_env = {name: plan.job_env[name] for name in plan.job_env if name not in old.environment}
+    spec = msgspec.structs.replace(spec, devices=new.devices)
+    return replace(plan, choice=new, spec=spec, job_env=job_env | new.environment), note
+
+
+def restart_ended(
+    view: JobView, env: Mapping[str, str], *, force: bool = False, wait_gpus: bool = False
+) -> tuple[JobView, list[str], str | None]:
+    """Start an ended job again as a new attempt in the same folder.
+
+    Args:
+        view: the ended job.
+        env: the calling shell's variables, which the job gets.
+        force: take its devices though they are busy.
+        wait_gpus: queue it until they are free.
+
+    Returns:
+        The job's new view, the names of variables that the job had and this shell has not, and a
+        note where it could not be started as planned.
+
+    Raises:
+        UsageError: when interpreter, script or devices are no longer there.
+        DdptopError: when the guardian does not come up.
+    """
+    spec = view.spec
+    closed = require_own_run(view.folder)
+    if view.on_other_host:
+        raise UsageError(f"{view.job} belongs to host {spec.host}", "restart it there")
+    cwd = folder_of(spec.cwd)
+    if spec.kind == "script":
+        require_script(cwd, spec.target)
+    if not spec.is_command:
+        interpreters.require_torch(interpreters.inspect(spec.python))
+    elif not os.access(spec.python, os.X_OK):
+        spec = msgspec.structs.replace(
+            spec, python=executable_of(spec.target, cwd, env, sys.executable)
+        )
+    missing = sorted((set(spec.env_names) | set(spec.env_overrides)) - set(env))
+    job_env = {name: env[name] for name in spec.env_overrides if name in env}
+    if spec.nproc > 1 and "OMP_NUM_THREADS" not in env:
+        job_env["OMP_NUM_THREADS"] = "1"
+    job_env["DDPTOP_JOB_ID"] = spec.job_id
+    last = view.snapshot.attempt if view.snapshot and view.snapshot.attempt is not None else -1
+    why = tmux.why_unusable()
+    spec = msgspec.structs.replace(
+        spec,
+        backing="daemon" if why else "tmux",
+        tmux_socket=None if why else tmux.socket_name(),
+    )
+    folder = RunFolder(view.folder.path)
+    plan = survival.plan(survival.gather(env))
+    uses_gpus = bool(spec.devices) or spec.queue is not None
+    # until the new supervisor shows that it lives, nobody sees that the devices are taken again
+    with gpu_claims.taking() if uses_gpus else nullcontext():
+        choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
+        spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
+        job_env |= choice.environment
+        if local_dir_reason(folder):
+            _bring_history_back(folder)
+        try:
+            if spec.host != procs.host_name():  # of one that is gone; its last snapshot is kept
+                before, spec = spec.host, msgspec.structs.replace(spec, host=procs.host_name())
+                with suppress(FileNotFoundError):
+                    folder.node_file(before).rename(folder.node_file(spec.host))
+            write_spec(folder, spec)
+            note = start_guardian(folder, spec, job_env, plan.wrap, attempt=last + 1)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        started = _wait_for_attempt(folder, last + 1)
+    return started, missing, "; ".join([*choice.notes, *filter(None, [note]), *closed]) or None
+
+
+def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
+    """The view once it is of the new attempt: until then the old end would be taken for its end."""
+    deadline_s = time.monotonic() + GUARDIAN_START_S
+    while True:
+        view = read_job(folder)
+        if view.snapshot is not None and (view.snapshot.attempt or 0) >= attempt:
+            return view
+        if time.monotonic() > deadline_s:
+            raise DdptopError(
+                f"the supervisor of {folder.job} did not start", f"see {folder.supervisor_log}"
+            )
+        time.sleep(0.02)
+
+
+def _bring_history_back(folder: RunFolder) -> None:
+    """A finished job's history lies in the run folder; a live one's on the local disk."""
+    stored = folder.path / "history.db"
+    local = create_local_dir(folder)
+    if stored.exists():
+        (local / "history.db").write_bytes(stored.read_bytes())
+        stored.unlink()
+
+
+def _name(request: LaunchRequest) -> str:
+    if request.name is None:
+        return name_for(request)
+    name = check_name(request.name)
+    folder = run_folder(name)
+    if folder.path.exists():
+        raise UsageError(
+            f"the name {name!r} is in use",
+            f"choose another name, or remove that job: ddptop rm {name}",
+        )
+    return name
+
+
+def _claim(plan: LaunchPlan) -> tuple[RunFolder, LaunchPlan]:
+    """Make the run folder, which claims the name; a derived name gets the first free suffix."""
+    base = plan.spec.job
+    for number in range(1, 10_000):
+        name = base if number == 1 else f"{base}-{number}"
+        folder = run_folder(name)
+        try:
+            if not runs_dir().is_dir():
+                runs_dir().mkdir(mode=0o700, parents=True)
+            folder.path.mkdir(mode=0o700)
+        except FileExistsError as error:
+            if error.filename == str(runs_dir()) and not runs_dir().is_dir():
+                raise UsageError(
+                    f"{runs_dir()} is not a directory", "remove it, or set DDPTOP_HOME"
+                ) from error
+            if plan.name_is_derived:
+                continue
+            raise UsageError(f"the name {name!r} is in use", "choose another --name") from None
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        if number == 1:
+            return folder, plan
+        job_id = f"{name}@{plan.spec.job_id.partition('@')[2]}"
+        spec = msgspec.structs.replace(plan.spec, job=name, job_id=job_id)
+        job_env = {**plan.job_env, "DDPTOP_JOB_ID": job_id}
+        return folder, replace(plan, spec=spec, job_env=job_env)
+    raise UsageError(f"too many jobs are named {base}", "remove some: ddptop rm JOB")
+
+
+def _unwritable(folder: RunFolder, error: OSError) -> UsageError:
+    remedy = "free some space" if is_no_room(error) else "set DDPTOP_HOME to a writable directory"
+    return UsageError(f"the run folder {folder.path} is not writable ({error.strerror})", remedy)
+
+
+def _remove_unstarted(folder: RunFolder) -> None:
+    if folder.live_dir != folder.path:
+        shutil.rmtree(folder.live_dir, ignore_errors=True)
+    shutil.rmtree(folder.path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Pure verdicts: hangs, causes, the restart policy, balance, and alerts."""

@@ -1,0 +1,229 @@
+"""Alerts: pure findings over one snapshot's ranks, with the time since which each holds.
+
+What is wrong with balance and devices is found by `findings`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.model import run_step
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Alert, Pause, RankSample
+from ddptop_runner.model.words import Severity
+
+LINGER_S = 5.0
+"""How long an alert that had to hold stays without being found."""
+
+RECALLED_HELD_S = 1e9
+"""What was shown has held long enough."""
+
+EARLY_EXIT_HOLD_S = 3.0
+EARLY_EXIT_STEPS = 2
+"""One step of difference may be the last word of a rank that came a moment before its end."""
+
+LONGEST_LOOK_S = 5.0
+"""The most that one look adds to the time for which a finding has held."""
+
+_WORST_FIRST: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """An alert without its time."""
+
+    id: str
+    severity: Severity
+    message: str
+    ranks: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+    hold_s: float = 0.0
+    """For how long it must hold before it is shown."""
+    is_told: bool = False
+    """Whether an event has told it already."""
+
+
+def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding]:
+    """What a person should look at, worst first."""
+    found = []
+    for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
+        bad = tuple(rank.rank for rank in ranks if rank.loss_state == loss_state)
+        if bad:
+            message = f"the loss of {name_ranks(bad)} is {name}"
+            found.append(Finding(f"loss-{loss_state}", "error", message, bad))
+    lost = tuple(gpu.index for gpu in gpus if gpu.lost)
+    if lost:
+        names = ", ".join(map(str, lost))
+        message = f"GPUs {names} are lost" if len(lost) > 1 else f"GPU {names} is lost"
+        found.append(Finding("gpu-lost", "error", message, gpus=lost))
+    hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
+    if hung:
+        verb = "make" if len(hung) > 1 else "makes"
+        message = f"{name_ranks(hung)} {verb} no progress"
+        found.append(Finding("hung", "error", message, hung))
+    paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
+    if paused:
+        verb = "are" if len(paused) > 1 else "is"
+        whom = "them" if len(paused) > 1 else "it"
+        message = f"{name_ranks(paused)} {verb} paused by a signal (SIGCONT resumes {whom})"
+        found.append(Finding("paused", "warning", message, paused))
+    found += _early_exits(ranks)
+    quiet = tuple(rank.rank for rank in ranks if rank.state == "quiet")
+    if quiet:
+        found.append(Finding("quiet", "info", _quiet_in_words(ranks, quiet), quiet))
+    return found
+
+
+def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
+    """The warning that a job stands longer than its own pauses last.
+
+    Args:
+        pause: that it takes no step; None while steps come.
+        is_told: whether an event of its own tells it.
+    """
+    if pause is None or pause.state != "stalled":
+        return []
+    why = "" if pause.reason is None else f": {pause.reason}"
+    message = f"no step since {pause.since.astimezone():%H:%M:%S}{why}"
+    return [Finding("stalled", "warning", message, tuple(pause.ranks), is_told=is_told)]
+
+
+def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
+    """A rank that exited with 0 while others go on training, or wait for it in a collective.
+
+    Ranks that end seconds apart are well: one may save the model or write its last words.
+    """
+    alive = [rank for rank in ranks if rank.state in ("running", "quiet", "paused", "hung")]
+    found = []
+    for rank in ranks:
+        if rank.state != "exited" or not any(_goes_on_without(rank, other) for other in alive):
+            continue
+        at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
+        verb = "continue" if len(alive) > 1 else "continues"
+        others = name_ranks([other.rank for other in alive])
+        message = f"rank {rank.rank} exited with 0{at} while {others} {verb}"
+        id_ = f"early-exit-{rank.rank}"
+        found.append(Finding(id_, "warning", message, (rank.rank,), hold_s=EARLY_EXIT_HOLD_S))
+    return found
+
+
+def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
+    if other.phase == "collective":
+        return True
+    ahead = None if None in (gone.step, other.step) else (other.step or 0) - (gone.step or 0)
+    return ahead is not None and ahead >= EARLY_EXIT_STEPS
+
+
+def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
+    """`rank 1 quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
+    those = [rank for rank in ranks if rank.rank in quiet]
+    since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
+    if since is None:
+        return f"{name_ranks(quiet)} took much longer than usual for a step"
+    reason = next((rank.state_reason for rank in those if rank.state_reason), None)
+    told = f"{name_ranks(quiet)} quiet since {since.astimezone():%H:%M:%S}"
+    return f"{told}: {reason}" if reason else told
+
+
+class _Held(msgspec.Struct):
+    """A finding from when it was first seen."""
+
+    finding: Finding
+    since: dt.datetime
+    held_s: float = 0.0
+    missing_s: float = 0.0
+    shown: bool = False
+    linger_s: float = 0.0
+    """How long it stays without being found."""
+
+
+class AlertBook:
+    """Remembers since when each finding holds, and shows it once it has held long enough.
+
+    A finding of `hold_s` 0 is shown at once, and begins anew when it goes and comes back. One that
+    has to hold begins anew, too, until it is shown; then it stays for LINGER_S without being
+    found, so that figures at the edge do not let it blink.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+        self._looked_s: float | None = None
+
+    def holds(self) -> dict[str, float]:
+        """For how long each alert that is shown had to hold, by id."""
+        return {id_: one.finding.hold_s for id_, one in self._held.items() if one.shown}
+
+    def recall(self, shown: Sequence[Alert], holds: Mapping[str, float]) -> None:
+        """Go on with the alerts of a supervisor that died: they are neither new nor of now.
+
+        Each stays until it can have been found again: devices are sampled anew, and what had to
+        hold before it was shown takes its time.
+        """
+        for alert in shown:
+            hold_s = holds.get(alert.id, 0.0)
+            ranks, gpus = tuple(alert.ranks), tuple(alert.gpus)
+            finding = Finding(alert.id, alert.severity, alert.message, ranks, gpus, hold_s)
+            self._held[alert.id] = _Held(
+                *(finding, alert.since),
+                held_s=RECALLED_HELD_S,
+                shown=True,
+                linger_s=LINGER_S + hold_s,
+            )
+
+    def update(
+        self, found: Sequence[Finding], now: dt.datetime, now_s: float | None = None
+    ) -> tuple[list[Alert], list[Alert]]:
+        """(all alerts that hold now, worst first, those among them that are new).
+
+        Args:
+            found: this moment's findings.
+            now: the time of day.
+            now_s: a clock that only goes forward, in seconds, to measure how long a finding held;
+                `now` unless given.
+        """
+        now_s = now.timestamp() if now_s is None else now_s
+        # of a longer gap (a suspended machine) nobody knows what held in it
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, LONGEST_LOOK_S)
+        self._looked_s = now_s
+        held: dict[str, _Held] = {}
+        new: list[_Held] = []
+        for finding in found:
+            one = self._held.get(finding.id)
+            if one is None:
+                one = _Held(finding, now, linger_s=LINGER_S if finding.hold_s else 0.0)
+            else:
+                one.finding, one.missing_s = finding, 0.0
+                one.linger_s = LINGER_S if finding.hold_s else 0.0
+                one.held_s += max(0.0, passed_s)
+            held[finding.id] = one
+            if not one.shown and one.held_s >= finding.hold_s:
+                one.shown = True
+                new.append(one)
+        for id_, one in self._held.items():
+            if id_ in held:
+                continue
+            one.missing_s += max(0.0, passed_s)
+            if one.shown and one.linger_s and one.missing_s <= one.linger_s:
+                held[id_] = one
+        self._held = held
+        shown = [_alert(one) for one in held.values() if one.shown]
+        return sorted(shown, key=_order), [_alert(one) for one in new]
+
+
+def _order(alert: Alert) -> int:
+    return _WORST_FIRST.index(alert.severity)
+
+
+def _alert(held: _Held) -> Alert:
+    finding = held.finding
+    return Alert(
+        id=finding.id,
+        severity=finding.severity,
+        ranks=list(finding.ranks),
+        gpus=list(finding.gpus),
+        message=finding.message,
+        since=held.since,
+    )

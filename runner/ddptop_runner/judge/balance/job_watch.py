@@ -1,0 +1,67 @@
+"""Everything that watches one job for trouble, in one object: its alerts at each look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddptop_runner.judge import alerts
+from ddptop_runner.judge.balance import findings
+from ddptop_runner.judge.balance.rank_marks import RankMarks
+from ddptop_runner.judge.balance.stuck import StuckWatch
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot
+
+_AT_WORK = ("starting", "running", "hung")
+"""States in which ranks should be on their devices."""
+
+
+class JobWatch:
+    """The alerts of one job. Keep one per job, and update it about once a second."""
+
+    def __init__(self) -> None:
+        self.stuck = StuckWatch()
+        """Its `stuck_ranks` and `reason` are those of the last update."""
+        self._marks = RankMarks()
+        self._book = alerts.AlertBook()
+
+    def remember(self) -> dict[str, Any]:
+        """What `recall` needs besides the alerts; JSON-serialisable."""
+        return dict(self._book.holds())
+
+    def recall(self, shown: Sequence[Alert], memory: dict[str, Any]) -> None:
+        """Go on with the alerts that an earlier supervisor has shown."""
+        holds = {id_: held for id_, held in memory.items() if isinstance(held, float | int)}
+        self._book.recall(shown, holds)
+        self._marks.recall(shown)
+
+    def update(
+        self,
+        snapshot: NodeSnapshot,
+        now_s: float,
+        *,
+        given: bool = True,
+        progress_at_s: float | None = None,
+        extra: Sequence[alerts.Finding] = (),
+    ) -> tuple[list[Alert], list[Alert]]:
+        """(alerts that are to be shown, those among them that are new), worst first.
+
+        Args:
+            snapshot: the job now; its `alerts` are not looked at.
+            now_s: a clock that only goes forward, in seconds.
+            given: see `findings.find`.
+            progress_at_s: see `StuckWatch.update`.
+            extra: what others found.
+        """
+        ranks, gpus, job = snapshot.ranks, snapshot.gpus, snapshot.job
+        found = [*alerts.find(ranks, gpus), *extra]
+        if snapshot.pause is not None:  # it says the same of the job
+            found = [finding for finding in found if finding.id != "quiet"]
+        if snapshot.state in _AT_WORK:
+            found += self.stuck.update(
+                *(now_s, ranks, gpus, job),
+                world_size=snapshot.world_size,
+                progress_at_s=progress_at_s,
+            )
+            found += findings.find(ranks, gpus, job, given=given)
+            found += self._marks.look(ranks, gpus, now_s, snapshot.attempt)
+        return self._book.update(found, snapshot.ts, now_s)

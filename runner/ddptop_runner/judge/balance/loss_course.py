@@ -1,0 +1,282 @@
+"""Whose loss has left the others': by how each rank's loss moved, against how theirs did.
+
+Ranks see different batches, and some have harder shards or tasks of their own. So no rank is judged
+by where its loss lies. It is by where it went alone: up, away from its own lowest; down at once,
+away from the others that it lay with; or nowhere, while those that it began with have learned. Each
+is measured against what the losses of this job vary by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from ddptop_runner.model.snapshot import RankSample
+
+SMOOTHED = 21
+"""A rank's loss is taken as the median of so many: single batches may be far off."""
+ENOUGH = 15
+"""With fewer losses of a rank their median says nothing yet."""
+EARLIEST = 5
+"""The median of so many is where a rank began."""
+BLOCK = 10
+"""Of each so many losses the median is kept, as what is told apart from the latest."""
+KEPT_BLOCKS = 60
+LATEST_BLOCKS = 2
+"""They share losses with the median of now."""
+LEAST_BLOCKS = 4
+"""Before them: with fewer there is nothing to compare with."""
+COMPARED_BLOCKS = 8
+
+APART = 0.5
+"""Of the level: by so much a loss must have moved ..."""
+LEAST = 0.05
+"""... and by this, or by this share of what the job's losses have covered, if that is less ..."""
+NOISES = 2.0
+"""... and by so many distances of a loss from its median, of which four in five are smaller ..."""
+ALONE = 2.0
+"""... and so many times as far as the others, each on the scale of its own loss."""
+JOLTS = 3.0
+"""... and so many of the larger changes from one block to the next ..."""
+WAVES = 1.5
+"""... and so many times what it varied by itself, before."""
+TOGETHER = 0.5
+"""Of the level: ranks that lie no farther apart lie together."""
+NO_FALL = 0.2
+"""Of the others' fall: a rank that fell by less has not learned."""
+BACK_AT = 0.7
+"""Of the bound: a loss that was apart is back from here on."""
+TINY = 1e-12
+MANY = 8
+"""From so many ranks on the median of all stands for that of the others."""
+
+
+class Course:
+    """One rank's loss, smoothed."""
+
+    def __init__(self) -> None:
+        self.middle = 0.0
+        """Median of the latest losses."""
+        self.noise_now = 0.0
+        """The distance of the latest losses from it; four of five are smaller."""
+        self.noise = 0.0
+        """The same before the latest: what a loss varies by while it goes bad excuses nothing."""
+        self.jolt = 0.0
+        """By how much the median changes from block to block; nine of ten changes are smaller."""
+        self.before: Sequence[float] = ()
+        """Medians of earlier blocks, none of the latest; empty where there are too few."""
+        self.was: float | None = None
+        """The median of those."""
+        self.wave = 0.0
+        """The farthest that it has been above its lowest, and from which it has come back."""
+        self.greatest_rise = 0.0
+        """The farthest that it has been above its lowest lately."""
+        self.count = 0
+        """Losses so far."""
+        self.first: float | None = None
+        """Median of the first ones."""
+        self.lowest = math.inf
+        self.highest = -math.inf
+        self._step: int | None = None
+        self._value: float | None = None
+        self._losses: deque[float] = deque(maxlen=SMOOTHED)
+        self._blocks: deque[tuple[float, float, float]] = deque(maxlen=KEPT_BLOCKS)
+        """Of each its median, noise and rise."""
+
+    def look(self, rank: RankSample, *, keep: bool) -> None:
+        """Take a loss in, if it is a new one; `keep` it as what later ones are compared with."""
+        loss = rank.loss
+        if rank.loss_state != "ok" or loss is None or not math.isfinite(loss):
+            return
+        is_same = (
+            rank.loss_step == self._step if rank.loss_step is not None else loss == self._value
+        )
+        if self.count and is_same:
+            return
+        self._step, self._value = rank.loss_step, loss
+        self.count += 1
+        self._losses.append(loss)
+        self.middle = statistics.median(self._losses)
+        away = sorted(abs(one - self.middle) for one in self._losses)
+        self.noise_now = away[len(away) * 4 // 5]
+        if self.count == EARLIEST:
+            self.first = self.middle
+        if not self.is_settled:
+            return
+        self.lowest = min(self.lowest, self.middle)
+        self.highest = max(self.highest, self.middle)
+        if keep and self.count % BLOCK == 0:
+            self._keep()
+
+    def _keep(self) -> None:
+        """One more block, and what follows of all of them."""
+        self._blocks.append((self.middle, self.noise_now, self.rise))
+        before = list(self._blocks)[:-LATEST_BLOCKS]
+        middles = [middle for middle, _, _ in before]
+        if before:
+            self.noise = statistics.median(noise for _, noise, _ in before)
+        changes = sorted(abs(late - soon) for soon, late in itertools.pairwise(middles))
+        self.jolt = changes[len(changes) * 9 // 10] if changes else 0.0
+        if len(middles) >= LEAST_BLOCKS:
+            self.before = middles[-COMPARED_BLOCKS:]
+            self.was = statistics.median(self.before)
+        self.greatest_rise = highest = self.wave = 0.0
+        for _, _, rise in self._blocks:
+            self.greatest_rise, highest = max(self.greatest_rise, rise), max(highest, rise)
+            if rise < highest / 2:
+                self.wave, highest = max(self.wave, highest), rise
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the median says something."""
+        return len(self._losses) >= ENOUGH
+
+    @property
+    def rise(self) -> float:
+        """How far it is above its lowest, on the scale of that."""
+        scale = max(abs(self.lowest), NOISES * (self.noise or self.noise_now), TINY)
+        return (self.middle - self.lowest) / scale
+
+    @property
+    def drop(self) -> float:
+        """How far it is below where it was, on the scale of that."""
+        was = self.middle if self.was is None else self.was
+        return (was - self.middle) / max(abs(was), NOISES * self.noise, TINY)
+
+
+class Others(msgspec.Struct, frozen=True):
+    """What a rank's loss is compared with."""
+
+    middle: float
+    first: float
+    noise: float
+    jolt: float
+    rise: float
+    """The farthest that they rose, or have risen by now, each on its own scale."""
+    drop: float
+    was: float
+    """Where they lay before the latest losses."""
+    covered: float
+    """From the highest to the lowest."""
+
+
+def summary(courses: Iterable[Course]) -> Others:
+    """The medians over some ranks."""
+    known = list(courses)
+
+    def middle(values: Iterable[float]) -> float:
+        return statistics.median(values)
+
+    return Others(
+        middle=middle(one.middle for one in known),
+        first=middle(one.middle if one.first is None else one.first for one in known),
+        noise=middle(one.noise_now for one in known),
+        jolt=middle(one.jolt for one in known),
+        rise=middle(max(one.rise, one.greatest_rise) for one in known),
+        drop=middle(one.drop for one in known),
+        was=middle(one.middle if one.was is None else one.was for one in known),
+        covered=middle(one.highest - one.lowest for one in known),
+    )
+
+
+def _least(one: Course, others: Others) -> float:
+    """What every movement must exceed."""
+    covered = max(one.highest - one.lowest, others.covered)
+    noise = max(NOISES * max(one.noise, others.noise), JOLTS * max(one.jolt, others.jolt))
+    return max(min(LEAST, LEAST * covered), noise)
+
+
+def rose_alone(one: Course, others: Others, share: float = 1.0) -> bool:
+    """Whether it is above its own lowest by far, and the others are not.
+
+    Args:
+        one: the rank's loss.
+        others: the other ranks'.
+        share: of the bound, to come back.
+    """
+    bound = max(APART * max(abs(one.lowest), abs(others.middle)), _least(one, others))
+    far = one.middle - one.lowest >= share * bound
+    return (
+        far and bool(one.before) and one.rise >= share * max(ALONE * others.rise, WAVES * one.wave)
+    )
+
+
+def fell_alone(one: Course, others: Others) -> bool:
+    """Whether it fell at once from where the others were, and still are."""
+    was, before = one.was, one.before
+    if was is None:
+        return False
+    if abs(was - others.was) > TOGETHER * max(abs(was), abs(others.was)):
+        return False
+    bound = max(
+        APART * max(abs(was), abs(others.was)),
+        _least(one, others),
+        WAVES * (max(before) - min(before)),
+    )
+    # those that leave a plateau do so within seconds of each other
+    apart = others.middle - one.middle >= APART * abs(others.was)
+    return apart and was - one.middle >= bound and one.drop >= ALONE * max(0.0, others.drop)
+
+
+def did_not_learn(one: Course, others: Others) -> bool:
+    """Whether the others have fallen by far from where it began with them, and it has not."""
+    if one.first is None or one.count < SMOOTHED:
+        return False
+    noise = NOISES * max(one.noise, others.noise)
+    if abs(one.first - others.first) > max(TOGETHER * abs(others.first), noise):
+        return False
+    fall = others.first - others.middle
+    if fall < max(APART * abs(others.first), noise, _least(one, others)):
+        return False
+    return one.first - one.middle <= NO_FALL * fall and one.middle - others.middle >= APART * fall
+
+
+class LossApart:
+    """Looks at all ranks' losses once a second: whose has left the others' now."""
+
+    def __init__(self) -> None:
+        self._courses: dict[int, Course] = {}
+        self._apart: set[int] = set()
+
+    def look(self, ranks: Sequence[RankSample], told: Collection[int] = ()) -> list[int]:
+        """Take the ranks' losses in; the ranks that are apart by them.
+
+        Args:
+            ranks: those that live.
+            told: those that a person knows of: they must come nearer to be with the others again.
+        """
+        for rank in ranks:
+            course = self._courses.setdefault(rank.rank, Course())
+            course.look(rank, keep=rank.rank not in self._apart)
+        known = {
+            rank.rank: self._courses[rank.rank]
+            for rank in ranks
+            if rank.loss_state == "ok" and self._courses[rank.rank].is_settled
+        }
+        of_all = summary(known.values()) if len(known) >= MANY else None
+        self._apart = set()
+        for number, one in known.items() if len(known) > 1 else ():
+            others = of_all or summary(c for other, c in known.items() if other != number)
+            share = BACK_AT if number in told else 1.0
+            if (
+                rose_alone(one, others, share)
+                or fell_alone(one, others)
+                or did_not_learn(one, others)
+            ):
+                self._apart.add(number)
+        return sorted(self._apart)
+
+    def seen(self, rank: int) -> int:
+        """How many losses of a rank were seen."""
+        return self._courses[rank].count if rank in self._courses else 0
+
+    def words(self, ranks: Sequence[int]) -> str:
+        """`4.1 (median of the others: 2)`: those ranks' losses, and the others'."""
+        values = ", ".join(f"{self._courses[rank].middle:.4g}" for rank in ranks)
+        rest = [one.middle for rank, one in self._courses.items() if rank not in ranks]
+        return f"{values} (median of the others: {statistics.median(rest):.4g})" if rest else values

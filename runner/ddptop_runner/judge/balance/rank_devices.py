@@ -1,0 +1,203 @@
+"""Which rank is on which device: what the driver says of processes, joined with the ranks' pids.
+
+Where the driver does not say, local rank i is on the i-th device of the job, as training scripts
+set it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import RankSample
+from ddptop_runner.model.spec import Device
+
+_ENDED = ("exited", "failed", "stopped")
+
+MOSTLY = 3.0
+"""A rank that holds this much more memory on one device than on any other works there."""
+
+
+def join(
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    pids_by_rank: Mapping[int, Collection[int]],
+    devices: Sequence[Device],
+    job: str,
+    helpers: Collection[int] = (),
+) -> tuple[list[RankSample], list[GpuSample]]:
+    """Give each rank its device figures, and each process of the job its job and rank.
+
+    A rank's `gpus` are all devices that it holds memory on. Its `gpu` is the only one of them; or,
+    so that a stray context on another device does not hide it, with one rank per device the rank's
+    own one, and else, with several ranks, the one on which it holds most by far; else None. Its
+    memory is that of its processes. Where the driver lists no process of the job (it cannot, or the
+    pids are of another namespace) memory is the whole device's, if only one rank is on it. Its
+    `cuda_device` is the place of `gpu` among the job's devices, which is how CUDA counts those in
+    CUDA_VISIBLE_DEVICES.
+
+    Args:
+        ranks: the job's ranks on this host.
+        gpus: the job's devices as sampled; [] while there is no sample.
+        pids_by_rank: pids of each rank and its descendants.
+        devices: the job's devices in the order of its local ranks.
+        job: the job's name.
+        helpers: pids of the job that are no rank's, such as a launcher; they get the job alone.
+    """
+    owner = _owners(ranks, pids_by_rank)
+    seen = any(process.pid in owner for gpu in gpus for process in gpu.processes or ())
+    joined = [_join_rank(rank, ranks, gpus, owner, devices, seen) for rank in ranks]
+    return joined, [_label(gpu, owner, job, helpers) for gpu in gpus]
+
+
+def stray_devices(rank: RankSample, gpus: Sequence[GpuSample]) -> list[int]:
+    """Indices of devices other than its own that a joined rank holds memory on.
+
+    Empty where its own device is not known. The usual reasons are a script without
+    `torch.cuda.set_device` and `torch.load` without `map_location`.
+    """
+    if rank.gpu is None:
+        return []
+    return sorted(gpu.index for gpu in gpus if gpu.uuid in rank.gpus and gpu.index != rank.gpu)
+
+
+_Held = TypeVar("_Held")
+
+
+def where_mostly(held: Sequence[tuple[_Held, int | None]]) -> _Held | None:
+    """Of several devices, each with the bytes a rank holds there, the one on which it works.
+
+    None where none stands out, and where one of the sizes is not known.
+    """
+    sizes = [size for _, size in held if size is not None]
+    if len(sizes) < 2 or len(sizes) < len(held):
+        return None
+    fullest, second = sorted(sizes, reverse=True)[:2]
+    return held[sizes.index(fullest)][0] if fullest >= MOSTLY * second else None
+
+
+def _owners(
+    ranks: Sequence[RankSample], pids_by_rank: Mapping[int, Collection[int]]
+) -> dict[int, int]:
+    """Rank by pid."""
+    owner = {pid: rank for rank, pids in pids_by_rank.items() for pid in pids}
+    owner.update({rank.pid: rank.rank for rank in ranks if rank.pid is not None})
+    return owner
+
+
+def _default(rank: RankSample, devices: Sequence[Device]) -> Device | None:
+    return devices[rank.local_rank] if rank.local_rank < len(devices) else None
+
+
+def _join_rank(
+    rank: RankSample,
+    ranks: Sequence[RankSample],
+    gpus: Sequence[GpuSample],
+    owner: Mapping[int, int],
+    devices: Sequence[Device],
+    seen: bool,
+) -> RankSample:
+    default = _default(rank, devices)
+    if rank.state in _ENDED:
+        return _on(rank, default)
+    held = [gpu for gpu in gpus if any(owner.get(p.pid) == rank.rank for p in gpu.processes or ())]
+    if held:
+        own = held[0] if len(held) == 1 else None
+        if own is None and default is not None and len(ranks) == len(devices):
+            own = next((gpu for gpu in held if _same(gpu, default)), None)
+        if own is None and len(ranks) > 1:
+            own = where_mostly([(gpu, _memory_of(rank.rank, [gpu], owner)) for gpu in held])
+        return msgspec.structs.replace(
+            rank,
+            gpu=None if own is None else own.index,
+            cuda_device=None if own is None else _position(own, devices),
+            gpus=[gpu.uuid for gpu in held if gpu.uuid],
+            gpu_util_percent=_mean_util([own] if own is not None else held),
+            gpu_mem_used_bytes=_memory_of(rank.rank, held, owner),
+            gpu_power_w=None if own is None else _power_of(rank.rank, own, gpus, owner),
+        )
+    gpu = None if default is None else next((g for g in gpus if _same(g, default)), None)
+    if gpu is None:
+        return _on(rank, default)
+    alone = sum(_default(other, devices) == default for other in ranks) == 1
+    told = gpu.processes is not None and (seen or not gpu.processes)
+    return msgspec.structs.replace(
+        _on(rank, default),
+        gpu_util_percent=gpu.util_percent,
+        gpu_mem_used_bytes=gpu.mem_used_bytes if alone and not told else None,
+        gpu_power_w=gpu.power_w if alone and not _ranks_on(gpu, owner) else None,
+    )
+
+
+def _on(rank: RankSample, device: Device | None) -> RankSample:
+    """The rank on its default device, with nothing known of it."""
+    if device is None:
+        return rank
+    return msgspec.structs.replace(
+        rank,
+        gpu=device.index,
+        gpus=[device.uuid] if device.uuid else [],
+        cuda_device=rank.local_rank,
+    )
+
+
+def _same(gpu: GpuSample, device: Device) -> bool:
+    if gpu.uuid and device.uuid:
+        return gpu.uuid == device.uuid
+    return gpu.index == device.index
+
+
+def _position(gpu: GpuSample, devices: Sequence[Device]) -> int | None:
+    """By which number the job's processes know a device."""
+    return next((place for place, device in enumerate(devices) if _same(gpu, device)), None)
+
+
+def _mean_util(gpus: Sequence[GpuSample]) -> float | None:
+    known = [gpu.util_percent for gpu in gpus if gpu.util_percent is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _power_of(
+    rank: int, own: GpuSample, gpus: Sequence[GpuSample], owner: Mapping[int, int]
+) -> float | None:
+    """Of a device on which no other rank works: one that is elsewhere too has a context here."""
+    guests = _ranks_on(own, owner) - {rank}
+    elsewhere = {other for gpu in gpus if gpu is not own for other in _ranks_on(gpu, owner)}
+    return None if guests - elsewhere else own.power_w
+
+
+def _ranks_on(gpu: GpuSample, owner: Mapping[int, int]) -> set[int]:
+    return {owner[process.pid] for process in gpu.processes or () if process.pid in owner}
+
+
+def _memory_of(rank: int, held: Sequence[GpuSample], owner: Mapping[int, int]) -> int | None:
+    total = 0
+    for gpu in held:
+        processes = gpu.processes or []
+        for process in processes:
+            if owner.get(process.pid) != rank:
+                continue
+            used = process.mem_used_bytes
+            if used is None and len(processes) == 1:
+                used = gpu.mem_used_bytes
+            if used is None:
+                return None
+            total += used
+    return total
+
+
+def _label(
+    gpu: GpuSample, owner: Mapping[int, int], job: str, helpers: Collection[int]
+) -> GpuSample:
+    if gpu.processes is None:
+        return gpu
+    processes = [
+        msgspec.structs.replace(process, job=job, rank=owner.get(process.pid))
+        if process.pid in owner or process.pid in helpers
+        else process
+        for process in gpu.processes
+    ]
+    return msgspec.structs.replace(gpu, processes=processes)

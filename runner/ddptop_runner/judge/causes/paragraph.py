@@ -1,0 +1,337 @@
+"""The cause of a failed attempt in one paragraph: who, what happened, why, who ended after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host.oom import OomFinding
+from ddptop_runner.judge.causes import gpu_memory, words
+from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
+from ddptop_runner.judge.causes.order import Left
+from ddptop_runner.model.diagnose import PythonException, clipped
+from ddptop_runner.model.snapshot import Cause
+
+LONGEST = 600
+"""The most characters of a summary."""
+_QUOTES = (400, 250, 150, 80)
+"""Characters of a message that are quoted; the first that keeps the summary within LONGEST."""
+
+_HOST_MEMORY = re.compile(r"DefaultCPUAllocator|Cannot allocate memory|\[?Errno 12\b|bad_alloc")
+_WORKER_KILLED = re.compile(r"worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
+
+
+@dataclass(frozen=True)
+class XidReport:
+    """A device error that the driver reported during the attempt."""
+
+    gpu: int
+    code: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the machine and its devices report about the attempt."""
+
+    killed_for_memory: Callable[[Collection[int]], OomFinding | None] = lambda _: None
+    """Whether the kernel ended one of these pids because memory had run out."""
+    xids: Sequence[XidReport] = ()
+    lost_gpus: Sequence[int] = ()
+    """Machine indices of devices that fell off the bus."""
+    other_processes: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    """By machine index: by pid, what processes of others hold on that device."""
+
+
+@dataclass
+class _Told:
+    """A paragraph as it grows."""
+
+    kind: str
+    opening: str
+    sentences: list[str] = field(default_factory=list)
+
+    def say(self, sentence: str | None) -> None:
+        if sentence:
+            self.sentences.append(sentence)
+
+
+def cause_of(
+    culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, evidence: str | None
+) -> Cause:
+    """The cause, with its kind, exception, place and paragraph.
+
+    Args:
+        culprit: whom `culprit.find` blames.
+        ends: of all ranks.
+        around: what else is known.
+        evidence: the folder with stacks and logs.
+    """
+    summary, kind = "", "unknown"
+    for quoted in _QUOTES:
+        told = _tell(culprit, ends, around, quoted)
+        summary, kind = " ".join([told.opening, *told.sentences]), told.kind
+        if len(summary) <= LONGEST:
+            break
+    end = culprit.end
+    exception = end.raised if culprit.how in ("failed", "raised", "victim") else None
+    # a rank that was ended by us tells nothing by its own status
+    by_another = culprit.how in ("raised", "missing", "order")
+    status = culprit.victim if by_another and culprit.victim else end
+    left = culprit.how == "left"
+    return Cause(
+        kind=kind,
+        rank=None if end.rank == LAUNCHER else end.rank,
+        signal=None if left else status.signal,
+        exit_code=0 if left else status.exit_code,
+        summary=clipped(summary, LONGEST * 2),
+        evidence=evidence,
+        exception=None if exception is None else exception.short_type,
+        place=_place(culprit, exception),
+    )
+
+
+def _tell(culprit: Culprit, ends: Sequence[RankEnd], around: Surroundings, quoted: int) -> _Told:
+    end = culprit.end
+    alone = len(ends) == 1
+    if culprit.how == "left":
+        told = _left(culprit)
+    elif culprit.how == "missing":
+        told = _missing(culprit, quoted)
+    elif culprit.how == "order" and culprit.left is not None and culprit.victim is not None:
+        told = _out_of_order(culprit.left, culprit.victim, quoted)
+    elif culprit.how == "victim":
+        told = _victim(culprit, quoted, alone=alone)
+    elif end.raised is not None:
+        told = _raised(culprit, end.raised, ends, around, quoted)
+    else:
+        told = _ended(culprit, around, quoted, alone=alone)
+    if culprit.how != "order" and culprit.left is not None:
+        told.say(culprit.left.in_words())
+    _tell_devices(told, end, around)
+    told.say(_others(culprit, ends))
+    return told
+
+
+def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
+    """The other ranks: how many failed, and how many were stopped."""
+    told = {culprit.end.rank} | ({culprit.victim.rank} if culprit.victim is not None else set())
+    ranks = [one for one in ends if one.rank >= 0 and one.rank not in told]
+    rest = [one.exit for one in ranks if one.exit.failed]
+    ended = sum(exit_.ended_by_us for exit_ in rest)
+    failed = len(rest) - ended
+    more = "other" if culprit.victim is None else "more"
+    words_: list[str] = []
+    if failed:
+        words_.append(f"{failed} {more} rank{'s' if failed > 1 else ''} failed after it")
+    if ended:
+        who = f"{ended}" if failed else f"{ended} {more} rank{'s' if ended > 1 else ''}"
+        words_.append(f"{who} {'were' if ended > 1 else 'was'} stopped because of it")
+    return f"{', and '.join(words_)}." if words_ else None
+
+
+def _who(end: RankEnd) -> str:
+    who = "The command" if end.rank == LAUNCHER else f"Rank {end.rank}"
+    return f"{who} (pid {end.exit.pid})"
+
+
+def _at_step(end: RankEnd) -> str:
+    if end.step is None:
+        return ""
+    step = end.at_step or f"step {end.step}"
+    # the last word of a rank that died without saying so is a moment old
+    return f" {'at' if end.leaving or not end.failed else 'after'} {step}"
+
+
+def _opening(culprit: Culprit, *, alone: bool) -> str:
+    """The first sentence: which rank, its pid, and how it ended."""
+    end, at = culprit.end, _at_step(culprit.end).strip()
+    if culprit.how == "raised":
+        return f"{' '.join(filter(None, [_who(end), 'raised an exception', at]))}."
+    if end.exit.returncode is None:
+        how = "exited" if alone else f"was {_first(end)}"
+        return f"{' '.join(filter(None, [_who(end), how, at]))}; its exit status is unknown."
+    if alone:
+        how = f"was killed by {end.signal}" if end.signal else f"exited with status {end.exit_code}"
+    else:
+        status = f"killed by {end.signal}" if end.signal else f"exit status {end.exit_code}"
+        how = f"was {_first(end)}: {status}"
+    return f"{' '.join(filter(None, [_who(end), how, at]))}."
+
+
+def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
+    if exception is not None:
+        return exception.place
+    # of a rank that went on since then, the place is an old one
+    return culprit.end.stands_at if culprit.how == "missing" else culprit.end.crashed_at
+
+
+def _first(end: RankEnd) -> str:
+    near = " (order approximate: polled 20 times a second)"
+    return f"the first to fail{near if end.exit.approximate else ''}"
+
+
+def _raised(
+    culprit: Culprit,
+    exception: PythonException,
+    ends: Sequence[RankEnd],
+    around: Surroundings,
+    quoted: int,
+) -> _Told:
+    end = culprit.end
+    text = exception.whole_message
+    place = f" (at {exception.place})" if exception.place else ""
+    if gpu_memory.is_gpu_oom(exception.type, text):
+        first = f", and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
+        opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
+        told = _Told("cuda_oom", opening)
+        others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
+        peaks = {one.rank: one.peak_bytes for one in ends if one.peak_bytes is not None}
+        sentences = gpu_memory.in_words(gpu_memory.read(text), end.gpu, peaks, others)
+        told.sentences += sentences or [f"{exception.in_words(quoted)}."]
+        return told
+    told = _Told("exception", _opening(culprit, alone=len(ends) == 1))
+    told.say(f"{exception.in_words(quoted)}.")
+    if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
+        told.kind = "host_oom"
+        told.say("The machine, or the job's memory limit, had no memory left.")
+    worker = _WORKER_KILLED.search(text)
+    if worker is not None and ("Killed" in text or "unexpectedly" in text):
+        pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
+        _tell_memory(told, around.killed_for_memory(pids))
+    if known := words.known_error(text):
+        told.kind = known.kind or told.kind
+        told.say(known.words)
+    if culprit.victim is not None:
+        told.say(_lost_it(culprit.victim))
+    return told
+
+
+def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) -> _Told:
+    end = culprit.end
+    kind = "exit_code" if end.signal is None else "signal"
+    told = _Told(kind, _opening(culprit, alone=alone))
+    if words.killed_by(end.exit_code, end.signal):
+        if end.exit_code is not None:
+            told.say(_sentence(words.exit_code_in_words(end.exit_code)))
+        finding = around.killed_for_memory([end.exit.pid])
+        _tell_memory(told, finding)
+        if finding is None:
+            told.say("Whether it was killed from outside or ran out of memory is unknown.")
+        return told
+    if end.signal is not None:
+        meaning = words.signal_in_words(end.signal)
+        told.say(None if meaning is None else f"{end.signal}: {meaning}.")
+        told.say(None if end.crashed_at is None else f"It crashed at {end.crashed_at}.")
+    elif end.exit_code is not None:
+        told.say(_sentence(words.exit_code_in_words(end.exit_code)))
+    known = words.known_error(last_lines(end.tail))
+    last = words.last_words(end.tail)
+    if last is not None:
+        told.say(f"Its last output: {clipped(last, quoted)!r}.")
+    elif end.has_log:
+        told.say("Its log is empty.")
+    if known is not None and (end.signal is not None or end.exit_code == 1):
+        told.kind = known.kind or told.kind
+        told.say(known.words)
+    return told
+
+
+def _tell_memory(told: _Told, finding: OomFinding | None) -> None:
+    if finding is None:
+        return
+    if finding.killed:
+        told.kind = "host_oom"
+    told.say(finding.words)
+
+
+def _tell_devices(told: _Told, end: RankEnd, around: Surroundings) -> None:
+    """Name a failed device: it is the cause of whatever its rank reported."""
+    if end.gpu is not None and end.gpu in around.lost_gpus:
+        told.kind = "gpu"
+        told.say(f"Its device, GPU {end.gpu}, is lost: the driver can no longer reach it.")
+    reports = [one for one in around.xids if end.gpu is None or one.gpu == end.gpu]
+    for report in reports[:2]:
+        if report.code not in SOFTWARE_XIDS:
+            told.kind = "gpu"
+        told.say(f"GPU {report.gpu} reported XID {report.code}: {report.meaning}.")
+
+
+SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
+"""Errors that a program causes; the device is healthy."""
+
+
+def _left(culprit: Culprit) -> _Told:
+    end, victim = culprit.end, culprit.victim
+    how = "exited with 0" if not end.exit.ended_by_us else "was about to exit without an error"
+    told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others continued.")
+    if victim is not None:
+        told.say(_lost_it(victim))
+    told.say(
+        "All ranks must take the same number of steps: check for an early exit or uneven data."
+    )
+    return told
+
+
+def _lost_it(victim: RankEnd) -> str:
+    place = victim.raised.place if victim.raised is not None else None
+    at = f" at {place}" if place else ""
+    if victim.victim == words.WAITED:
+        return f"Rank {victim.rank} timed out waiting for it{at} and {victim.exit.in_words()}."
+    return f"Rank {victim.rank} lost its connection to it{at} and {victim.exit.in_words()}."
+
+
+def _missing(culprit: Culprit, quoted: int) -> _Told:
+    end, victim = culprit.end, culprit.victim
+    waiting = "the others" if victim is None else f"rank {victim.rank}"
+    told = _Told(
+        "hang", f"{_who(end)} never reached a collective in which {waiting} waited for it."
+    )
+    if end.paused:
+        told.say("It had been paused by a signal (SIGSTOP).")
+    stood = [f"at {end.stands_at}" if end.stands_at else "", f"{_at_step(end).strip()}"]
+    if any(stood):
+        told.say(f"It was last seen {', '.join(filter(None, stood))}.")
+    if victim is not None and victim.raised is not None:
+        told.say(
+            f"Rank {victim.rank} gave up {_at_step(victim).strip()}".rstrip()
+            + f" and {victim.exit.in_words()}: {victim.raised.in_words(min(quoted, 150))}."
+        )
+    return told
+
+
+def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
+    kind = "exception" if victim.raised is not None else "signal" if victim.signal else "exit_code"
+    told = _Told(kind, left.in_words())
+    if victim.raised is not None:
+        said = victim.raised.in_words(quoted)
+    else:
+        said = clipped(words.last_words(victim.tail) or "", quoted)
+    told.say(
+        f"{_who(victim)}, which entered a different one, {victim.exit.in_words()}"
+        f"{_at_step(victim)}{f': {said}' if said else ''}."
+    )
+    return told
+
+
+def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
+    end = culprit.end
+    told = _Told(
+        "exception" if end.raised is not None else "exit_code" if end.signal is None else "signal",
+        _opening(culprit, alone=alone),
+    )
+    if end.raised is not None:
+        told.say(f"{end.raised.in_words(quoted)}.")
+    elif last := words.last_words(end.tail):
+        told.say(f"Its last output: {clipped(last, quoted)!r}.")
+    if end.victim == words.WAITED:
+        told.say("It timed out waiting for another rank; which one is unknown.")
+    else:
+        told.say("It lost its connection to another rank; the reason is unknown.")
+    return told
+
+
+def _sentence(text: str | None) -> str | None:
+    return None if text is None else f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,226 @@
+"""Whether a device can take part in another attempt: pure, from its samples.
+
+Which XIDs end a device's usefulness is NVIDIA's word ("XID Errors", the catalogue's immediate
+action): those after which the device has to be reset or replaced. What an attempt was launched on
+is no finding: only what came since makes a device unfit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.spec import Device
+
+FATAL_XIDS = frozenset({48, 62, 64, 79, 95, 110, 119, 120, 140, 143})
+"""Double-bit ECC error, controller halted, row remapping failed, off the bus, uncontained ECC
+error, security fault, GSP timeout and error, unrecovered ECC error, not started: reset or worse."""
+CONTAINED_XID = 94
+"""An uncorrectable ECC error that ended its program only: the device goes on, and a 48 beside it
+is the same error."""
+LOST = "lost"
+HEALTHY_AFTER_S = 10.0
+"""So long a device that was set aside must be well before it is offered."""
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """What is wrong with a device."""
+
+    reason: str
+    certain: bool
+    """Whether no attempt can succeed with it; False: one may, without it is safer."""
+
+
+class Known(Base, frozen=True, kw_only=True):
+    """What was known of a device before the attempt that ended."""
+
+    forgiven_xids: list[int] = []
+    """Reported before it was reset."""
+    remap_failed: bool = False
+    remap_pending: bool = False
+    ecc_uncorrected: int | None = None
+    """When the attempt began."""
+    ecc_attempts: int = 0
+    """Attempts in which that count grew."""
+    energy_j: float | None = None
+    """Falls when the device is reset."""
+    needs_reset: str | None = None
+    """Why it has to be reset before it is fit again."""
+    idle_bytes: int | None = None
+    """The least memory that was in use on it besides the processes that are listed."""
+
+
+def judge(gpu: GpuSample, known: Known) -> Unfit | None:
+    """What is wrong with a device, the worst first; None of a device that is fit.
+
+    Args:
+        gpu: its sample of now.
+        known: what was known of it before.
+    """
+    if gpu.lost:
+        return Unfit(LOST, certain=True)
+    if known.needs_reset is not None:
+        return Unfit(known.needs_reset, certain=True)
+    since = Counter(gpu.xid or ()) - Counter(known.forgiven_xids)
+    contained = CONTAINED_XID in since and 95 not in since
+    for code in sorted(FATAL_XIDS & set(since)):
+        if not (code == 48 and contained):
+            return Unfit(f"XID {code} ({xid_meaning(code)})", certain=True)
+    if gpu.remap_failed and not known.remap_failed:
+        return Unfit("no spare memory rows left", certain=True)
+    grew = _grew(gpu, known)
+    if grew and known.ecc_attempts > 0:
+        return Unfit("uncorrectable memory errors in more than one attempt", certain=True)
+    if gpu.remap_pending and not known.remap_pending:
+        return Unfit("a memory row can be remapped only by a reset", certain=False)
+    if grew or contained:
+        return Unfit("an uncorrectable memory error in the last attempt", certain=False)
+    return None
+
+
+def _grew(gpu: GpuSample, known: Known) -> bool:
+    if gpu.ecc_uncorrected is None or known.ecc_uncorrected is None:
+        return False
+    return gpu.ecc_uncorrected > known.ecc_uncorrected
+
+
+def key_of(device: Device | GpuSample) -> str:
+    """What tells devices apart."""
+    return device.uuid or str(device.index)
+
+
+@dataclass
+class HealthBook:
+    """Remembers each device of a job between its samples."""
+
+    known: dict[str, Known] = field(default_factory=dict)
+    _fit_since_s: dict[str, float] = field(default_factory=dict)
+    _latest: dict[str, GpuSample] = field(default_factory=dict)
+
+    def look(self, gpus: Sequence[GpuSample], now_s: float) -> None:
+        """Fold in fresh samples.
+
+        Args:
+            gpus: the job's devices, those that are set aside too.
+            now_s: CLOCK_BOOTTIME of the reading.
+        """
+        for gpu in gpus:
+            key, before = key_of(gpu), self._latest.get(key_of(gpu))
+            self._latest[key] = gpu
+            known = self.known.get(key)
+            known = _first(gpu) if known is None else known
+            if not gpu.lost and _was_reset(gpu, before, known):
+                known = _after_reset(gpu, known)
+            self.known[key] = _with_figures(gpu, known)
+            if judge(gpu, self.known[key]) is None:
+                self._fit_since_s.setdefault(key, now_s)
+            else:
+                self._fit_since_s.pop(key, None)
+
+    def begin_attempt(self) -> None:
+        """Memory errors count from here."""
+        for key, known in self.known.items():
+            gpu = self._latest.get(key)
+            if gpu is not None and gpu.ecc_uncorrected is not None:
+                self.known[key] = _replaced(known, ecc_uncorrected=gpu.ecc_uncorrected)
+
+    def end_attempt(self, devices: Sequence[Device]) -> dict[str, Unfit]:
+        """What is wrong with each device that is not fit, by its key."""
+        found = {}
+        for device in devices:
+            key = key_of(device)
+            gpu, known = self._latest.get(key), self.known.get(key)
+            if gpu is None or known is None:
+                continue
+            unfit = judge(gpu, known)
+            if unfit is not None:
+                found[key] = unfit
+            if _grew(gpu, known):
+                self.known[key] = _replaced(known, ecc_attempts=known.ecc_attempts + 1)
+        return found
+
+    def set_aside(self, device: Device, unfit: Unfit) -> None:
+        """Nothing but a reset, or its return, makes it fit again."""
+        key = key_of(device)
+        self.known[key] = _replaced(self.known.get(key, Known()), needs_reset=unfit.reason)
+        self._fit_since_s.pop(key, None)
+
+    def is_fit(self, device: Device) -> bool:
+        """Whether nothing is known to be wrong with it; False of one that was never seen."""
+        return key_of(device) in self._fit_since_s
+
+    def is_well_again(self, device: Device, now_s: float) -> bool:
+        """Whether it has been fit for a while."""
+        since_s = self._fit_since_s.get(key_of(device))
+        return since_s is not None and now_s - since_s >= HEALTHY_AFTER_S
+
+    def idle_bytes(self) -> Mapping[str, int]:
+        """What is in use on each device when no process is on it, by its key."""
+        found = {key: known.idle_bytes for key, known in self.known.items()}
+        return {key: least for key, least in found.items() if least is not None}
+
+
+def _first(gpu: GpuSample) -> Known:
+    return Known(
+        remap_failed=bool(gpu.remap_failed),
+        remap_pending=bool(gpu.remap_pending),
+        ecc_uncorrected=gpu.ecc_uncorrected,
+    )
+
+
+def _was_reset(gpu: GpuSample, before: GpuSample | None, known: Known) -> bool:
+    """Whether it came back, or counts anew what it counts since its driver was loaded."""
+    if before is not None and before.lost:
+        return True
+    if known.needs_reset == LOST:
+        return True
+    used_before = known.energy_j
+    return gpu.energy_j is not None and used_before is not None and gpu.energy_j < used_before
+
+
+def _after_reset(gpu: GpuSample, known: Known) -> Known:
+    return _replaced(
+        known,
+        forgiven_xids=list(gpu.xid or ()),
+        needs_reset=None,
+        ecc_uncorrected=gpu.ecc_uncorrected,
+        ecc_attempts=0,
+        energy_j=None,
+    )
+
+
+def _with_figures(gpu: GpuSample, known: Known) -> Known:
+    return _replaced(
+        known,
+        idle_bytes=_idle_bytes(gpu, known.idle_bytes),
+        energy_j=known.energy_j if gpu.energy_j is None else gpu.energy_j,
+        ecc_uncorrected=gpu.ecc_uncorrected
+        if known.ecc_uncorrected is None
+        else known.ecc_uncorrected,
+        remap_failed=known.remap_failed and gpu.remap_failed is not False,
+        remap_pending=known.remap_pending and gpu.remap_pending is not False,
+    )
+
+
+def _idle_bytes(gpu: GpuSample, before: int | None) -> int | None:
+    """What is in use besides the processes that are listed: the least of it.
+
+    Memory is read more often than the list, so that a process may be listed whose memory is back:
+    beside processes it is computed once only.
+    """
+    if gpu.mem_used_bytes is None or (gpu.processes and before is not None):
+        return before
+    listed = sum(process.mem_used_bytes or 0 for process in gpu.processes or ())
+    used = max(0, gpu.mem_used_bytes - listed)
+    return used if before is None else min(used, before)
+
+
+def _replaced(known: Known, **changes: object) -> Known:
+    return msgspec.structs.replace(known, **changes)

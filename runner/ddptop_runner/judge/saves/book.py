@@ -1,0 +1,355 @@
+"""The checkpoints of a job, as its ranks' probes tell of them, and what a failure costs.
+
+What ranks save at one step makes one checkpoint: shards of one model, or a model and its optimizer.
+A file of metrics that is saved by the same means is none. How large a checkpoint is nobody says, so
+that is told by comparison: whatever is less than a tenth of the largest seen does not count.
+Files that are written by other means are not seen at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from msgspec.structs import replace
+
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime
+from ddptop_runner.judge.saves.step_words import at_step, run_step
+from ddptop_runner.judge.saves.where import Finder, ThreadedFinder
+from ddptop_runner.model.probe_message import SavedFile
+from ddptop_runner.model.snapshot import Checkpoint
+
+LEAST_SHARE = 0.1
+"""Of the largest checkpoint seen: what is smaller is no checkpoint."""
+TOGETHER_S = 10.0
+"""Files of one step belong together, if each begins no later than this after another has ended."""
+SETTLED_S = 1.5
+"""A checkpoint to which nothing was added for so long is whole, and may be told."""
+RENAMED_WITHIN_S = 60.0
+"""For so long a script may rename what it has saved."""
+REMEMBERED = 100
+"""So many steps of checkpoints are known, at each of which a later attempt may go on."""
+TOLD_AT_ONCE, TOLD_EACH_S = 10, 30.0
+"""So many checkpoints are told in a row, then one in so many seconds: some save at each step."""
+
+
+def seconds_in_words(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `4 min 10 s`, `3 h 7 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size_in_words(size_bytes: int) -> str:
+    """`812 B`, `4.0 KiB`, `12.3 MiB`, `1.2 GiB`."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'' if number == 1 else 's'}"
+
+
+def _name(checkpoint: Checkpoint) -> str:
+    return PurePath(checkpoint.path).name or checkpoint.path
+
+
+@dataclass(frozen=True)
+class WorkLost:
+    """What has to be done again after a failure."""
+
+    steps: int | None
+    """None when not known."""
+    seconds: float | None
+    """None when not known, or when there was no work to lose."""
+    since: Checkpoint | None
+    """The checkpoint since which; None: all of the attempt."""
+    earlier: Checkpoint | None = None
+    """With `since` None: the last checkpoint of an earlier attempt."""
+
+    def in_words(self) -> str:
+        """One sentence; nothing where nothing is known, or there was no work to lose."""
+        took = "" if self.seconds is None else seconds_in_words(self.seconds)
+        if self.since is not None:
+            step = at_step(self.since)
+            if self.steps == 0:
+                waited = f"in the {took} " if took else ""
+                since = f"since {_name(self.since)}{step}"
+                return f"Work lost: none (no steps {waited}{since})."
+            what = took if self.steps is None else _steps(self.steps)
+            aside = f" ({took})" if took and self.steps is not None else ""
+            what = f"{what}{aside}" if what else "everything"
+            return f"Work lost: {what} since {_name(self.since)}{step}."
+        if not self.steps:
+            return ""
+        all_ = _steps(self.steps) if self.steps == 1 else f"all {self.steps} steps"
+        lost = f"{all_} of this attempt ({took}) {'is' if self.steps == 1 else 'are'} lost"
+        if self.earlier is not None:
+            attempt = "" if self.earlier.attempt is None else f" (attempt {self.earlier.attempt})"
+            return f"No checkpoint was detected since {_name(self.earlier)}{attempt}: {lost}."
+        return (
+            f"No checkpoint was detected: {lost}, unless the script saves in a way that ddptop "
+            "cannot detect."
+        )
+
+
+@dataclass
+class _Gathered:
+    """Files that were saved at about the same step."""
+
+    attempt: int
+    step: int | None
+    files: dict[tuple[int, str], SavedFile] = field(default_factory=dict)
+    global_step: int | None = None
+
+    def add(self, rank: int, file: SavedFile, global_step: int | None) -> None:
+        """One more."""
+        self.files[rank, file.path] = file
+        if global_step is not None:
+            self.global_step = global_step
+
+    def takes(self, file: SavedFile, rank: int, attempt: int) -> bool:
+        """Whether that file belongs to it."""
+        if attempt != self.attempt or file.steps != self.step or (rank, file.path) in self.files:
+            return False
+        return file.began_t <= self.ended_s + TOGETHER_S and file.ended_t >= (
+            self.began_s - TOGETHER_S
+        )
+
+    @property
+    def began_s(self) -> float:
+        return min(file.began_t for file in self.files.values())
+
+    @property
+    def ended_s(self) -> float:
+        return max(file.ended_t for file in self.files.values())
+
+    def sizes(self) -> dict[str, int | None]:
+        """By path; of a folder that several ranks saved into, the most that one of them saw."""
+        sizes: dict[str, int | None] = {}
+        for (_, path), file in self.files.items():
+            known = [size for size in (sizes.get(path), file.size_bytes) if size is not None]
+            sizes[path] = max(known, default=None)
+        return sizes
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of all files whose size is known; None when none is."""
+        known = [size for size in self.sizes().values() if size is not None]
+        return sum(known) if known else None
+
+    def checkpoint(self) -> Checkpoint:
+        """As it is shown: named after its largest file, of the first rank among equals."""
+        (rank, _), file = max(
+            self.files.items(), key=lambda item: (item[1].size_bytes or 0, -item[0][0])
+        )
+        took_s = self.ended_s - self.began_s
+        return Checkpoint(
+            path=file.path,
+            at=utc_from_boottime(self.ended_s),
+            rank=rank,
+            attempt=self.attempt,
+            step=self.step,
+            global_step=self.global_step,
+            size_bytes=self.size_bytes,
+            took_s=took_s if took_s >= 0 else None,
+            files=len(self.sizes()),
+            inode=file.inode,
+        )
+
+
+class CheckpointBook:
+    """Remembers the last checkpoint over all attempts.
+
+    Args:
+        last: of an earlier supervisor.
+        finder: finds renamed files.
+    """
+
+    def __init__(self, last: Checkpoint | None = None, finder: Finder | None = None) -> None:
+        self.last = last
+        self._finder = finder or ThreadedFinder()
+        self._gathered: _Gathered | None = None
+        """What was saved last, checkpoint or not."""
+        self._shown: _Gathered | None = None
+        """What `last` is made of."""
+        self._last_ended_s: float | None = None
+        self._largest_bytes = 0 if last is None else last.size_bytes or 0
+        self._heard: dict[int, float] = {}
+        """By rank: when the last file that it told of was whole."""
+        self._told = True
+        self._untold = 0
+        self._told_s: float | None = None
+        self._left_to_tell = float(TOLD_AT_ONCE)
+        self._looked_s: float | None = None
+        self._began: tuple[int, int | None] = (0, 0)
+        """The present attempt, and the step of the run at which it began."""
+        self._saved_at: list[tuple[int, int]] = []
+        """Of the checkpoints seen: attempt, and step of the run."""
+
+    # -- what is seen ------------------------------------------------------------------------------
+
+    def saved(
+        self, file: SavedFile, *, rank: int, attempt: int, global_step: int | None = None
+    ) -> Checkpoint | None:
+        """A rank's probe tells of the last file it saved; the checkpoint, if it is a new one.
+
+        Probes repeat themselves, and other ranks may add to the checkpoint later: `last` has it as
+        it is then.
+        """
+        if file.ended_t <= self._heard.get(rank, 0.0):
+            return None
+        self._heard[rank] = file.ended_t
+        gathered = self._gathered
+        if gathered is None or not gathered.takes(file, rank, attempt):
+            gathered = self._gathered = _Gathered(attempt, file.steps)
+        gathered.add(rank, file, global_step)
+        if not self._counts(gathered):
+            return None
+        self._largest_bytes = max(self._largest_bytes, gathered.size_bytes or 0)
+        self.last, self._last_ended_s = self._placed(gathered.checkpoint()), gathered.ended_s
+        self._follow_renames(self.last, 0.0)
+        if gathered is self._shown:
+            return None
+        self._shown = gathered
+        self._untold += not self._told
+        self._told = False
+        self._told_s = file.ended_t if self._told_s is None else self._told_s
+        return self.last
+
+    def heard_began(self, began: int | None, attempt: int) -> None:
+        """At which step of the run an attempt began; None where that is not known."""
+        self._began = (attempt, began)
+        if self.last is not None and self.last.attempt == attempt:
+            self.last = self._placed(self.last)
+
+    def run_steps(self, before_attempt: int) -> list[int]:
+        """The steps of the run that earlier attempts saved."""
+        known = {step for attempt, step in self._saved_at if attempt < before_attempt}
+        last = self.last
+        if last is not None and (last.attempt is None or last.attempt < before_attempt):
+            known |= {step for step in (run_step(last),) if step is not None}
+        return sorted(known)
+
+    def _placed(self, made: Checkpoint) -> Checkpoint:
+        """With its step of the run, where nothing told that but it can be reckoned."""
+        attempt, began = self._began
+        if made.attempt == attempt and made.global_step is None and None not in (made.step, began):
+            made = replace(made, global_step=(began or 0) + (made.step or 0))
+        if made.attempt is not None and made.global_step is not None:
+            place = (made.attempt, made.global_step)
+            if place not in self._saved_at[-2:]:
+                self._saved_at = [*self._saved_at, place][-REMEMBERED:]
+        return made
+
+    def _counts(self, gathered: _Gathered) -> bool:
+        if self.last is not None and any(path == self.last.path for _, path in gathered.files):
+            return True
+        size = gathered.size_bytes
+        return size is None or size >= LEAST_SHARE * self._largest_bytes
+
+    def look(self, now_s: float, *, at_once: bool = False) -> str | None:
+        """What is to be told of the last checkpoint, in words, once it is whole.
+
+        Args:
+            now_s: CLOCK_BOOTTIME.
+            at_once: do not wait for more files of it: nothing will come any more.
+        """
+        passed_s = 0.0 if self._looked_s is None else max(0.0, now_s - self._looked_s)
+        self._looked_s = now_s
+        self._left_to_tell = min(TOLD_AT_ONCE, self._left_to_tell + passed_s / TOLD_EACH_S)
+        last, ended_s = self.last, self._last_ended_s
+        if last is None or ended_s is None:
+            return None
+        self._follow_renames(last, now_s - ended_s)
+        is_whole = at_once or now_s - ended_s >= SETTLED_S
+        is_endless = self._untold > 0 and now_s - (self._told_s or now_s) >= TOLD_EACH_S
+        if self._told or not (is_whole or is_endless):
+            return None
+        self._told = True
+        if self._left_to_tell < 1 and not at_once:
+            self._untold += 1
+            return None
+        self._left_to_tell -= 1
+        self._told_s = now_s
+        others, self._untold = self._untold, 0
+        return self._in_words(self.last or last, others)
+
+    def _follow_renames(self, last: Checkpoint, age_s: float) -> None:
+        answer = self._finder.answer()
+        if answer is not None and answer[0] == last.path != answer[1]:
+            self.last = last = replace(last, path=answer[1])
+        if last.inode is not None and age_s < RENAMED_WITHIN_S:
+            self._finder.ask(last.path, last.inode)
+
+    def _in_words(self, checkpoint: Checkpoint, others: int) -> str:
+        ranks = sorted({rank for rank, _ in self._shown.files}) if self._shown is not None else []
+        who = f"rank {checkpoint.rank}" if len(ranks) < 2 else f"{len(ranks)} ranks"
+        more = checkpoint.files - 1
+        what = checkpoint.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+        step = at_step(checkpoint, is_told_otherwise=checkpoint.global_step is None)
+        figures = [] if checkpoint.size_bytes is None else [size_in_words(checkpoint.size_bytes)]
+        if checkpoint.took_s is not None:
+            figures.append(f"in {seconds_in_words(checkpoint.took_s)}")
+        aside = f" ({' '.join(figures)})" if figures else ""
+        before = f"; {others} more before it" if others else ""
+        return f"{who} saved {what}{step}{aside}{before}"
+
+    # -- what it means -----------------------------------------------------------------------------
+
+    def work_lost(
+        self, attempt: int, steps: int | None, lived_s: float, now_s: float | None = None
+    ) -> WorkLost:
+        """What is lost when an attempt fails now.
+
+        Args:
+            attempt: its number.
+            steps: the most steps that a rank took in it; None when not known.
+            lived_s: how long it lived.
+            now_s: CLOCK_BOOTTIME; by default read.
+        """
+        last = self.last
+        if last is None or last.attempt != attempt:
+            return WorkLost(steps, lived_s if steps else None, None, last)
+        lost = None if steps is None or last.step is None else max(0, steps - last.step)
+        seconds = None
+        if self._last_ended_s is not None:
+            now_s = boottime_s() if now_s is None else now_s
+            seconds = min(lived_s, max(0.0, now_s - self._last_ended_s))
+        return WorkLost(lost, seconds, last)
+
+    # -- over the death of a supervisor ------------------------------------------------------------
+
+    def remember(self) -> dict[str, Any]:
+        """What the next supervisor needs besides `last`."""
+        return {
+            "ended_s": self._last_ended_s,
+            "largest_bytes": self._largest_bytes,
+            "saved_at": self._saved_at,
+            "heard": {str(rank): ended_s for rank, ended_s in self._heard.items()},
+        }
+
+    def recall(self, last: Checkpoint | None, memory: dict[str, Any]) -> None:
+        """Go on from what an earlier supervisor of this boot had written; bad values are left."""
+        self.last = last
+        self._largest_bytes = 0 if last is None else last.size_bytes or 0
+        try:
+            self._largest_bytes = int(memory.get("largest_bytes") or self._largest_bytes)
+            known = memory.get("saved_at") or []
+            self._saved_at = [(int(attempt), int(step)) for attempt, step in known]
+            ended_s = memory.get("ended_s")
+            self._last_ended_s = None if ended_s is None else float(ended_s)
+            heard = dict(memory.get("heard") or {})
+            self._heard = {int(rank): float(ended_s) for rank, ended_s in heard.items()}
+        except (TypeError, ValueError):
+            return

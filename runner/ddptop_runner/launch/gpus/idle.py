@@ -1,0 +1,234 @@
+"""Who uses a device, whether it is busy, and which devices are the idlest. Pure.
+
+A device is busy when a live job of ddptop has it, when a compute process holds more than a small
+context on it, or when more memory is in use than the listed processes explain. A small context is
+one of less than 256 MiB on a device that does not work: what a display server or a monitor keeps.
+A CUDA program that has only started holds more, and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from ddptop_runner.devices.names import name_of, names_of
+from ddptop_runner.devices.words import NO_INSTANCES
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+from ddptop_runner.model.spec import Device
+
+SMALL_CONTEXT_BYTES = 256 * 2**20
+IDLE_UTIL_PERCENT = 5.0
+"""Below this utilization, or where it is not known, a small context does not count."""
+UNSEEN_SHARE = 0.05
+"""Of a device's memory: what may be in use without a process that explains it."""
+NEAR_SLOWDOWN_C = 5.0
+"""So close to its slow-down threshold a device's temperature is worth a word."""
+LOOKS_TO_BE_FREE = 2
+"""So many looks in a row must find a device free before a queued job takes it."""
+_HOLDERS_NAMED = 2
+
+
+class DeviceUse(msgspec.Struct, frozen=True):
+    """One device that a job may get, and what it is used for now."""
+
+    device: Device
+    holders: tuple[str, ...] = ()
+    """Who makes it busy, in words, most memory first; () when it is free."""
+    held_bytes: int = 0
+    """Memory in use; counted as all of it where it is not known and the device is busy."""
+    util_percent: float | None = None
+    temperature_c: float | None = None
+    gone: bool = False
+    """Whether it is lost, not there, or divided into MIG instances."""
+    doubt: str | None = None
+    """Why it is not sure whether the device is free; None when it is."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody else is on it."""
+        return bool(self.holders)
+
+
+def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()) -> DeviceUse:
+    """What a device is used for.
+
+    Args:
+        device: the device.
+        gpu: its sample, with job and rank at the processes that are ranks; None when there is none.
+        claimed_by: names of the live jobs that have the device, whether they use it yet or not.
+    """
+    if gpu is None or gpu.lost:
+        lost = "it is lost" if gpu is not None else "it does not exist"
+        return DeviceUse(device, (lost,), gone=True)
+    if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
+        return DeviceUse(device, ("it is in MIG mode and cannot be used as a whole",), gone=True)
+    processes = gpu.processes or []
+    idle = gpu.util_percent is None or gpu.util_percent < IDLE_UTIL_PERCENT
+    memory = {process.pid: _memory_of(process, gpu) for process in processes}
+    held = [process for process in processes if not (idle and _is_small(memory[process.pid]))]
+    held.sort(key=lambda process: -(memory[process.pid] or 0))
+    holders = [f"{_who(process)} {_holds(memory[process.pid])}" for process in held]
+    seen = {process.job for process in held}
+    holders += [f"reserved by job {job}" for job in claimed_by if job not in seen]
+    doubt = None
+    if (unknown := unknown_holder(gpu)) is not None:
+        holders.append(unknown)
+    if gpu.processes is None:
+        doubt = "the driver lists no processes; judged by used memory"
+        if gpu.mem_used_bytes is None:
+            doubt = "the driver reports neither processes nor used memory, so its state is unknown"
+    in_use = gpu.mem_used_bytes
+    if in_use is None:
+        in_use = (gpu.mem_total_bytes or 0) if holders else 0
+    return DeviceUse(
+        device, tuple(holders), in_use, gpu.util_percent, gpu.temperature_c, doubt=doubt
+    )
+
+
+def is_hot(gpu: GpuSample) -> bool:
+    """Whether it is about to lower its clocks, or does so, for its temperature."""
+    celsius, threshold = gpu.temperature_c, gpu.temperature_slowdown_c
+    if celsius is None or threshold is None:
+        return False
+    return celsius >= threshold - NEAR_SLOWDOWN_C
+
+
+def unknown_holder(gpu: GpuSample) -> str | None:
+    """`unknown process, 39.0 GiB`: who holds memory that no listed process explains.
+
+    So looks what runs in another container, whose processes the driver does not list here. None
+    where there is no such memory, or none is known.
+    """
+    unseen = _unseen_bytes(gpu, [_memory_of(process, gpu) for process in gpu.processes or []])
+    return None if unseen is None else f"unknown process, {_size(unseen)}"
+
+
+def _memory_of(process: GpuProcess, gpu: GpuSample) -> int | None:
+    if process.mem_used_bytes is None and len(gpu.processes or ()) == 1:
+        return gpu.mem_used_bytes
+    return process.mem_used_bytes
+
+
+def _is_small(mem_used_bytes: int | None) -> bool:
+    return mem_used_bytes is not None and mem_used_bytes < SMALL_CONTEXT_BYTES
+
+
+def _unseen_bytes(gpu: GpuSample, of_processes: Sequence[int | None]) -> int | None:
+    """Memory in use that no listed process explains, where it is too much to be nothing."""
+    if gpu.mem_used_bytes is None or None in of_processes:
+        return None
+    unseen = gpu.mem_used_bytes - sum(value or 0 for value in of_processes)
+    enough = SMALL_CONTEXT_BYTES
+    if gpu.mem_total_bytes is not None:
+        enough = max(enough, int(gpu.mem_total_bytes * UNSEEN_SHARE))
+    return unseen if unseen > enough else None
+
+
+def _who(process: GpuProcess) -> str:
+    if process.job is not None:
+        rank = "" if process.rank is None else f"rank {process.rank} of "
+        return f"{rank}job {process.job} (pid {process.pid})"
+    if process.user is None and process.command is None:
+        return f"a process not visible here (pid {process.pid})"
+    user = f"{process.user}'s " if process.user else ""
+    return f"{user}{program_of(process.command)} (pid {process.pid})"
+
+
+def program_of(command: str | None) -> str:
+    """The script or program of a command line."""
+    words = (command or "").split()
+    for number, word in enumerate(words[1:], 1):
+        if word == "-m" and number + 1 < len(words):
+            return words[number + 1]
+        if word.endswith(".py"):
+            return PurePath(word).name
+    return PurePath(words[0]).name if words else "process"
+
+
+def _holds(mem_bytes: int | None) -> str:
+    if mem_bytes is None:
+        return "uses an unknown amount of memory"
+    return f"uses {_size(mem_bytes)}"
+
+
+def _size(mem_bytes: int) -> str:
+    if mem_bytes < 2**30:
+        return f"{mem_bytes / 2**20:.0f} MiB"
+    return f"{mem_bytes / 2**30:.1f} GiB"
+
+
+# --- choosing ----------------------------------------------------------------------------------
+
+
+def idlest(uses: Sequence[DeviceUse], count: int) -> list[DeviceUse]:
+    """The `count` idlest devices, in the order of `uses`.
+
+    Free before busy, then the least memory in use by others, then utilization, then temperature,
+    then the order of `uses`. Memory of a free device does not count: it is nobody's. What is not
+    known comes last.
+    """
+    ranked = sorted(uses, key=_idleness)[:count]
+    return [use for use in uses if use in ranked]
+
+
+def _idleness(use: DeviceUse) -> tuple[bool, bool, int, float, float]:
+    util = 101.0 if use.util_percent is None else use.util_percent
+    temperature = 1000.0 if use.temperature_c is None else use.temperature_c
+    return use.gone, use.busy, use.held_bytes if use.busy else 0, util, temperature
+
+
+def free_streaks(before: Mapping[str, int], uses: Sequence[DeviceUse]) -> dict[str, int]:
+    """How many looks in a row each device was free, by `key`, one look later."""
+    return {key(use.device): 0 if use.busy else before.get(key(use.device), 0) + 1 for use in uses}
+
+
+def grant(uses: Sequence[DeviceUse], count: int, streaks: Mapping[str, int]) -> list[Device] | None:
+    """The devices that a queued job may take now, in the order of `uses`; None when too few are."""
+    free = [use for use in uses if streaks.get(key(use.device), 0) >= LOOKS_TO_BE_FREE]
+    if len(free) < count:
+        return None
+    return [use.device for use in idlest(free, count)]
+
+
+def key(device: Device) -> str:
+    """What tells a device from the others of its machine."""
+    return device.uuid or f"index {device.index}"
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def holders_in_words(use: DeviceUse) -> str:
+    """`alice's train.py (pid 7) holds 71.2 GiB`, at most two of them; `free`."""
+    named = list(use.holders[:_HOLDERS_NAMED])
+    if rest := len(use.holders) - len(named):
+        named.append(f"{rest} more")
+    return " and ".join(named) or "free"
+
+
+def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
+    """`GPU 0: alice's ...; GPUs 2, 3: taken by job resnet` of those that are busy."""
+    parts = _by_holder([use for use in uses if use.busy])
+    if len(parts) > most:
+        parts = [*parts[:most], f"and {len(parts) - most} more"]
+    return "; ".join(parts)
+
+
+def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
+    """A part for all devices of which the same is to be said."""
+    devices: dict[str, list[Device]] = {}
+    for use in uses:
+        devices.setdefault(holders_in_words(use), []).append(use.device)
+    return [f"{names_of(held)}: {words}" for words, held in devices.items()]
+
+
+def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> str:
+    """Why these: `GPU 3: free; GPU 5: free; not GPU 0: alice's train.py ... holds 71.2 GiB`."""
+    parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in chosen]
+    others = [use for use in uses if use not in chosen]
+    parts += [f"not {part}" for part in _by_holder([use for use in others if use.busy])]
+    if idle := [use.device for use in others if not use.busy]:
+        parts.append(f"{names_of(idle)} {'is' if len(idle) == 1 else 'are'} also free")
+    return "; ".join(parts)

@@ -1,0 +1,174 @@
+"""The queue of a job that waits for devices, in its supervisor.
+
+A device is taken once it was free at two looks in a row: a job that ends gives its memory back bit
+by bit. Who has waited longest for one of the same devices comes first, even where a later job could
+start at once, so that a job which needs many devices is not overtaken for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import msgspec
+
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.devices.feed import DeviceFeed
+from ddptop_runner.devices.names import wanted_in_words
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.launch.gpus import claims as gpu_claims
+from ddptop_runner.launch.gpus.idle import DeviceUse, busy_in_words, free_streaks, grant
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Alert
+from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
+from ddptop_runner.store import registry
+from ddptop_runner.store.story import Story
+
+LOOK_S = 3.0
+"""How often a queued job looks at its devices."""
+
+
+def waiting_in_words(
+    queue: DeviceQueue, uses: Sequence[DeviceUse], ahead: Sequence[str], note: str | None
+) -> str:
+    """What a queued job waits for, and who has it.
+
+    Args:
+        queue: what it needs.
+        uses: what the devices are used for; () where that is not known.
+        ahead: jobs that have waited longer for one of them.
+        note: what the sampler says of devices that it cannot read.
+    """
+    parts = [f"waits for {wanted_in_words(queue)}"]
+    if ahead:
+        parts.append(f"behind job {', '.join(ahead)}, queued earlier")
+    if note is not None:
+        parts.append(note)
+    if busy := busy_in_words(uses):
+        parts.append(busy)
+    elif uses and not ahead:
+        parts.append("free; the job starts if they stay free")
+    return "; ".join(parts)
+
+
+def feed_of(spec: JobSpec) -> DeviceFeed | None:
+    """The sampler of a job's own devices; None for one on CPUs."""
+    if not spec.devices:
+        return None
+    return DeviceFeed([device.uuid for device in spec.devices if device.uuid])
+
+
+def queue_of(folder: RunFolder, spec: JobSpec, story: Story) -> QueueWatch | None:
+    """The wait of a job that is queued; None for one that is not."""
+    if spec.queue is None or not spec.is_queued:
+        return None
+    return QueueWatch(folder, spec, spec.queue, story)
+
+
+class QueueWatch:
+    """Looks at the devices that a queued job waits for, and takes them for it.
+
+    Args:
+        folder: the job's run folder.
+        spec: the job, with a queue and without devices.
+        queue: what it waits for.
+        story: is told who has the devices, once that is known.
+    """
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, queue: DeviceQueue, story: Story) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._queue = queue
+        self._story: Story | None = story
+        uuids = [device.uuid for device in queue.candidates if device.uuid]
+        known = len(uuids) == len(queue.candidates)
+        self._feed = DeviceFeed(uuids if known else None, interval_s=LOOK_S)
+        self._looked_at_s: float | None = None
+        self._streaks: dict[str, int] = {}
+        self._uses: list[DeviceUse] = []
+        self._ahead: list[str] = []
+        self._gpus: list[GpuSample] = []
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Begin to look."""
+        await self._feed.start()
+
+    def is_told(self) -> None:
+        """An earlier supervisor has told the story's beginning."""
+        self._story = None
+
+    async def stop(self) -> None:
+        """Look no more."""
+        self._stopped = True
+        await self._feed.stop()
+
+    @property
+    def latest(self) -> DeviceReport | None:
+        """The devices to choose from, with job and rank at the processes of ddptop's jobs.
+
+        None before the first look and after the last.
+        """
+        report = self._feed.latest
+        if report is None or self._stopped:
+            return None
+        if report.boottime_s != self._looked_at_s:
+            return report
+        return msgspec.structs.replace(report, gpus=self._gpus)
+
+    @property
+    def note(self) -> str | None:
+        """Why devices are missing, incomplete or stale; None when all is well."""
+        return self._feed.note
+
+    @property
+    def words(self) -> str:
+        """What the job waits for, and who has it."""
+        return waiting_in_words(self._queue, self._uses, self._ahead, self.note)
+
+    def alert(self) -> Alert:
+        """The same, for those who look at the job."""
+        return Alert(
+            id="queued",
+            severity="info",
+            gpus=[use.device.index for use in self._uses if use.busy],
+            message=self.words,
+            since=self._queue.since,
+        )
+
+    def look(self) -> JobSpec | None:
+        """Once a tick: the job with its devices, once it has them; they are in `job.json` then."""
+        report = self._feed.latest
+        if report is None or report.boottime_s == self._looked_at_s:
+            return None
+        self._looked_at_s = report.boottime_s
+        owners = registry.rank_of_pid()
+        self._gpus = [gpu_claims.labelled(gpu, owners) for gpu in report.gpus]
+        self._uses = self._look_at(report)
+        self._streaks = free_streaks(self._streaks, self._uses)
+        self._ahead = gpu_claims.queued_before(self._spec)
+        if self._story is not None:
+            self._story.tell("queued", f"queued: {self.words}")
+            self._story = None
+        if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
+            return None
+        with gpu_claims.taking(timeout_s=0) as had, contextlib.suppress(OSError):
+            return self._take(report) if had else None  # disk full: the next look tries again
+        return None
+
+    def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
+        taken = gpu_claims.claims(besides=self._spec.job_id)
+        return gpu_claims.uses(self._queue.candidates, report.gpus, taken)
+
+    def _take(self, report: DeviceReport) -> JobSpec | None:
+        """Under the lock: once more what other jobs have, then take."""
+        self._uses = self._look_at(report)
+        free = [use for use in self._uses if not use.busy]
+        devices = grant(free, self._queue.count, self._streaks)
+        if devices is None or gpu_claims.queued_before(self._spec):
+            return None
+        by_uuid = self._queue.by_uuid or any(gpu.lost for gpu in report.gpus)
+        queue = msgspec.structs.replace(self._queue, by_uuid=by_uuid)
+        spec = msgspec.structs.replace(self._spec, devices=devices, queue=queue)
+        write_spec(self._folder, spec)
+        return spec

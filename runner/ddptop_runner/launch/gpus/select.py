@@ -1,0 +1,334 @@
+"""Resolves a request to devices of this machine, and how to make them visible to the job.
+
+Indices are the machine's in PCI order, as nvidia-smi shows them. An inherited CUDA_VISIBLE_DEVICES
+is the outer bound and the default; its numbers are read in PCI order too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.devices.names import name_of, names_of
+from ddptop_runner.devices.words import NO_INSTANCES
+from ddptop_runner.launch.gpus.request import GpuRequest
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.spec import Device
+
+_NUMBER = re.compile(r"[+-]?\d+")
+Present = Sequence["GpuSample | Device"]
+"""The machine's devices: whole ones, and MIG instances as far as they are known."""
+
+
+def is_instance(gpu: GpuSample | Device) -> bool:
+    """Whether this is a MIG instance and no whole device."""
+    if isinstance(gpu, GpuSample) and gpu.parent_uuid is not None:
+        return True
+    return (gpu.uuid or "").startswith("MIG-")
+
+
+def mig_instances(listed: str | None) -> list[str]:
+    """UUIDs of the MIG instances that a comma-separated list names, such as CUDA_VISIBLE_DEVICES.
+
+    A sampler need not list them; one that is asked for these UUIDs knows them.
+    """
+    return [entry for entry in _entries(listed) if entry.startswith("MIG-")]
+
+
+def in_mig_mode(present: Present) -> dict[int, list[str]]:
+    """UUIDs of the instances of each whole device in MIG mode, by its index."""
+    found: dict[int, list[str]] = {}
+    for gpu in present:
+        if isinstance(gpu, GpuSample):
+            if is_instance(gpu) and gpu.uuid:
+                found.setdefault(gpu.index, []).append(gpu.uuid)
+            elif gpu.mig_instances:
+                known = found.setdefault(gpu.index, [])
+                known += [uuid for uuid in gpu.mig_instances if uuid not in known]
+            elif gpu.note is not None and NO_INSTANCES in gpu.note:
+                found.setdefault(gpu.index, [])
+    return {index: sorted(set(uuids)) for index, uuids in found.items()}
+
+
+def resolve(
+    request: GpuRequest | None,
+    present: Present,
+    inherited_cvd: str | None,
+    nproc: int | None = None,
+) -> list[Device] | None:
+    """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
+
+    Args:
+        request: what `--gpus` says; None when it was not given.
+        present: the machine's devices, with the MIG instances that are named anywhere.
+        inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell; None when it is not set.
+        nproc: what `--nproc` says; None when it was not given.
+
+    Returns:
+        None where the machine has no device and none was asked for; [] where it has devices and
+        the job shall see none of them.
+
+    Raises:
+        UsageError: when a device asked for is not there, is lost, or is not allowed.
+    """
+    if request is not None and request.kind == "none":
+        return []
+    if not present:
+        if request is None:
+            return None
+        raise UsageError(
+            "ddptop finds no GPU on this machine",
+            "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
+        )
+    known = {gpu.uuid for gpu in present}
+    if unknown := [uuid for uuid in mig_instances(inherited_cvd) if uuid not in known]:
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES names {unknown[0]}, which the driver does not know",
+            "see `nvidia-smi -L`",
+        )
+    allowed = visible_devices(present, inherited_cvd)
+    lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
+    if request is not None and request.kind == "indices":
+        chosen = _by_indices(request.indices, present, allowed, lost, inherited_cvd)
+    elif request is not None and request.kind == "uuids":
+        chosen = _by_uuids(request.uuids, present, allowed, lost, inherited_cvd)
+    else:
+        chosen = _all_allowed(request, present, allowed, lost, inherited_cvd)
+    _check_instances(chosen, nproc)
+    return chosen
+
+
+def why_none(present: Present, inherited_cvd: str | None) -> str:
+    """Why none of the machine's devices is allowed, or none of those that are is there."""
+    if visible_devices(present, inherited_cvd):
+        return "every allowed GPU is lost"
+    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPU"
+
+
+def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: str | None) -> None:
+    """Check devices against the outer bound.
+
+    Raises:
+        UsageError: naming the first one that CUDA_VISIBLE_DEVICES leaves out.
+    """
+    allowed = visible_devices(present, inherited_cvd)
+    inside = {device.uuid or device.index for device in allowed}
+    whole = {device.index for device in allowed if not is_instance(device)}
+    for device in devices:
+        if (device.uuid or device.index) in inside or (device.is_mig and device.index in whole):
+            continue
+        if any(device.uuid == gpu.uuid and device.index == gpu.index for gpu in present):
+            what = name_of(device) if device.is_mig else f"{name_of(device)} ({device.uuid})"
+            raise UsageError(f"{what} is outside: {_bound(inherited_cvd)}", "unset it")
+
+
+def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | None) -> list[str]:
+    """What of the allowed devices `all`, `auto:N` or the default leaves out, and why; in words."""
+    if not present or (request is not None and request.kind not in ("all", "auto")):
+        return []
+    allowed = {device.index for device in visible_devices(present, inherited_cvd)}
+    notes = [
+        f"GPU {gpu.index} is lost and left out"
+        for gpu in present
+        if isinstance(gpu, GpuSample) and gpu.lost and gpu.index in allowed
+    ]
+    if not any(map(is_instance, visible_devices(present, inherited_cvd))):
+        mig = in_mig_mode(present)
+        notes += [
+            f"GPU {index} is in MIG mode and left out; name an instance of it ({_few(mig[index])})"
+            for index in sorted(set(mig) & allowed)
+        ]
+    return notes
+
+
+def _all_allowed(
+    request: GpuRequest | None,
+    present: Present,
+    allowed: Sequence[Device],
+    lost: set[int],
+    inherited_cvd: str | None,
+) -> list[Device]:
+    asked = "the default" if request is None else f"--gpus {request.in_words()}"
+    mig = in_mig_mode(present)
+    chosen = [
+        device
+        for device in allowed
+        if device.index not in lost and (is_instance(device) or device.index not in mig)
+    ]
+    if not chosen and allowed and all(device.index in mig for device in allowed):
+        raise UsageError(
+            f"{asked}: every GPU here is in MIG mode, and a job can use one instance",
+            f"name it: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
+        )
+    if request is not None and not chosen:
+        reason = "every GPU is lost" if allowed else _bound(inherited_cvd)
+        raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
+    if request is not None and request.kind == "auto" and request.count > len(chosen):
+        raise UsageError(
+            f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "ask for fewer"
+        )
+    return chosen
+
+
+def _by_indices(
+    indices: Sequence[int],
+    present: Present,
+    allowed: Sequence[Device],
+    lost: set[int],
+    inherited_cvd: str | None,
+) -> list[Device]:
+    there = {gpu.index for gpu in present}
+    if missing := [index for index in indices if index not in there]:
+        raise UsageError(
+            f"{_named(missing)} not on this machine", f"it has {_named(sorted(there), verb='')}"
+        )
+    by_index = {device.index: device for device in allowed if not is_instance(device)}
+    if outside := [index for index in indices if index not in by_index]:
+        remedy = f"allowed: {_named(sorted(by_index), verb='')}" if by_index else "unset it"
+        raise UsageError(f"{_named(outside)} outside: {_bound(inherited_cvd)}", remedy)
+    _check_lost(indices, set(by_index), lost)
+    mig = in_mig_mode(present)
+    if divided := [index for index in indices if index in mig]:
+        raise UsageError(
+            f"GPU {divided[0]} is in MIG mode and cannot be used as a whole",
+            f"name an instance of it: {_few(mig[divided[0]])}",
+        )
+    return [by_index[index] for index in indices]
+
+
+def _by_uuids(
+    uuids: Sequence[str],
+    present: Present,
+    allowed: Sequence[Device],
+    lost: set[int],
+    inherited_cvd: str | None,
+) -> list[Device]:
+    chosen: list[Device] = []
+    for uuid in uuids:
+        gpu = _the_one(uuid, present)
+        device = _device(gpu)
+        if device in chosen:
+            raise UsageError(f"--gpus names {gpu.uuid} twice", "name each one once")
+        chosen.append(device)
+    require_allowed(chosen, present, inherited_cvd)
+    whole = {device.index for device in allowed if not is_instance(device)}
+    _check_lost([device.index for device in chosen], whole, lost)
+    mig = in_mig_mode(present)
+    for device in chosen:
+        if device.index in mig and not is_instance(device):
+            raise UsageError(
+                f"{device.uuid} is in MIG mode and cannot be used as a whole",
+                f"name an instance of it: {_few(mig[device.index])}",
+            )
+    return chosen
+
+
+def _the_one(uuid: str, present: Present) -> GpuSample | Device:
+    found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
+    exact = [gpu for gpu in found if gpu.uuid == uuid]
+    if not found:
+        raise UsageError(f"no device here has the UUID {uuid}", "see `nvidia-smi -L`")
+    if len(found) > 1 and not exact:
+        names = ", ".join(str(gpu.uuid) for gpu in found[:3])
+        raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
+    return exact[0] if exact else found[0]
+
+
+def _check_lost(indices: Sequence[int], allowed: set[int], lost: set[int]) -> None:
+    if gone := [index for index in indices if index in lost]:
+        rest = sorted(allowed - lost)
+        remedy = f"choose from {_named(rest, verb='')}" if rest else "reset the device or reboot"
+        raise UsageError(f"{_named(gone)} lost", remedy)
+
+
+def _check_instances(chosen: Sequence[Device], nproc: int | None) -> None:
+    instances = [device for device in chosen if is_instance(device)]
+    if instances and nproc not in (None, 1):
+        raise UsageError(
+            f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
+            "use --nproc 1, or whole GPUs",
+        )
+
+
+def _few(uuids: Sequence[str], most: int = 4) -> str:
+    more = ", ..." if len(uuids) > most else ""
+    return ", ".join(uuids[:most]) + more or "see `nvidia-smi -L`"
+
+
+def _bound(inherited_cvd: str | None) -> str:
+    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}" + (
+        "" if inherited_cvd and inherited_cvd.strip() else ", which allows no GPU"
+    )
+
+
+def _named(indices: Sequence[int], verb: str = "is|are") -> str:
+    """`GPU 4 is`, `GPUs 4, 5 are`; without a verb `GPU 4`."""
+    one, _, many = verb.partition("|")
+    word, ending = ("GPU", one) if len(indices) == 1 else ("GPUs", many)
+    return f"{word} {', '.join(map(str, indices))} {ending}".rstrip()
+
+
+def _entries(listed: str | None) -> list[str]:
+    return [] if listed is None else [entry.strip() for entry in listed.split(",")]
+
+
+def visible_devices(present: Present, inherited_cvd: str | None) -> list[Device]:
+    """The devices that a CUDA program sees under this CUDA_VISIBLE_DEVICES, in its order.
+
+    As CUDA does: indices, or UUIDs that may be shortened as long as they are unique; the list ends
+    at the first entry that is no device, which is how '', '-1' and 'NoDevFiles' mean none; an entry
+    twice means none; of several MIG instances only the first counts.
+    """
+    machine = sorted(present, key=lambda gpu: gpu.index)
+    wholes = [gpu for gpu in machine if not is_instance(gpu)]
+    if inherited_cvd is None:
+        return [_device(gpu) for gpu in wholes]
+    found: list[Device] = []
+    entries = _entries(inherited_cvd)
+    numeric = bool(entries) and _NUMBER.match(entries[0]) is not None
+    for entry in entries:
+        gpu = _by_number(entry, wholes) if numeric else _by_uuid(entry, machine)
+        if gpu is None:
+            break
+        device = _device(gpu)
+        if device in found:
+            return []
+        found.append(device)
+    return list(filter(is_instance, found))[:1] or found
+
+
+def _by_number(entry: str, machine: Present) -> GpuSample | Device | None:
+    digits = _NUMBER.match(entry)
+    if digits is None:
+        return None
+    return next((gpu for gpu in machine if gpu.index == int(digits[0])), None)
+
+
+def _by_uuid(entry: str, machine: Present) -> GpuSample | Device | None:
+    if not entry.startswith(("GPU-", "MIG-")) or len(entry) <= len("GPU-"):
+        return None
+    matches = [gpu for gpu in machine if gpu.uuid and gpu.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _device(gpu: GpuSample | Device) -> Device:
+    return Device(index=gpu.index, uuid=gpu.uuid, name=gpu.name)
+
+
+def job_environment(devices: Sequence[Device] | None, *, by_uuid: bool = False) -> dict[str, str]:
+    """The variables that show a job its devices, and no other.
+
+    None (a machine without devices) sets nothing; [] hides every device. With `by_uuid` devices are
+    named by UUID: where a device of the machine is lost, CUDA counts only those that are left, so
+    indices would mean others. MIG instances always go by UUID.
+    """
+    if devices is None:
+        return {}
+    mig = any(map(is_instance, devices))
+    uuids = [device.uuid for device in devices if device.uuid]
+    if (by_uuid or mig) and len(uuids) == len(devices):
+        visible = uuids
+    else:
+        visible = [str(device.index) for device in devices]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(visible)}

@@ -1,0 +1,169 @@
+"""What a job runs: ranks of torch's launcher, an unchanged command, or another launcher by name.
+
+Looks at the file system and at installed programs; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ddptop_runner.base import interpreters
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.foreign.arguments import python_target
+from ddptop_runner.launch.checks import program_of, require_command, require_own_ranks
+from ddptop_runner.launch.gpus.for_launch import DeviceChoice
+from ddptop_runner.launch.launchers import consult
+from ddptop_runner.launch.launchers.words import command_name, launcher_name
+from ddptop_runner.launch.request import LaunchRequest
+from ddptop_runner.model.spec import derive_name
+
+LIVE = "using a pseudo-terminal, which Lightning's rich progress bar requires"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a job runs, as JobSpec keeps it."""
+
+    kind: Literal["script", "module", "command"]
+    target: str
+    args: tuple[str, ...]
+    python: str
+    """Its interpreter; of a command the file that is executed."""
+    nproc: int
+    """0: a command, which starts its ranks itself."""
+    launcher: str | None = None
+    pty: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def program_for(
+    request: LaunchRequest, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
+) -> Program:
+    """Decide what runs.
+
+    Args:
+        request: what was asked.
+        cwd: the job's working folder.
+        env: the job's variables.
+        choice: the devices that the job has or will have.
+
+    Raises:
+        UsageError: naming what is missing, or cannot be had together.
+    """
+    if request.kind == "command":
+        return _command(request, cwd, env, choice)
+    if request.launcher is not None:
+        return _launched(request, request.launcher, cwd, env, choice)
+    if request.pty:
+        raise UsageError("--pty works only with commands", "remove it, or use -- COMMAND ARGS")
+    ranks = request.nproc or choice.count or None
+    facts = consult.read(request, cwd, env, ranks, choice.count)
+    python = interpreters.choose(request.python, env)
+    try:
+        interpreters.require_torch(interpreters.inspect(python))
+    except UsageError as error:
+        raise consult.explain_missing_torch(error, request, facts) from None
+    notes = consult.notes_on(request, facts, env, ranks, choice.count)
+    nproc = _nproc(request.nproc, choice, notes)
+    return Program(request.kind, request.target, request.args, python, nproc, notes=tuple(notes))
+
+
+def name_for(request: LaunchRequest) -> str:
+    """What a job is called that was given no name."""
+    if request.base_name is None and request.kind == "command":
+        return command_name((request.target, *request.args))
+    return derive_name(request.base_name or request.target)
+
+
+def _command(
+    request: LaunchRequest, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
+) -> Program:
+    launcher = launcher_name((request.target, *request.args))
+    require_command(request, launcher)
+    beside = interpreters.choose(None, env)
+    program = program_of(request, cwd, env, beside)
+    script = python_target((request.target, *request.args))
+    live = False
+    if script is not None and script.kind in ("script", "module"):
+        kind: Literal["script", "module"] = "module" if script.kind == "module" else "script"
+        inner = replace(request, kind=kind, target=script.name, args=script.args)
+        facts = consult.read(inner, cwd, env, 1, choice.count)
+        live = consult.is_live_on_terminals_only(facts, program)
+    return Program(
+        "command",
+        request.target,
+        request.args,
+        program,
+        0,
+        launcher=launcher,
+        pty=request.pty or live,
+        notes=(*_without_gpus(choice), *([LIVE] if live and not request.pty else [])),
+    )
+
+
+def _launched(
+    request: LaunchRequest, name: str, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
+) -> Program:
+    from ddptop_runner.launch.launchers import shortcuts, tools  # only where they are asked for
+
+    require_own_ranks(request, f"--launcher {name}")
+    python = interpreters.choose(request.python, env)
+    there = tools.look(name, python, env, python_given=request.python is not None)
+    ranks = 1 if name == "none" else request.nproc or choice.count or None
+    facts = consult.read(request, cwd, env, ranks, choice.count)
+    notes = consult.notes_on(request, facts, env, ranks, choice.count)
+    if name == "none":
+        nproc = 1 if request.nproc is None else request.nproc
+        notes += _without_gpus(choice)
+    else:
+        nproc = _nproc(request.nproc, choice, notes)
+    live = consult.is_live_on_terminals_only(facts, python)
+    notes += [LIVE] if live and not request.pty else []
+    recipe = shortcuts.recipe(
+        name,
+        shortcuts.Wanted(
+            ("-m", request.target) if request.kind == "module" else (request.target,),
+            request.args,
+            nproc,
+            choice.devices or (),
+            choice.count,
+            choice.by_uuid,
+        ),
+        there,
+    )
+    program = tools.executable(recipe.argv[0], env)
+    return Program(
+        "command",
+        recipe.argv[0],
+        recipe.argv[1:],
+        program,
+        0,
+        launcher=launcher_name(recipe.argv),
+        pty=request.pty or live,
+        notes=(*notes, *recipe.notes),
+    )
+
+
+def _without_gpus(choice: DeviceChoice) -> tuple[str, ...]:
+    return () if choice.why_none is None else (f"this job has no GPU: {choice.why_none}",)
+
+
+def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
+    device_count = choice.count
+    if asked is not None:
+        notes += _without_gpus(choice)
+        if device_count and asked > device_count:
+            notes.append(
+                f"{asked} ranks share {device_count} GPU{'s' if device_count > 1 else ''};"
+                " NCCL refuses two ranks on one device"
+            )
+        return asked
+    if not device_count:
+        why = "" if choice.why_none is None else f" ({choice.why_none})"
+        raise UsageError(
+            f"this job has no GPU{why}, so the number of ranks is unknown", "pass --nproc N"
+        )
+    return device_count

@@ -1,1 +1,0 @@
-"""Jobs that are commands: which of their processes are ranks, and how each launcher is stopped."""

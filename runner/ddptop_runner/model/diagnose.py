@@ -1,0 +1,84 @@
+"""How one rank ended: the types that `causes` judges by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddptop_runner.base.exit_status import split_status
+
+QUOTED_CHARACTERS = 400
+"""Of a line or message in a cause: a progress bar may write a megabyte without a line's end."""
+
+
+def clipped(text: str, limit: int = QUOTED_CHARACTERS) -> str:
+    """`text`, or its two ends where it is longer than a sentence can hold."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [...] {text[-half:]}"
+
+
+@dataclass(frozen=True)
+class PythonException:
+    """An exception that ended a rank."""
+
+    type: str
+    message: str
+    """Its first line."""
+    place: str | None
+    """`file:line in function` of the script's innermost frame, or None for one without frames."""
+    torch_place: str | None = None
+    """The innermost frame where that is torch's, as `torch/...:line in function`."""
+    because: str | None = None
+    """The exception that it was raised from, or the first of a group, in words."""
+    origin: str | None = None
+    """Where it was raised, if not in the rank itself: "in DataLoader worker process 0"."""
+    detail: str = ""
+    """The message's further lines."""
+
+    @property
+    def short_type(self) -> str:
+        """The type without its module, as a person says it."""
+        return self.type.rpartition(".")[2]
+
+    @property
+    def whole_message(self) -> str:
+        """All lines of the message, and what it was raised from."""
+        return "\n".join(filter(None, [self.message, self.detail, self.because]))
+
+    def in_words(self, limit: int = QUOTED_CHARACTERS) -> str:
+        """As Python prints it, with its place; the message at most `limit` characters long."""
+        text = f"{self.type}: {clipped(self.message, limit)}" if self.message else self.type
+        if self.origin:
+            text = f"{text} {self.origin}"
+        if self.place:
+            inside = f", inside {self.torch_place}" if self.torch_place else ""
+            text = f"{text} (at {self.place}{inside})"
+        return f"{text}, caused by {clipped(self.because, limit)}" if self.because else text
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How one rank of an attempt ended."""
+
+    rank: int
+    pid: int
+    returncode: int | None
+    """As subprocess gives it, negative for a signal; None when nobody could collect it."""
+    at_boottime_s: float
+    ended_by_us: bool = False
+    """Whether ddptop or torch's agent had already begun to end this rank."""
+    approximate: bool = False
+    """Whether the time may be late by a poll's pause: the kernel gave no pidfd."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than with 0."""
+        return self.returncode != 0
+
+    def in_words(self) -> str:
+        """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
+        if self.returncode is None:
+            return "exited with an unknown status"
+        exit_code, signal = split_status(self.returncode)
+        return f"was killed by {signal}" if signal else f"exited with {exit_code}"

@@ -1,0 +1,422 @@
+"""What is known of a job at one moment: the types behind every snapshot, event and `--json`.
+
+Unknown is None everywhere. The field names of RankSample, GpuSample, GpuProcess, Alert, Cause,
+Imbalance and Event are the outside contract: extend them, never rename them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.model.base import Base as Base
+from ddptop_runner.model.devices import GpuProcess as GpuProcess
+from ddptop_runner.model.devices import GpuSample as GpuSample
+from ddptop_runner.model.words import (
+    JobState,
+    LossIs,
+    LossSource,
+    LossState,
+    PauseState,
+    Phase,
+    ProgressSource,
+    ProgressUnit,
+    RankState,
+    Severity,
+    StepCounts,
+)
+
+SCHEMA = 1
+"""Version of every on-disk and `--json` format in this module."""
+
+
+class ProcessId(Base, frozen=True, kw_only=True):
+    """One process, told apart from a later one of the same pid."""
+
+    host: str
+    boot_id: str | None
+    pid_ns: int | None
+    """Inode of the pid namespace, from /proc/self/ns/pid."""
+    pid: int
+    start_ticks: int | None
+    """Field 22 of /proc/<pid>/stat: clock ticks after boot."""
+
+
+class RankSample(Base, frozen=True, kw_only=True):
+    """One rank at one moment."""
+
+    rank: int
+    """Global rank."""
+    local_rank: int
+    """Rank on its host."""
+    host: str
+    pid: int | None = None
+    gpu: int | None = None
+    """Machine index (PCI order) of the rank's own device; None if it has none."""
+    gpus: list[str] = []
+    """UUIDs of all devices that the rank's process uses."""
+    state: RankState = "unknown"
+    """See `state_reason` for why. `quiet`: no step for much longer than usual; `paused`: stopped by
+    SIGSTOP; `blocked`: in uninterruptible sleep (D); `stuck`: its device reads full utilization at
+    idle power; `exited`: exit status 0; `stopped`: ended by ddptop."""
+    step: int | None = None
+    """Optimizer steps in this attempt, or the printed step if `step_source` is `log`."""
+    step_source: LossSource | None = None
+    """Where `step` comes from: the probe, `ddptop.report` (`api`), or the output (`log`)."""
+    global_step: int | None = None
+    """Step of the whole run, if a report, the log, or a checkpoint states it."""
+    loss: float | None = None
+    """Latest loss."""
+    loss_step: int | None = None
+    """Step of this attempt that `loss` belongs to."""
+    loss_state: LossState | None = None
+    """Whether `loss` is finite."""
+    loss_source: LossSource | None = None
+    """Where `loss` comes from; see `step_source`."""
+    step_time_s: float | None = None
+    """Mean duration of the latest steps."""
+    steps_per_s: float | None = None
+    data_wait_s: float | None = None
+    """Mean time per step that the main thread waits for its data loader."""
+    sync_s: float | None = None
+    """Mean time per step spent waiting for other ranks in collectives and not overlapped with
+    compute; None if torch does not report it. A long wait means that other ranks are slower."""
+    compute_s: float | None = None
+    """Rest of a mean step; None unless both waits are known."""
+    cpu_percent: float | None = None
+    """CPU usage of the rank and its descendants; 100 is one core."""
+    rss_bytes: int | None = None
+    """Resident memory of the rank and its descendants."""
+    gpu_util_percent: float | None = None
+    """Utilization of the rank's own device."""
+    gpu_mem_used_bytes: int | None = None
+    """Memory that the rank uses on its devices."""
+    last_progress_at: dt.datetime | None = None
+    """When the rank last made progress."""
+    exit_code: int | None = None
+    """Exit status; None while the rank is alive, or if a signal ended it."""
+    signal: str | None = None
+    """Signal that ended the rank, such as `SIGKILL`."""
+    loss_min: float | None = None
+    """Smallest loss since the previous snapshot."""
+    loss_max: float | None = None
+    """Largest loss since the previous snapshot."""
+    metrics: dict[str, float | None] = {}
+    """Other values passed to `ddptop.report`."""
+    state_reason: str | None = None
+    """Why the rank is in this state, unless that is obvious."""
+    cuda_device: int | None = None
+    """Index i of `cuda:i`, the name of `gpu` inside the rank's process; None if unknown."""
+    gpu_power_w: float | None = None
+    """Power of the rank's own device, unless it shares the device with another rank."""
+    has_probe: bool | None = None
+    """Whether the rank's probe has reported; None if the job was launched with `--no-probe`."""
+    phase: Phase | None = None
+    """What the rank is doing; None if unknown."""
+    phase_since: dt.datetime | None = None
+    """When the phase started."""
+    stands_at: str | None = None
+    """`file:line in function` where the rank's main thread is in the script, while it takes no
+    steps; None while it does, or if unknown."""
+    quiet_since: dt.datetime | None = None
+    """Last progress of a rank whose next step takes longer than usual; None otherwise."""
+    collectives: int | None = None
+    """Collectives completed in this attempt, over all process groups (from the flight recorder)."""
+    collectives_enqueued: int | None = None
+    """Collectives started in this attempt, including those still pending."""
+    batches: int | None = None
+    """Batches taken from data loaders in this attempt, for training and evaluation."""
+    gpu_mem_peak_bytes: int | None = None
+    """Peak of `gpu_mem_used_bytes` in this attempt."""
+    loss_bad_since: int | None = None
+    """First step since which every loss was NaN or infinite; None if the loss is finite or
+    unknown."""
+    loss_last_good: float | None = None
+    """Last finite loss."""
+    loss_parts: int | None = None
+    """Number of backward passes that `loss` combines (gradient accumulation); None if unknown."""
+    loss_is: LossIs | None = None
+    """How `loss` combines its `loss_parts`; None for one part, or if unknown."""
+    losses: dict[str, float | None] = {}
+    """Loss by optimizer (`Adam 1`), if there are several; `loss` is that of the first."""
+    frameworks: list[str] = []
+    """Training frameworks that the rank imported, such as `lightning` or `deepspeed`."""
+    replicas: int | None = None
+    """Number of devices that this one process trains on (DataParallel, MirroredStrategy)."""
+    rank_source: str | None = None
+    """Where the rank's number comes from, if ddptop did not assign it: probe, environment,
+    arguments, device, sockets, single, or start order."""
+    log_bytes: int | None = None
+    """Size of the rank's log in this attempt; all ranks of a launched command share one log."""
+    run_step: int | None = None
+    """Step of the whole run, across restarts; None if only `step` is known."""
+    step_counts: StepCounts | None = None
+    """What `step` counts if `run_step` is None; also None in snapshots from older versions."""
+
+
+class Imbalance(Base, frozen=True, kw_only=True):
+    """max/median - 1 over the job's ranks or devices; null with fewer than two known values."""
+
+    memory: float | None = None
+    utilization: float | None = None
+    power: float | None = None
+    step_time: float | None = None
+
+
+class Cause(Base, frozen=True, kw_only=True):
+    """Why an attempt or a job failed."""
+
+    kind: str
+    """exception, exit_code, signal, hang, launch, early_exit, cuda_oom, host_oom, nan, gpu, or
+    unknown; new versions may add kinds."""
+    rank: int | None = None
+    """Rank that failed first."""
+    signal: str | None = None
+    """Signal that ended it, such as `SIGKILL`."""
+    exit_code: int | None = None
+    """Exit status of that rank."""
+    summary: str
+    """Explanation in one paragraph."""
+    evidence: str | None = None
+    """Path of the file or folder with the evidence."""
+    exception: str | None = None
+    """Type of the Python exception, such as `ValueError`."""
+    place: str | None = None
+    """`file:line in function` that raised it, or where a hung rank was."""
+    work_lost_steps: int | None = None
+    """Steps of this attempt since the last detected checkpoint; without one, all of them."""
+    work_lost_s: float | None = None
+    """The same as a duration."""
+
+
+class Pause(Base, frozen=True, kw_only=True):
+    """A live job that takes no steps for longer than usual."""
+
+    state: PauseState
+    """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: longer than
+    any usual pause of this job; `hung`: confirmed by the hang detector."""
+    since: dt.datetime
+    """Time of the last step of any rank."""
+    reason: str | None = None
+    """What is known about it, such as `rank 0 is saving a checkpoint`."""
+    ranks: list[int] = []
+    """Ranks that the others are waiting for; may be empty."""
+
+
+class Checkpoint(Base, frozen=True, kw_only=True):
+    """A checkpoint that ddptop saw being written."""
+
+    path: str
+    """Its file or folder; the largest one if there are several files."""
+    at: dt.datetime
+    """When it was complete."""
+    rank: int | None = None
+    """Rank that wrote it."""
+    attempt: int | None = None
+    step: int | None = None
+    """Steps of the attempt when it was written."""
+    global_step: int | None = None
+    """Steps of the whole run when it was written, if known."""
+    size_bytes: int | None = None
+    """Total size of its files."""
+    took_s: float | None = None
+    """Time from the start of its first file to the end of its last."""
+    files: int = 1
+    """Number of files that all ranks wrote for it."""
+    inode: int | None = None
+    """Inode of `path`, which a script may rename later."""
+
+
+class Alert(Base, frozen=True, kw_only=True):
+    """A problem that needs attention."""
+
+    id: str
+    """Kind of problem, such as `straggler`."""
+    severity: Severity
+    ranks: list[int] = []
+    """Affected ranks."""
+    gpus: list[int] = []
+    """Machine indices of affected devices."""
+    message: str
+    since: dt.datetime
+
+
+class Event(Base, frozen=True, kw_only=True):
+    """One entry of a job's history."""
+
+    schema: int = SCHEMA
+    ts: dt.datetime
+    seq: int = 0
+    """Position in the job's history, from 1; 0 before it is stored."""
+    type: str
+    """See [Events](#events)."""
+    attempt: int | None = None
+    rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    message: str
+    evidence: str | None = None
+    """Path of the saved evidence, if any."""
+
+
+class Progress(Base, frozen=True, kw_only=True):
+    """How far a job is toward a known total."""
+
+    step: int | None = None
+    """Position, in the unit of `counts`; for a whole run it may be ahead of the attempt's steps."""
+    total: int | None = None
+    """Total, in the unit of `counts`."""
+    counts: ProgressUnit = "run"
+    """`run`: steps of the whole run; `epoch`: steps of the current epoch; `samples`: samples of the
+    current epoch."""
+    epoch: float | None = None
+    """Current epoch, as numbered by the script; None if it does not number them."""
+    epochs: int | None = None
+    """Total number of epochs."""
+    fraction: float | None = None
+    """Completed fraction of the whole run, 0 to 1; None if unknown."""
+    eta_s: float | None = None
+    """Estimated time until the run ends; None if unknown."""
+    estimated: bool = False
+    """Whether `fraction` and `eta_s` are estimates: the number of epochs comes from the command
+    line, or a progress bar may count either the run or one epoch."""
+    epoch_fraction: float | None = None
+    """Completed fraction of the current epoch, 0 to 1; None if `counts` is `run`."""
+    epoch_eta_s: float | None = None
+    """Estimated time until the current epoch ends."""
+    source: ProgressSource
+    """Where the total comes from: `ddptop.report` (`api`), the trainer object of a framework, or
+    the output (`log`)."""
+
+
+class RunStep(Base, frozen=True, kw_only=True):
+    """Step of a job: that of its slowest rank."""
+
+    step: int
+    counts: StepCounts
+    """Other than `run` if the step of the whole run is unknown."""
+    attempt: int | None = None
+    began: int | None = None
+    """Step of the run at which the attempt started, if known; only if `counts` is `run`."""
+
+
+class LauncherSample(Base, frozen=True, kw_only=True):
+    """The process of a launched command: another launcher, or the only process."""
+
+    name: str
+    """Name of the launcher, as in `ls`."""
+    pid: int | None = None
+    state: RankState = "unknown"
+    exit_code: int | None = None
+    signal: str | None = None
+    cpu_percent: float | None = None
+    """CPU usage of the whole process tree; 100 is one core."""
+    rss_bytes: int | None = None
+    """Resident memory of the whole process tree."""
+
+
+class NodeSnapshot(Base, frozen=True, kw_only=True):
+    """One host's share of a job, written whole to `nodes/<host>.json` once a second."""
+
+    schema: int = SCHEMA
+    job: str
+    job_id: str
+    """`name@nonce`, which every process of the job carries as DDPTOP_JOB_ID."""
+    host: str
+    seq: int
+    ts: dt.datetime
+    boot_id: str | None = None
+    pid_ns: int | None = None
+    state: JobState
+    attempt: int | None = None
+    restarts_used: int = 0
+    restarts_left: int = 0
+    world_size: int | None = None
+    started_at: dt.datetime
+    attempt_started_at: dt.datetime | None = None
+    ended_at: dt.datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    step: int | None = None
+    """Steps of the slowest rank in this attempt; `run_step` is that of the run."""
+    total_steps: int | None = None
+    eta_s: float | None = None
+    guardian: ProcessId | None = None
+    supervisor: ProcessId | None = None
+    agent: ProcessId | None = None
+    ranks: list[RankSample] = []
+    gpus: list[GpuSample] = []
+    imbalance: Imbalance = Imbalance()
+    alerts: list[Alert] = []
+    source: str | None = None
+    """Back end of the device figures: `nvml`, or None without devices."""
+    driver: str | None = None
+    device_note: str | None = None
+    """Why devices are missing or incomplete; None if all is well."""
+    requeue: bool | None = None
+    """After a failure, whether running the job again may help (False: exit status 93)."""
+    checkpoint: Checkpoint | None = None
+    """Last detected checkpoint."""
+    policy: str | None = None
+    """Last decision of the restart policy and its reason."""
+    previous_cause: Cause | None = None
+    """Why the previous attempt failed; None if it did not."""
+    restarts_refilled: str | None = None
+    """Progress that last refilled the restart budget."""
+    restart_at: dt.datetime | None = None
+    """When the next attempt starts; None unless a restart is pending."""
+    set_aside: list[int] = []
+    """Machine indices of failed devices that the job continues without."""
+    ran_s: float | None = None
+    """Time that the job has been live by `ts`, over all attempts, excluding the time between its
+    end and a later relaunch."""
+    boottime_s: float | None = None
+    """CLOCK_BOOTTIME at `ts`, so that the snapshot's age does not depend on the wall clock."""
+    launcher: LauncherSample | None = None
+    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
+    progress: Progress | None = None
+    """None if no total is known."""
+    run_step: RunStep | None = None
+    """None before the first known step, and in snapshots from older versions."""
+    attempts_began: dict[int, int] = {}
+    """By attempt, the step of the run at which it started, if known."""
+    pause: Pause | None = None
+    """None while the job takes steps, or if that is unknown."""
+    memory: dict[str, Any] = {}
+    """State that a restarted supervisor restores; not for other readers."""
+
+
+_snapshot_decoder = msgspec.json.Decoder(NodeSnapshot)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: object) -> bytes:
+    """JSON of any type of this module; NaN and infinities become null.
+
+    What stands for bytes that are no UTF-8, as in the names of some files, becomes U+FFFD.
+    """
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_as_text(msgspec.to_builtins(value)))
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    return [_as_text(item) for item in value] if isinstance(value, list) else value
+
+
+def decode_snapshot(data: bytes) -> NodeSnapshot:
+    """Read what `encode` wrote.
+
+    Raises:
+        msgspec.DecodeError: when `data` is not a node snapshot.
+    """
+    return bounded.decode_json(_snapshot_decoder, data)

@@ -1,0 +1,244 @@
+"""JobSpec: the request as stored in `job.json`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import is_time
+from ddptop_runner.base.errors import DamagedFileError, NewerFileError, UsageError
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.snapshot import SCHEMA
+from ddptop_runner.model.words import OnNan
+
+MAX_NAME_LENGTH = 48
+MOST_RANKS = 100_000
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\\']")
+
+
+class Device(Base, frozen=True, kw_only=True):
+    """One device that the job may use."""
+
+    index: int
+    """Machine index in PCI order."""
+    uuid: str | None = None
+    name: str | None = None
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether this is a MIG instance and no whole device."""
+        return (self.uuid or "").startswith("MIG-")
+
+
+class DeviceQueue(Base, frozen=True, kw_only=True):
+    """What a job that was launched with --wait-gpus waits, or waited, for."""
+
+    candidates: list[Device]
+    """The devices to choose from, in the order in which local ranks get them."""
+    count: int
+    """How many of them have to be free at once."""
+    since: dt.datetime
+    """Who has waited longer comes first."""
+    by_uuid: bool = False
+    """Show devices to the job by UUID: one of the machine was lost at the launch."""
+
+
+class JobSpec(Base, frozen=True, kw_only=True):
+    """Everything needed to start the job again, but for the values of its variables."""
+
+    schema: int = SCHEMA
+    job: str
+    job_id: str
+    """`name@nonce`."""
+    host: str
+    created_at: dt.datetime
+    kind: Literal["script", "module", "command"]
+    target: str
+    """Path of the script as given, or the module's name."""
+    args: list[str] = []
+    python: str
+    """The job's interpreter; of a command the executable that it starts."""
+    cwd: str
+    nproc: int
+    """Ranks that ddptop starts itself; 0 for a command, whose ranks are its own affair."""
+    devices: list[Device] | None = None
+    """None: CPU job, or one that is still queued."""
+    queue: DeviceQueue | None = None
+    """None: it does not wait for devices."""
+    max_restarts: int = 3
+    hang_timeout_s: float | None = None
+    """None: off, unless `hang_auto`."""
+    hang_auto: bool = False
+    """The time allowed is learned from the run; with `hang_timeout_s` None."""
+    on_nan: OnNan = "alert"
+    allow_shrink: bool = False
+    """Whether attempts may go on without a device that is broken, with fewer ranks."""
+    warm_spares: bool = False
+    """Whether an interpreter waits for each rank of the next attempt, with torch imported."""
+    log_limit_bytes: int | None = None
+    """Of one rank's log in one attempt, beyond which its head is archived; None: the default."""
+    probe: bool = True
+    env_names: list[str] = []
+    """Names of the launching shell's variables; the values are never written."""
+    env_overrides: list[str] = []
+    """Names given by --env."""
+    backing: Literal["tmux", "daemon"] = "tmux"
+    """What holds the guardian: a tmux session, or a process of its own session (setsid)."""
+    tmux_socket: str | None = None
+    launcher: str | None = None
+    """Of a command: who starts its ranks, as its words tell; a `foreign.types.Launcher`."""
+    pty: bool = False
+    """Whether a command writes to a terminal of its own, and not straight to its log."""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it runs another launcher, or one process, as it is."""
+        return self.kind == "command"
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has no devices yet and waits for some."""
+        return self.queue is not None and self.devices is None
+
+    def command(self) -> list[str]:
+        """The argv of every rank; of a command its own."""
+        if self.is_command:
+            return [self.target, *self.args]
+        target = ["-m", self.target] if self.kind == "module" else [self.target]
+        return [self.python, "-u", *target, *self.args]
+
+    def command_line(self) -> str:
+        """What the person typed after `launch` and its options, quoted for a shell: one line."""
+        if self.is_command:
+            return _quoted(["--", self.target, *self.args])
+        target = ["-m", self.target] if self.kind == "module" else [self.target]
+        return _quoted([*target, *self.args])
+
+
+def _quoted(words: Iterable[str]) -> str:
+    r"""As `shlex.join`, but control characters as in `$'a\nb'`: some arguments are code."""
+    return " ".join(
+        shlex.quote(word) if not _CONTROL.search(word) else f"$'{_ESCAPED.sub(_escape, word)}'"
+        for word in words
+    )
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found[0]
+    if char in "\\'":
+        return "\\" + char
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or f"\\x{ord(char):02x}"
+
+
+def check_name(name: str) -> str:
+    """`name`, if it can be a job's, a folder's and a tmux session's name.
+
+    Raises:
+        UsageError: naming the first character that cannot be used.
+    """
+    if not name:
+        raise UsageError("the job name is empty", "pass --name NAME")
+    if len(name) > MAX_NAME_LENGTH:
+        raise UsageError(
+            f"the name {name[:20]!r}... has {len(name)} characters",
+            f"use {MAX_NAME_LENGTH} or fewer",
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name {name!r} is not a valid tmux session name",
+            "use letters, digits, '_' and '-', not starting with '-'",
+        )
+    return name
+
+
+def derive_name(target: str) -> str:
+    """A usable name from a script's path or a module's name: `examples/train.py` → `train`."""
+    stem = Path(target).stem if "/" in target or target.endswith(".py") else target.split(".")[-1]
+    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-")[: MAX_NAME_LENGTH - 4]
+    return cleaned or "job"
+
+
+def write_spec(folder: RunFolder, spec: JobSpec) -> None:
+    """Write `job.json`."""
+    write_atomic(folder.spec_file, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+
+
+class _SchemaOnly(Base, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+
+
+_schema_decoder = msgspec.json.Decoder(_SchemaOnly)
+_spec_decoder = msgspec.json.Decoder(JobSpec)
+
+
+def refuse_newer_schema(path: Path, data: bytes) -> None:
+    """Refuse a file that a later ddptop wrote: its fields may mean something else.
+
+    Args:
+        path: the file, for the message.
+        data: its content, JSON or not.
+
+    Raises:
+        NewerFileError: when its `schema` is newer than this version's.
+    """
+    try:
+        schema = bounded.decode_json(_schema_decoder, data).schema
+    except msgspec.MsgspecError:
+        return  # whoever reads the whole says what is wrong with it
+    if schema > SCHEMA:
+        raise NewerFileError(
+            f"{path} was written by a newer ddptop (schema {schema}, known: {SCHEMA})",
+            "upgrade ddptop",
+        )
+
+
+def read_spec(folder: RunFolder) -> JobSpec:
+    """Read `job.json`.
+
+    Raises:
+        DamagedFileError: when it is missing, not a spec, or one of a newer ddptop.
+    """
+    try:
+        data = bounded.read_bytes(folder.spec_file)
+        refuse_newer_schema(folder.spec_file, data)
+        spec = bounded.decode_json(_spec_decoder, data)
+    except (OSError, msgspec.MsgspecError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise damaged_job(folder, folder.spec_file, reason or str(error)) from error
+    if (problem := _problem(spec)) is not None:
+        raise damaged_job(folder, folder.spec_file, problem)
+    return spec
+
+
+def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
+    """The error of a job that cannot be shown because of what is in its run folder."""
+    return DamagedFileError(
+        f"{path} cannot be read ({reason})",
+        f"remove the job with: ddptop rm {shlex.quote(folder.job)}",
+    )
+
+
+def _problem(spec: JobSpec) -> str | None:
+    """Why what a spec says must not be used: names become paths, and times are reckoned with."""
+    if not _NAME.fullmatch(spec.job):
+        return "invalid job name"
+    if not bounded.is_file_name(spec.host):
+        return "invalid host name"
+    if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):
+        return "invalid tmux_socket"
+    if not 0 <= spec.nproc <= MOST_RANKS:
+        return "invalid nproc"
+    if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
+        return "its time is out of range"
+    return None

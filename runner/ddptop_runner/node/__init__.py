@@ -1,0 +1,1 @@
+"""The processes that keep a job alive: guardian, supervisor, and adoption of either."""

@@ -1,0 +1,241 @@
+"""Adopts a job whose guardian was killed: starts a new guardian, by one command at a time.
+
+The job goes on meanwhile: its supervisor, its agent and its ranks live, or some of them. The new
+guardian gets the variables of the shell that launched the job from the processes that still carry
+them, so that later restarts have the right ones. Which of several commands starts it is decided by
+a lock; the others wait until it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import require_own_run
+from ddptop_runner.base.start import own_words
+from ddptop_runner.host import handover, procs, survival, tmux
+from ddptop_runner.host.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
+from ddptop_runner.host.handover import Handover
+from ddptop_runner.launch.gpus.select import job_environment
+from ddptop_runner.model.spec import JobSpec, write_spec
+from ddptop_runner.node.guardian_start import bring_up, starting
+from ddptop_runner.store.registry import JobView, read_job
+
+SEEN_WITHIN_S = 30.0
+"""A new guardian's supervisor has written its first snapshot by then."""
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Living:
+    """The processes of a job that can tell its variables."""
+
+    supervisors: tuple[int, ...]
+    agents: tuple[int, ...]
+    """The one of the last snapshot; or whatever else runs the agent's program."""
+    ranks: tuple[int, ...]
+    """And what they started."""
+
+    def __bool__(self) -> bool:
+        """Whether anything of the job is left."""
+        return bool(self.supervisors or self.agents or self.ranks)
+
+
+@dataclass(frozen=True)
+class TakenUp:
+    """A job that was taken up again."""
+
+    view: JobView
+    missing: tuple[str, ...] = ()
+    """Variables that the job was launched with and that nothing tells any more."""
+
+
+def take_up(view: JobView, shell: Mapping[str, str]) -> TakenUp | None:
+    """Start a new guardian for a job that needs one; returns once it is there.
+
+    Args:
+        view: the job, as it was just read.
+        shell: the calling shell's variables, for what no process of the job tells.
+
+    Returns:
+        None where another command has started it, or nothing of the job is left.
+
+    Raises:
+        DdptopError: when the guardian does not come up.
+    """
+    if not view.needs_guardian:
+        return None
+    require_own_run(view.folder)
+    with starting(view.folder) as mine:
+        if mine:
+            view = read_job(view.folder)
+            if not view.needs_guardian or _held(view.folder.guardian_lock):
+                return None
+            living = living_processes(view)
+            if not living:
+                return None
+            given, missing = _handover(view, living, shell)
+            _bring_up(view, given)
+            return TakenUp(wait_until_guarded(view), missing)
+    wait_until_guarded(view)
+    return None
+
+
+def wait_until_guarded(view: JobView) -> JobView:
+    """The view once a living guardian stands in it, or the job has ended; the last one at least."""
+    deadline_s = time.monotonic() + SEEN_WITHIN_S
+    while view.needs_guardian and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+        view = read_job(view.folder)
+    return view
+
+
+def _held(path: Path) -> bool:
+    """Whether another process holds that lock."""
+    free = lock(path)
+    if free is None:
+        return True
+    os.close(free)
+    return False
+
+
+def living_processes(view: JobView) -> Living:
+    """What is left of a job."""
+    supervisors, agents, ranks = [], [], []
+    for pid in procs.pids_of_job(view.spec.job_id):
+        words = procs.argv(pid)
+        if own_words(words)[:2] == ["supervisor", str(view.folder.path)]:
+            supervisors.append(pid)
+        elif procs.environ_value(pid, "DDPTOP_ATTEMPT") is not None:
+            ranks.append(pid)
+        elif {str(AGENT_MAIN), str(SPARE_MAIN)} & set(words):  # or its keeper, or what was a spare
+            agents.append(pid)
+    known = None if view.snapshot is None else view.snapshot.agent
+    if known is not None and known.pid in agents and procs.is_alive(known):
+        agents = [known.pid]
+    return Living(tuple(supervisors), tuple(agents), tuple(ranks))
+
+
+def _handover(
+    view: JobView, living: Living, shell: Mapping[str, str]
+) -> tuple[Handover, tuple[str, ...]]:
+    """What the new guardian starts with, and the names of variables that nothing tells."""
+    spec, snapshot = view.spec, view.snapshot
+    told = {
+        pid: environ
+        for pid in (*living.supervisors, *living.agents, *living.ranks)
+        if (environ := procs.environ_of(pid)).get("DDPTOP_JOB_ID") == spec.job_id
+        and procs.uid_of(pid) == os.geteuid()  # and no other process has the pid by now
+    }
+    env, job_env = variables(
+        supervisor=_first(told, living.supervisors),
+        agent=_first(told, living.agents),
+        rank=_first(told, living.ranks),
+        shell=shell,
+    )
+    job_env["DDPTOP_JOB_ID"] = spec.job_id
+    if spec.devices:
+        by_uuid = spec.queue is not None and spec.queue.by_uuid
+        for name, value in job_environment(spec.devices, by_uuid=by_uuid).items():
+            job_env.setdefault(name, value)
+    wanted = {*spec.env_names, *spec.env_overrides}
+    missing = tuple(sorted(wanted - set(env) - set(job_env)))
+    sources = [*living.agents, *living.ranks, *living.supervisors]
+    here = handover.capture(job_env, attempt=0)
+    given = Handover(
+        env=env,
+        job_env=job_env,
+        umask=next(filter(None, map(_umask_of, living.agents)), here.umask),
+        soft_limits=next(filter(None, map(handover.soft_limits_of, sources)), here.soft_limits),
+        attempt=0 if snapshot is None or snapshot.attempt is None else snapshot.attempt,
+        adopts=True,
+        agent_pid=_agent_pid(view, living),
+    )
+    return given, missing
+
+
+def _agent_pid(view: JobView, living: Living) -> int | None:
+    known = None if view.snapshot is None else view.snapshot.agent
+    return known.pid if known is not None and known.pid in living.agents else None
+
+
+def _first(told: Mapping[int, dict[str, str]], pids: Sequence[int]) -> dict[str, str] | None:
+    return next((told[pid] for pid in pids if pid in told), None)
+
+
+def variables(
+    *,
+    supervisor: Mapping[str, str] | None,
+    agent: Mapping[str, str] | None,
+    rank: Mapping[str, str] | None,
+    shell: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(variables of the shell that launched the job, what the job gets besides).
+
+    The supervisor has the shell's own; the agent has the job's added; a rank has torch's and the
+    probe's as well, which are taken off. The calling shell stands in where none of them lives.
+
+    Args:
+        supervisor: a living one's variables; None where there is none. So with the next two.
+        agent: the agent's.
+        rank: any rank's.
+        shell: the calling shell's.
+    """
+    launched = None if supervisor is None else handover.of_shell(supervisor)
+    with_job = agent if agent is not None else None if rank is None else without_rank(rank)
+    if with_job is None:
+        return launched if launched is not None else handover.of_shell(shell), {}
+    with_job = handover.of_shell(with_job)
+    if launched is None:
+        return with_job, {}
+    return launched, {
+        name: value for name, value in with_job.items() if launched.get(name) != value
+    }
+
+
+def without_rank(env: Mapping[str, str]) -> dict[str, str]:
+    """A rank's variables without those that belong to its rank, its attempt and its probe."""
+    kept = {
+        name: value
+        for name, value in handover.of_shell(env).items()
+        if not handover.is_of_torch(name)
+    }
+    paths = [path for path in kept.pop("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [path for path in paths if path != str(PROBE_DIR)]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths)} if paths else kept
+
+
+def _umask_of(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return None
+
+
+def _bring_up(view: JobView, given: Handover) -> None:
+    """In tmux as before, or as a daemon where tmux has no room for it."""
+    spec = _backed(view.spec, daemon=tmux.why_unusable() is not None)
+    wrap = survival.plan(survival.gather(os.environ)).wrap
+    try:
+        bring_up(view.folder, spec, given, wrap)
+    except UsageError:  # a person's own window keeps the job's old session
+        spec = _backed(spec, daemon=True)
+        bring_up(view.folder, spec, given, wrap)
+    if spec != view.spec:
+        with contextlib.suppress(OSError):
+            write_spec(view.folder, spec)
+
+
+def _backed(spec: JobSpec, *, daemon: bool) -> JobSpec:
+    if daemon:
+        return msgspec.structs.replace(spec, backing="daemon", tmux_socket=None)
+    return msgspec.structs.replace(spec, backing="tmux", tmux_socket=tmux.socket_name())

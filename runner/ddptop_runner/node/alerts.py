@@ -1,0 +1,94 @@
+"""All alerts of a live job at one moment, from everything that watches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.judge.alerts import Finding, stalled
+from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot
+from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.store.story import Story
+
+TOLD = "told"
+"""In what is remembered: the messages of alerts whose end no event has told yet."""
+
+
+class NodeAlerts:
+    """Looks once a second, and tells what is new.
+
+    Args:
+        group: the job's worker group.
+        keeper: looks after its run folder.
+        story: is told of new alerts.
+        defects: catches what a watcher should not raise.
+    """
+
+    def __init__(
+        self, group: Group, keeper: RunFolderKeeper, story: Story, defects: LastResort
+    ) -> None:
+        self._group = group
+        self._keeper = keeper
+        self._story = story
+        self._defects = defects
+        self._watch = JobWatch()
+        self._told: dict[str, str] = {}
+        """By id, the messages of those that an event has told, until one tells their end."""
+        self.now: list[Alert] = []
+        """Those that hold, worst first."""
+        group.before_end = self.tell_end
+
+    def remember(self) -> dict[str, Any]:
+        """What a supervisor that is started again has to know."""
+        return {**self._watch.remember(), TOLD: dict(self._told)}
+
+    def recall(self, alerts: list[Alert], memory: dict[str, Any]) -> None:
+        """Go on with what was shown, and with what `remember` gave."""
+        self._watch.recall(alerts, memory)
+        told = memory.get(TOLD)
+        self._told = dict(told) if isinstance(told, dict) else {}
+        self.now = alerts
+
+    def tell_end(self) -> None:
+        """The job ends: what still holds is over with it, and has not become well."""
+        if self._told:
+            messages = "; ".join(self._told.values())
+            self._told = {}
+            said = f"still active when the job ended: {messages}"
+            self._story.tell("alert_over", said, attempt=self._group.attempt)
+
+    def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
+        """Bring `now` up to date.
+
+        Args:
+            snapshot: the job at this moment.
+            report: its devices as last sampled.
+        """
+        group, now_s = self._group, boottime_s()
+        call = self._defects.call
+        extra: list[Finding] = []
+        call(lambda: group.check_losses(snapshot.ranks), None)
+        extra += call(lambda: self._keeper.look(group.attempt, now_s), [])
+        extra += call(lambda: group.planner.look(report), [])
+        extra += stalled(snapshot.pause, is_told=group.hangs.is_on)
+        at_work = [gpu for gpu in snapshot.gpus if gpu.index not in snapshot.set_aside]
+        seen = msgspec.structs.replace(snapshot, gpus=at_work)
+        self.now, new = call(
+            lambda: self._watch.update(seen, now_s, extra=extra), (self.now, list[Alert]())
+        )
+        holding = {alert.id for alert in self.now}
+        if over := [id_ for id_ in self._told if id_ not in holding]:
+            messages = "; ".join(self._told.pop(id_) for id_ in over)
+            self._story.tell("alert_over", f"resolved: {messages}", attempt=group.attempt)
+        told = {finding.id for finding in extra if finding.is_told}
+        for alert in new:
+            if alert.severity != "info" and alert.id not in told:
+                self._told[alert.id] = alert.message
+                type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
+                self._story.tell(type_, alert.message, attempt=group.attempt)

@@ -1,0 +1,336 @@
+"""The guardian: the small process that outlives everything else of a job.
+
+It holds the launching shell's environment in memory, starts the supervisor and the agent, starts
+the supervisor again when it dies, collects the exits of every orphan of the job (child subreaper)
+and prints the job's events in its tmux pane. It ignores SIGHUP and a lost pane; Ctrl-C prints how
+to stop the job.
+
+SIGTERM to the guardian alone, a person's `kill PID`, is answered like Ctrl-C. Where the supervisor
+is ended by SIGTERM at the same time, everything of the login or the machine is being ended, and the
+guardian goes as well. A job whose guardian was killed is taken up by a new one (`adoption`), which
+relieves the supervisor that is left and starts its own.
+
+Channel to the supervisor: a SOCK_SEQPACKET pair, one JSON object per packet.
+guardian → supervisor: `hello` {attempt, agent_pid, exits, supervisor_restarts, adopted}, `exited`
+{pid, returncode, at_boottime_s}, `agent_started` {pid}.
+supervisor → guardian: `print` {text}, `start_agent` {plan, env}, `done` {exit_code}.
+
+A queued job's agent is started by the supervisor's first `start_agent`, whose `env` names devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import ControlError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_command, own_words
+from ddptop_runner.base.umask import PRIVATE
+from ddptop_runner.host import handover as handover_file
+from ddptop_runner.host import procs
+from ddptop_runner.host.agent_launch import agent_command, agent_plan
+from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.node import control
+from ddptop_runner.store.registry import read_job
+
+PR_SET_CHILD_SUBREAPER = 36
+RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)
+"""Wait before the supervisor's next start, by how many times it died within a minute."""
+PACKET_BYTES = 64 * 1024
+LEAVE_S = 2.0
+"""A supervisor whose guardian died answers within this, or is stopped or stuck, and is killed."""
+SHUTDOWN_S = 5.0
+"""SIGTERMs that come within this belong together."""
+EXITS_KEPT = 512
+"""Exits that a supervisor which is started again is told of: they fit into one packet."""
+STDOUT = 1
+
+
+def relieve(folder: RunFolder, job_id: str) -> None:
+    """Have a supervisor that lost its guardian leave; returns once none is left.
+
+    It is asked, so that its last snapshot is of now, and killed where it does not answer.
+    """
+    answered = False
+    asked_at_s = time.monotonic()
+    while (held := lock(folder.supervisor_lock)) is None:
+        if not answered and time.monotonic() - asked_at_s < LEAVE_S:
+            with contextlib.suppress(ControlError):
+                control.request(folder, "leave", timeout_s=LEAVE_S)
+                answered = True
+        if time.monotonic() - asked_at_s >= LEAVE_S:
+            procs.signal_all(_supervisors(folder, job_id), signal.SIGKILL)
+        time.sleep(0.02)
+    os.close(held)
+
+
+def _supervisors(folder: RunFolder, job_id: str) -> list[ProcessId]:
+    words = ["supervisor", str(folder.path)]
+    return [
+        procs.identify(pid)
+        for pid in procs.pids_of_job(job_id)
+        if own_words(procs.argv(pid))[:2] == words
+    ]
+
+
+def become_subreaper() -> None:
+    """Orphans among the descendants get this process as their parent (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Guardian:
+    """One job's guardian. Construct, then `run`."""
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, given: handover_file.Handover) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._given = given
+        self._log = folder.supervisor_log.open("ab", buffering=0)
+        self._selector = selectors.DefaultSelector()
+        self._channel: socket.socket | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._supervisor_starts: list[float] = []
+        self._restart_at_s: float | None = None
+        self._agent_pid: int | None = given.agent_pid
+        self._terminated_at_s: dict[str, float] = {}
+        self._exits: list[dict[str, Any]] = []
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Guard the job until the supervisor says that it has ended; the job's exit code."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for typed in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):  # Ctrl-C, Ctrl-\, Ctrl-Z
+            signal.signal(typed, lambda *_: self._say(self._how_to_stop()))
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        self._selector.register(wake_read, selectors.EVENT_READ, None)
+        if not (self._spec.is_queued or self._given.adopts):
+            self._start_agent(self._first_plan())
+        self._start_supervisor()
+        while self._exit_code is None:
+            if self._all_is_ended():
+                return 128 + signal.SIGTERM
+            timeout_s = None
+            if self._restart_at_s is not None:
+                timeout_s = max(0.0, self._restart_at_s - time.monotonic())
+            for key, _ in self._selector.select(timeout_s):
+                if key.data is None:
+                    os.read(wake_read, 4096)
+                else:
+                    self._receive()
+            self._reap()
+            if self._restart_at_s is not None and time.monotonic() >= self._restart_at_s:
+                self._restart_at_s = None
+                self._start_supervisor()
+        return self._exit_code
+
+    def _on_terminate(self, *_: object) -> None:
+        self._terminated_at_s["guardian"] = time.monotonic()
+        self._say(self._how_to_stop())
+
+    def _all_is_ended(self) -> bool:
+        """Whether guardian and supervisor got SIGTERM together: a shutdown, or a login's end."""
+        at_s = self._terminated_at_s
+        return len(at_s) == 2 and abs(at_s["guardian"] - at_s["supervisor"]) < SHUTDOWN_S
+
+    def _first_plan(self) -> dict[str, Any]:
+        return agent_plan(self._spec, self._folder, self._given.attempt, self._spec.max_restarts)
+
+    def _how_to_stop(self) -> str:
+        job = self._spec.job
+        return f"{job} keeps running. To stop it: ddptop stop {job}. To detach: Ctrl-B d."
+
+    def _say(self, text: str) -> None:
+        # one write, unbuffered: a signal handler may come in between, and a pane that a person
+        # stopped with Ctrl-S takes nothing
+        try:
+            os.write(STDOUT, f"{text}\n".encode("utf-8", "replace"))
+        except OSError:
+            pass  # the pane is full or gone; the job is not
+
+    def _note(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the guardian
+            self._log.write(f"ddptop: {text}\n".encode())
+
+    def _start_agent(self, plan: dict[str, Any]) -> None:
+        env = {**self._given.env, **self._given.job_env}
+        try:
+            agent = subprocess.Popen(
+                agent_command(self._spec),
+                cwd=self._spec.cwd,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                umask=self._given.umask,
+            )
+        except OSError as error:
+            self._note(f"the agent cannot start: {error}")
+            self._exits.append({"pid": 0, "returncode": 127, "at_boottime_s": boottime_s()})
+            self._agent_pid = 0
+            self._send({"type": "agent_started", "pid": 0})
+            self._send({"type": "exited", **self._exits[-1]})
+            return
+        assert agent.stdin is not None  # it was asked for as a pipe
+        try:
+            with agent.stdin:
+                agent.stdin.write(json.dumps(plan).encode())
+        except OSError:
+            pass  # it died at once; its exit tells
+        agent.returncode = 0  # reaped by pid in _reap, never by this handle
+        self._agent_pid = agent.pid
+        self._send({"type": "agent_started", "pid": agent.pid})
+
+    def _start_supervisor(self) -> None:
+        try:
+            ours = self._spawn_supervisor()
+        except OSError as error:  # no process, memory or file is left for this user
+            if not self._folder.path.is_dir():
+                raise
+            self._note(f"the supervisor cannot start: {error}; retrying")
+            self._restart_at_s = time.monotonic() + RESTART_PAUSES_S[-1]
+            return
+        self._supervisor_starts.append(time.monotonic())
+        self._channel = ours
+        self._selector.register(ours, selectors.EVENT_READ, "channel")
+        self._send(
+            {
+                "type": "hello",
+                "attempt": self._given.attempt,
+                "agent_pid": self._agent_pid,
+                "guardian_pid": os.getpid(),
+                "exits": self._exits,
+                "supervisor_restarts": len(self._supervisor_starts) - 1,
+                "adopted": self._given.adopts,
+            }
+        )
+
+    def _spawn_supervisor(self) -> socket.socket:
+        """Start its process; the guardian's end of the channel to it."""
+        self._supervisor = None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = own_command("supervisor", str(self._folder.path), str(theirs.fileno()))
+        try:
+            self._supervisor = subprocess.Popen(
+                argv,
+                env={**self._given.env, "DDPTOP_JOB_ID": self._spec.job_id},
+                cwd=self._folder.path,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._channel is not None:
+            try:
+                self._channel.send(json.dumps(message).encode())
+            except OSError:
+                pass  # the supervisor died; the next one gets it with the hello
+
+    def _receive(self) -> None:
+        assert self._channel is not None  # only a registered channel is read
+        try:
+            packet = self._channel.recv(PACKET_BYTES)
+        except OSError:
+            packet = b""
+        if not packet:
+            self._drop_channel()
+            return
+        try:
+            message = json.loads(packet)
+        except ValueError:
+            return  # longer than a packet may be
+        if message["type"] == "print":
+            self._say(message["text"])
+        elif message["type"] == "start_agent":
+            self._given.job_env.update(message["env"])
+            self._start_agent(message["plan"])
+        elif message["type"] == "done":
+            self._exit_code = int(message["exit_code"])
+
+    def _drop_channel(self) -> None:
+        if self._channel is not None:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            returncode = os.waitstatus_to_exitcode(status)
+            if self._supervisor is not None and pid == self._supervisor.pid:
+                self._supervisor.returncode = returncode
+                self._supervisor_ended(returncode)
+                continue
+            exit_ = {"pid": pid, "returncode": returncode, "at_boottime_s": boottime_s()}
+            self._exits = [*self._exits[1 - EXITS_KEPT :], exit_]
+            self._send({"type": "exited", **exit_})
+
+    def _supervisor_ended(self, returncode: int) -> None:
+        while self._channel is not None:  # its last words: it may have said that it is done
+            self._receive()
+        if self._exit_code is not None:
+            return
+        if returncode == -signal.SIGTERM:
+            self._terminated_at_s["supervisor"] = time.monotonic()
+        recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
+        pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
+        self._note(f"the supervisor exited ({returncode}); restarted")
+        self._restart_at_s = time.monotonic() + pause_s
+
+
+def main(run_dir: str) -> int:
+    """Guard the job of that run folder, for as long as it takes."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(PRIVATE)
+    folder = RunFolder(Path(run_dir))
+    held = lock(folder.guardian_lock)
+    if held is None:
+        print(f"{folder.job} already has a guardian", file=sys.stderr)  # noqa: T201
+        return 1
+    spec = read_spec(folder)
+    try:
+        given = handover_file.take(folder.handover_file)
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError), folder.supervisor_log.open("a") as log:
+            log.write(f"ddptop: {error}\n")
+        return 1
+    handover_file.apply_limits(given.soft_limits)
+    become_subreaper()
+    os.set_blocking(STDOUT, False)
+    if given.adopts:
+        relieve(folder, spec.job_id)
+        if not read_job(folder).is_live:
+            return 0  # it has ended meanwhile
+    return Guardian(folder, spec, given).run()

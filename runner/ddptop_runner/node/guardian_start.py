@@ -1,0 +1,163 @@
+"""Starts a guardian: in a pane of a detached tmux session, or as a daemon without tmux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.base.start import own_command
+from ddptop_runner.host import handover, tmux
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.store.logs import last_lines
+
+GUARDIAN_START_S = 20.0
+"""A guardian takes its hand-over within milliseconds; after this long it did not come up."""
+
+PANE_START_S = 2.0
+"""After it a pane without a guardian is looked for."""
+
+FORMER_EXIT_S = 5.0
+"""Guardian and supervisor of a job that has ended go a moment after its last snapshot."""
+
+WRAPPED_START_S = 3.0
+"""systemd-run answers in less; after it the guardian is started without."""
+
+
+def guardian_argv(folder: RunFolder) -> list[str]:
+    """The guardian's command line."""
+    return own_command("guardian", str(folder.path))
+
+
+@contextlib.contextmanager
+def starting(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[bool]:
+    """Hold the right to start a guardian of this job; False where another one is at it for longer.
+
+    Args:
+        folder: the job's run folder.
+        timeout_s: how long to wait for it.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while (held := lock(folder.start_lock)) is None and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def start_guardian(
+    folder: RunFolder,
+    spec: JobSpec,
+    job_env: dict[str, str],
+    wrap: Sequence[str],
+    attempt: int,
+) -> str | None:
+    """Start the guardian of a job that does not live, with this process's variables.
+
+    Args:
+        folder: the job's run folder, with its spec written.
+        spec: the job.
+        job_env: what the job gets beside this process's variables.
+        wrap: a command that moves the guardian out of the login's reach (systemd-run); often empty.
+        attempt: the number of the first attempt.
+
+    Returns:
+        As `bring_up`.
+
+    Raises:
+        DdptopError: when the guardian does not come up at all.
+    """
+    with starting(folder, GUARDIAN_START_S):
+        _let_former_go(folder)
+        return bring_up(folder, spec, handover.capture(job_env, attempt), wrap)
+
+
+def _let_former_go(folder: RunFolder) -> None:
+    """Wait for those that guarded the job before it ended: what they hold is taken again."""
+    deadline_s = time.monotonic() + FORMER_EXIT_S
+    for path in (folder.guardian_lock, folder.supervisor_lock):
+        while (held := lock(path)) is None and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if held is not None:
+            os.close(held)
+
+
+def bring_up(
+    folder: RunFolder, spec: JobSpec, given: handover.Handover, wrap: Sequence[str]
+) -> str | None:
+    """Start a guardian in tmux or as a daemon, through `wrap` where that works.
+
+    To be called by who holds `starting`.
+
+    Returns:
+        A note when it was not started as planned.
+
+    Raises:
+        DdptopError: when the guardian does not come up at all.
+    """
+    folder.handover_file.unlink(missing_ok=True)
+    handover.write(folder.handover_file, given, spec.job_id)
+    if wrap:
+        end_holder = _start_holder(folder, spec, [*wrap, *guardian_argv(folder)])
+        if _taken_over(folder, WRAPPED_START_S):
+            return None
+        end_holder()  # systemd-run may hang; a guardian that came up after all ignores it
+    _start_holder(folder, spec, guardian_argv(folder))
+    if (
+        spec.backing == "tmux"
+        and not _taken_over(folder, min(PANE_START_S, GUARDIAN_START_S))
+        and not tmux.holds(spec.job)
+    ):  # whoever killed the server took the pane along; of two guardians a lock lets one be
+        _start_holder(folder, spec, guardian_argv(folder))
+    if not _taken_over(folder, GUARDIAN_START_S):
+        folder.handover_file.unlink(missing_ok=True)
+        # a refused job's folder goes with its log, so the message has to quote it
+        said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
+        raise DdptopError(
+            f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
+            "run ddptop doctor",
+        )
+    return (
+        f"{wrap[0]} could not start the job; it may end with this login session" if wrap else None
+    )
+
+
+def _taken_over(folder: RunFolder, timeout_s: float) -> bool:
+    """Whether the guardian took the hand-over, which it does first of all."""
+    deadline_s = time.monotonic() + timeout_s
+    while folder.handover_file.exists():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _start_holder(folder: RunFolder, spec: JobSpec, argv: Sequence[str]) -> Callable[[], None]:
+    """A detached tmux session whose pane runs `argv`, or a process of a session of its own.
+
+    Returns:
+        What hangs it up.
+    """
+    if spec.backing == "tmux":
+        tmux.start_session(spec.job, argv, folder.path, folder.handover_file)
+        return lambda: tmux.end_session(spec.job)
+    with folder.supervisor_log.open("ab") as log:
+        process = subprocess.Popen(
+            list(argv),
+            env={**handover.of_shell(os.environ), "DDPTOP_JOB_ID": spec.job_id},
+            cwd=folder.path,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    process.returncode = 0  # it outlives this process, which therefore never reaps it
+    return lambda: os.kill(process.pid, signal.SIGHUP)  # unreaped, so the pid is still its own

@@ -1,0 +1,173 @@
+"""The supervisor's control socket: commands of people, and the agent's link, one JSON per line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.errors import DdptopError
+
+Message = dict[str, Any]
+LINE_LIMIT_BYTES = 1024 * 1024
+FIRST_LINE_S = 10.0
+"""For a client to say what it wants."""
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class AgentSide(Protocol):
+    """Who listens to the agent."""
+
+    def agent_connected(self, message: Message, send: Callable[[Message], None]) -> None:
+        """The agent's hello."""
+
+    def agent_disconnected(self) -> None:
+        """The connection ended."""
+
+    def from_agent(self, message: Message) -> None:
+        """Any later message."""
+
+
+class SocketFile:
+    """The path of a unix socket that this process bound.
+
+    Args:
+        endpoint: the socket, not bound yet.
+        path: where; what lies there from an earlier supervisor is removed.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
+
+    def __init__(self, endpoint: socket.socket, path: Path) -> None:
+        self._path = path
+        path.unlink(missing_ok=True)
+        endpoint.bind(str(path))
+        path.chmod(0o600)
+        self._inode = path.lstat().st_ino
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the path still leads to the socket."""
+        try:
+            return self._path.lstat().st_ino == self._inode
+        except OSError:
+            return False
+
+
+class ControlServer:
+    """Listens on `control.sock`.
+
+    Args:
+        path: the socket's path; what lies there from an earlier supervisor is removed.
+        command: carries out a person's command and returns the answer's fields.
+        agent_side: gets the agent's messages.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        command: Callable[[Message], Awaitable[Message]],
+        agent_side: AgentSide,
+    ) -> None:
+        self._path = path
+        self._command = command
+        self._agent_side = agent_side
+        self._server: asyncio.Server | None = None
+        self._bound: SocketFile | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the path leads here: a cleaner of old files may have deleted it."""
+        return self._bound is not None and self._bound.is_there
+
+    async def start(self) -> None:
+        """Bind and listen; once more where the path was lost. Connections that there are stay.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        if self._server is not None:
+            self._server.close()
+        endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._bound = SocketFile(endpoint, self._path)
+        except OSError:
+            endpoint.close()
+            raise
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=endpoint, limit=LINE_LIMIT_BYTES
+        )
+
+    def close(self) -> None:
+        """Listen no more; the path disappears."""
+        if self._server is not None:
+            self._server.close()
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if not _is_same_user(writer):
+                return
+            message = _message(await asyncio.wait_for(reader.readline(), FIRST_LINE_S))
+            if message.get("op") != "agent":
+                await self._answer(message, writer)
+            elif message.get("pid") == _peer(writer)[0]:
+                await self._serve_agent(message, reader, writer)
+        except (OSError, ValueError, TypeError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            return  # a client that broke off or does not speak the protocol
+        finally:
+            writer.close()
+
+    async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
+        try:
+            answer = {"ok": True, **await self._command(message)}
+        except DdptopError as error:
+            answer = {"ok": False, "error": error.message, "hint": error.hint}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+
+    async def _serve_agent(
+        self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        def send(message: Message) -> None:
+            writer.write(json.dumps(message).encode() + b"\n")
+
+        self._agent_side.agent_connected(hello, send)
+        try:
+            while line := await reader.readline():
+                self._agent_side.from_agent(_message(line))
+        finally:
+            self._agent_side.agent_disconnected()
+
+
+def _message(line: bytes) -> Message:
+    """What one line says.
+
+    Raises:
+        ValueError: when it is no JSON object.
+    """
+    message = bounded.decode_json(_decoder, line)
+    if not isinstance(message, dict):
+        raise ValueError("no object")
+    return message
+
+
+def _peer(writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """Process and user at the other end, as they were when it connected."""
+    peer: socket.socket = writer.get_extra_info("socket")
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+    return _peer(writer)[1] in (os.getuid(), 0)

@@ -1,0 +1,186 @@
+"""Builds a node snapshot from the parts of the supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
+from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.devices.feed import DeviceFeed
+from ddptop_runner.host import procs
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.judge.balance import imbalance, rank_devices
+from ddptop_runner.launch.gpus.queue import QueueWatch
+from ddptop_runner.model import run_step
+from ddptop_runner.model.run_step import RankSteps, RunSteps
+from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, ProcessId, RankSample
+from ddptop_runner.model.spec import JobSpec
+from ddptop_runner.model.words import LIVE_STATES, StepCounts
+from ddptop_runner.node.job_clock import JobClock
+from ddptop_runner.reading.progress.combine import ended, total_steps
+
+
+def launcher_sample(group: Group, now_s: float) -> LauncherSample | None:
+    """The process that a command started; None where the job is none."""
+    record = group.table.launcher
+    if record is None:
+        return None
+    sample = record.sample(now_s, probe=False)
+    return LauncherSample(
+        name=group.launcher_name or "python",
+        pid=sample.pid,
+        state=sample.state,
+        exit_code=sample.exit_code,
+        signal=sample.signal,
+        cpu_percent=sample.cpu_percent,
+        rss_bytes=sample.rss_bytes,
+    )
+
+
+def with_log_sizes(
+    samples: list[RankSample], folder: RunFolder, attempt: int, is_command: bool
+) -> list[RankSample]:
+    """The ranks with how much each has printed; ranks of a command print into one log."""
+    if is_command:
+        size = _size(folder.log_file(attempt, LAUNCHER))
+        return [msgspec.structs.replace(one, log_bytes=size) for one in samples]
+    return [
+        msgspec.structs.replace(one, log_bytes=_size(folder.log_file(attempt, one.rank)))
+        for one in samples
+    ]
+
+
+def with_run_steps(
+    samples: list[RankSample], told: Mapping[int, RankSteps], run: RunSteps
+) -> list[RankSample]:
+    """The ranks with the step of the run at which each is, or what their own step counts."""
+    found = []
+    for sample in samples:
+        step = run_step.of_rank(told[sample.rank], run.began, run.resumed)
+        counts: StepCounts | None = None
+        if step is None and sample.step is not None:
+            printed = told[sample.rank].printed
+            is_epoch = sample.step_source == "log" and printed is not None and not printed.of_run
+            counts = "epoch" if is_epoch else "attempt"
+        found.append(msgspec.structs.replace(sample, run_step=step, step_counts=counts))
+    return found
+
+
+def for_history(snapshot: NodeSnapshot) -> list[RankSample]:
+    """The ranks as they are recorded: while no step is taken, without what only a step tells."""
+    if snapshot.pause is None:
+        return snapshot.ranks
+    return [
+        msgspec.structs.replace(
+            rank,
+            **dict.fromkeys(("loss", "loss_min", "loss_max", "step_time_s")),
+            **dict.fromkeys(("data_wait_s", "sync_s", "compute_s")),
+        )
+        for rank in snapshot.ranks
+    ]
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def take(
+    group: Group,
+    spec: JobSpec,
+    feed: DeviceFeed | QueueWatch | None,
+    *,
+    folder: RunFolder,
+    seq: int,
+    clock: JobClock,
+    progress: JobProgress,
+    alerts_memory: dict[str, Any],
+    guardian: ProcessId | None,
+    supervisor: ProcessId,
+) -> NodeSnapshot:
+    """The job on this host at this moment, but for its alerts.
+
+    Args:
+        group: its worker group.
+        spec: the job as it runs now.
+        feed: samples its devices; None without any.
+        folder: where its ranks' logs are.
+        seq: the snapshot's number.
+        clock: when it started and for how long it has lived.
+        progress: what its output tells.
+        alerts_memory: what the job's watch has to remember.
+        guardian: its guardian's process.
+        supervisor: this one.
+    """
+    now_s = boottime_s()
+    started = group.was_started
+    samples = [record.sample(now_s, spec.probe) for record in group.table if started]
+    samples = progress.fill(samples, group.attempt)
+    samples = with_log_sizes(samples, folder, group.attempt, spec.is_command)
+    told = progress.steps(group.table, group.attempt) if started else {}
+    samples = with_run_steps(samples, told, group.run_steps)
+    counted = {rank: run_step.counted(one, group.run_steps.resumed) for rank, one in told.items()}
+    run_steps = counted | {one.rank: one.run_step for one in samples if one.run_step is not None}
+    done = progress.of_job(group.table, group.attempt, run_steps) if started else None
+    report = None if feed is None else feed.latest
+    gpus = [] if report is None else list(report.gpus)
+    trees = {
+        record.rank: record.usage.tree_pids for record in group.table if record.usage is not None
+    }
+    samples, gpus = rank_devices.join(samples, gpus, trees, spec.devices or [], spec.job)
+    if done is not None and group.state not in LIVE_STATES:
+        done = ended(done)
+    steps = [sample.step for sample in samples if sample.step is not None]
+    return NodeSnapshot(
+        job=spec.job,
+        job_id=spec.job_id,
+        host=procs.host_name(),
+        seq=seq,
+        ts=utc_now(),
+        boot_id=procs.boot_id(),
+        pid_ns=procs.pid_namespace(),
+        state=group.state,
+        attempt=group.attempt,
+        restarts_used=group.restarts_used,
+        restarts_left=group.restarts_left,
+        world_size=group.table.world_size,
+        started_at=clock.started_at,
+        attempt_started_at=utc_from_boottime(group.attempt_started_s),
+        ended_at=clock.ended_at,
+        exit_code=group.exit_code,
+        cause=group.cause,
+        previous_cause=group.previous_cause,
+        step=min(steps, default=None if done is None or done.counts != "run" else done.step),
+        total_steps=total_steps(done),
+        eta_s=None if done is None else done.eta_s,
+        guardian=guardian,
+        supervisor=supervisor,
+        agent=None if group.agent_pid is None else procs.identify(group.agent_pid),
+        ranks=samples,
+        gpus=gpus,
+        imbalance=imbalance.of_job(samples, gpus if started else []),
+        source=None if report is None else report.source,
+        driver=None if report is None else report.driver,
+        device_note=None if feed is None else feed.note,
+        requeue=None if group.ending is None else group.ending.requeue,
+        checkpoint=group.checkpoints.last,
+        policy=group.policy_reason,
+        restarts_refilled=group.planner.refilled,
+        restart_at=None if group.restart_at_s is None else utc_from_boottime(group.restart_at_s),
+        set_aside=[device.index for device in group.planner.set_aside],
+        ran_s=clock.lived_s(now_s),
+        boottime_s=now_s,
+        launcher=launcher_sample(group, now_s),
+        progress=done,
+        run_step=run_step.of_job(samples, group.attempt, group.run_steps.began, counted.values()),
+        attempts_began=group.run_steps.attempts_began,
+        pause=group.pause,
+        memory={**group.remember(), "alerts": alerts_memory},
+    )

@@ -1,0 +1,464 @@
+"""The supervisor: gathers every source into one model, writes snapshot and history, takes commands.
+
+It imports no torch. It may die at any time: the guardian starts it again, it binds the same socket
+paths, reads its last snapshot, and the agent tells it the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.errors import ControlError, DdptopError
+from ddptop_runner.base.files import lock
+from ddptop_runner.base.paths import RunFolder, create_local_dir
+from ddptop_runner.base.umask import PRIVATE
+from ddptop_runner.devices.names import launched_in_words
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import procs
+from ddptop_runner.host.agent_launch import agent_plan
+from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.process_watch import OrphanWatch
+from ddptop_runner.job import evidence
+from ddptop_runner.job.attempt_record import Message
+from ddptop_runner.job.group import Group
+from ddptop_runner.job.last_resort import LastResort
+from ddptop_runner.job.progress import JobProgress
+from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
+from ddptop_runner.launch.gpus.select import job_environment
+from ddptop_runner.model.probe_message import decode_message
+from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
+from ddptop_runner.model.spec import JobSpec, read_spec
+from ddptop_runner.node import snapshot as node_snapshot
+from ddptop_runner.node.alerts import NodeAlerts
+from ddptop_runner.node.guardian import PACKET_BYTES
+from ddptop_runner.node.job_clock import JobClock
+from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.node.past import look_back
+from ddptop_runner.node.server import ControlServer, SocketFile
+from ddptop_runner.store.history import HistoryWriter
+from ddptop_runner.store.story import Story
+from ddptop_runner.store.upkeep.ending import write_end
+from ddptop_runner.store.upkeep.steady import SteadyFile
+
+TICK_S = 1.0
+DATAGRAM_BYTES = 8192
+LEAVE_AFTER_S = 0.05  # for the answer to whoever asked this supervisor to leave
+SHOWN_CHARACTERS = 2000
+"""Of an event in the pane; the history has it whole."""
+
+
+class Supervisor:
+    """One job's supervisor. Construct inside a running event loop, then `run`."""
+
+    def __init__(self, folder: RunFolder, spec: JobSpec, channel: socket.socket) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._seq = 0
+        self._unguarded = False
+        self._devices_changed = False
+        """Whether an attempt ran, or is to run, on other devices than the one before."""
+        self._clock = JobClock(spec.created_at)
+        self._guardian: ProcessId | None = None
+        self._self = procs.identify(os.getpid())
+        self._usage = HostUsage()
+        self._orphans = OrphanWatch(lambda *ended: self._group.seen_to_exit(*ended))
+        self._history = HistoryWriter(folder.live_dir / "history.db")
+        self._story = Story(self._history, self._show)
+        self.defects = LastResort(self._story)
+        self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
+        self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
+        self._keeper = RunFolderKeeper(
+            folder, spec, self._story, self._history, self._snapshot_file
+        )
+        self._progress = JobProgress(folder, spec.cwd, spec.command())
+        self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
+        self._queue = queue_of(folder, spec, self._story)
+        self._feed = self._queue or feed_of(spec)
+        self._probe_socket: socket.socket | None = None
+        self._probe_path: SocketFile | None = None
+        self._sockets_problem: str | None = None
+        self._server = ControlServer(folder.control_socket, self._command, self._group)
+
+    async def run(self) -> int:
+        """Supervise until the group has ended; the job's exit code for the guardian."""
+        with contextlib.suppress(OSError):  # ranks may be speaking; the first tick tries again
+            self._bind_probe_socket()
+        hello = json.loads(await self._loop.sock_recv(self._channel, PACKET_BYTES))
+        self._greet(hello)
+        await self._bind_sockets()
+        self._loop.add_reader(self._channel, self._read_guardian)
+        if self._feed is not None:
+            await self._feed.start()
+        try:
+            await self._tick_until_ended()
+        finally:
+            await self._shut_down()
+        self._tell_guardian({"type": "done", "exit_code": self._exit_status()})
+        return 0
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    async def _tick_until_ended(self) -> None:
+        next_tick_s = self._loop.time()
+        while not self._group.ended.is_set():
+            await self._keep_sockets()
+            self._tick()
+            next_tick_s = max(next_tick_s + TICK_S, self._loop.time())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._group.ended.wait(), next_tick_s - self._loop.time())
+
+    def _tick(self) -> None:
+        if self._queue is not None:
+            self._tick_in_queue(self._queue)
+            return
+        table = self._group.table
+        alive = [record for record in table.everyone() if record.alive]
+        pids = {r.rank: r.pid for r in alive if r.pid is not None}
+        usage = self._usage.look(pids, [r.rank for r in alive if r.phase == "data"])
+        for record in table.everyone():
+            record.usage = usage.get(record.rank)
+        printing = self._progress.is_printed
+        self.defects.call(lambda: self._group.look_at_tree(boottime_s(), printing), None)
+        self.defects.call(lambda: self._group.check_progress(boottime_s()), None)
+        self.defects.call(self._look_at_output, None)
+        self._orphans.look(self._group.minded_processes())
+        self._group.tell_checkpoint()
+        snapshot = self._snapshot()
+        self._group.table.note_peaks(snapshot.ranks)
+        self._alerts.look(snapshot, self.device_report())
+        self._write(msgspec.structs.replace(snapshot, alerts=self._alerts.now))
+        ranks = node_snapshot.for_history(snapshot)
+        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
+        self._group.table.forget_loss_range()
+
+    def _look_at_output(self) -> None:
+        group = self._group
+        self._progress.look(group.table, group.attempt, group.attempt_started_s)
+        group.look_at_steps(self._progress.steps(group.table, group.attempt))
+
+    # -- waiting for devices ---------------------------------------------------------------------
+
+    def _tick_in_queue(self, queue: QueueWatch) -> None:
+        may_start = self._group.state == "queued" and not self._unguarded  # who would start it?
+        launched = queue.look() if may_start else None
+        self._alerts.now = [queue.alert()]
+        if launched is not None:
+            self._leave_queue(launched)
+        self.publish()
+
+    def _leave_queue(self, spec: JobSpec) -> None:
+        """The job has its devices: begin."""
+        if self._queue is not None:
+            self.spawn(self._queue.stop())
+        self._spec, self._alerts.now = spec, []
+        self._clock.begin_again()
+        self._queue, self._feed = None, feed_of(spec)
+        if self._feed is not None:
+            self.spawn(self._feed.start())
+        self._group.leave_queue(spec)
+        self._story.tell("launched", launched_in_words(spec), attempt=self._group.attempt)
+        by_uuid = spec.queue is not None and spec.queue.by_uuid
+        env = job_environment(spec.devices, by_uuid=by_uuid)
+        self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
+
+    async def _shut_down(self) -> None:
+        self._read_probes()  # the last words of ranks that ended
+        self._group.tell_checkpoint(at_once=self._group.ended.is_set())
+        self._loop.remove_reader(self._channel)
+        if self._feed is not None:
+            await self._feed.stop()
+        self._server.close()
+        self._close_probe_socket()
+        self._folder.probe_socket.unlink(missing_ok=True)
+        if not self._group.ended.is_set():
+            return
+        self._clock.end()
+        self._keeper.close()
+        self.defects.call(self._look_at_output, None)
+        self._progress.close()
+        snapshot = self._snapshot()
+        ranks = node_snapshot.for_history(snapshot)
+        self._history.add(snapshot.ts, snapshot.attempt, ranks, snapshot.gpus)
+        await write_end(self._folder, snapshot, self._history, self._snapshot_file)
+
+    def _exit_status(self) -> int:
+        group = self._group
+        return group.exit_code if group.exit_code is not None else (group.state != "finished")
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    async def _keep_sockets(self) -> None:
+        """Bind again where a path is gone: cleaners of /tmp and /var/tmp delete what looks old."""
+        has_probes = self._probe_path is not None and self._probe_path.is_there
+        if has_probes and self._server.is_bound:
+            return
+        if not self._folder.path.is_dir():  # deleted under the job; nobody asks any more
+            return
+        was_bound = self._sockets_problem is None
+        await self._bind_sockets()
+        if was_bound and self._sockets_problem is None:
+            where = self._folder.live_dir
+            self._story.tell(
+                "alert",
+                f"the job's sockets had been deleted from {where} and were recreated",
+                attempt=self._group.attempt,
+            )
+
+    async def _bind_sockets(self) -> None:
+        """Bind what is not bound. Where that fails the next tick tries again, and it is told once.
+
+        A supervisor without sockets still guards the job.
+        """
+        try:
+            if self._folder.live_dir != self._folder.path and not self._folder.live_dir.is_dir():
+                create_local_dir(self._folder)
+            if self._probe_path is None or not self._probe_path.is_there:
+                self._bind_probe_socket()
+            if not self._server.is_bound:
+                await self._server.start()
+        except (OSError, DdptopError) as error:
+            if self._sockets_problem != str(error):
+                self._sockets_problem = str(error)
+                self._story.tell(
+                    "alert",
+                    f"the job's sockets cannot be bound ({error}): only ddptop kill can end it",
+                    attempt=self._group.attempt,
+                )
+        else:
+            self._sockets_problem = None
+
+    def _bind_probe_socket(self) -> None:
+        self._read_probes()  # what came in while the path was there
+        self._close_probe_socket()
+        endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._probe_socket = endpoint
+        self._probe_path = SocketFile(endpoint, self._folder.probe_socket)
+        self._loop.add_reader(endpoint, self._read_probes)
+
+    def _close_probe_socket(self) -> None:
+        if self._probe_socket is not None:
+            self._loop.remove_reader(self._probe_socket)
+            self._probe_socket.close()
+        self._probe_socket = self._probe_path = None
+
+    def _read_probes(self) -> None:
+        for _ in range(64):  # then let the loop do other things
+            if self._probe_socket is None:
+                return
+            try:
+                data = self._probe_socket.recv(DATAGRAM_BYTES)
+            except OSError:
+                return
+            message = decode_message(data)
+            if message is not None and message.job == self._spec.job_id:
+                heard = functools.partial(self._group.heard, message)
+                self.defects.call(heard, None)
+
+    def _greet(self, hello: Message) -> None:
+        self._guardian = procs.identify(hello["guardian_pid"])
+        self._group.attempt = hello["attempt"]
+        self._group.agent_pid = hello["agent_pid"]
+        past = look_back(self._folder, hello)
+        if past.snapshot is not None:
+            self._clock.go_on_from(past.snapshot, alive_since=past.lives_on)
+            self._seq = past.snapshot.seq
+            known = past.snapshot.memory.get("saves") or {}
+            self._group.checkpoints.recall(
+                past.snapshot.checkpoint, {"saved_at": known.get("saved_at")}
+            )
+            self._group.run_steps.recall(past.snapshot, resumed=False)
+            self._group.look_at_steps({})
+        if past.snapshot is not None and past.lives_on:
+            self._group.recover(past.snapshot)
+            self._story.recall(past.events)
+            if past.snapshot.state != "queued":  # what it waits for is told anew at each look
+                memory = past.snapshot.memory.get("alerts") or {}
+                self._alerts.recall(past.snapshot.alerts, memory)
+            if self._queue is not None:
+                self._queue.is_told()
+        if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
+            self._group.enter_queue()
+        if past.event is not None:
+            self._story.tell(past.event.type, past.event.message, attempt=past.event.attempt)
+        if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
+            self._story.tell("launched", launched_in_words(self._spec), attempt=hello["attempt"])
+        if self._queue is None and self._group.state == "queued":  # the last one took devices
+            self._leave_queue(self._spec)
+        for exit_ in hello["exits"]:
+            self._group.process_exited(exit_["pid"], exit_["returncode"], exit_["at_boottime_s"])
+        if past.lives_on:
+            self._group.resume()
+        if hello.get("adopted"):
+            self._orphans.begin(self._guardian)
+            self._orphans.look(self._group.minded_processes())
+
+    def _read_guardian(self) -> None:
+        try:
+            packet = self._channel.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:  # the guardian died: from now on nobody collects exits for us
+            self._loop.remove_reader(self._channel)
+            self._unguarded = True
+            self._orphans.begin(None)
+            return
+        message = json.loads(packet)
+        if message["type"] == "exited":
+            self._group.process_exited(
+                message["pid"], message["returncode"], message["at_boottime_s"]
+            )
+        elif message["type"] == "agent_started":
+            self._group.agent_pid = message["pid"]
+            self._group.awaits_agent = False
+
+    async def _command(self, message: Message) -> Message:
+        op = message.get("op")
+        if op == "stop":
+            self._group.request_stop(float(message.get("grace_s", 30.0)))
+        elif op == "kill":
+            self._group.request_stop(0.0)
+        elif op == "restart":
+            self._group.request_restart()
+        elif op == "stacks":
+            return await self._stacks(message.get("rank"))
+        elif op == "checkpoint":
+            return {"asked": msgspec.to_builtins(self._group.ask_for_checkpoint())}
+        elif op == "leave":
+            self._leave()
+        elif op != "ping":
+            raise ControlError(f"unknown request {op!r}")
+        return {"state": self._group.state}
+
+    def _leave(self) -> None:
+        """Make room for the supervisor of a new guardian, which goes on from the snapshot."""
+        if not self._unguarded:
+            raise ControlError("the job has a guardian")
+
+        def leave() -> None:
+            self.publish()
+            self._history.close()
+            os._exit(0)
+
+        self._loop.call_later(LEAVE_AFTER_S, leave)
+
+    async def _stacks(self, rank: int | None) -> Message:
+        records = [record for record in self._group.table if rank in (None, record.rank)]
+        if not records and rank is None:
+            raise ControlError("no rank is known yet", "ranks appear once they train")
+        if not records:
+            raise ControlError(f"there is no rank {rank}", self._ranks_in_words())
+        found = await evidence.collect_stacks(self._folder, self._group.attempt, records)
+        return {"stacks": msgspec.to_builtins(found)}
+
+    def _ranks_in_words(self) -> str:
+        ranks = [record.rank for record in self._group.table]
+        return f"ranks are {min(ranks)} to {max(ranks)}" if ranks else "no rank is known yet"
+
+    # -- what goes out ---------------------------------------------------------------------------
+
+    def _show(self, line: str) -> None:
+        self._tell_guardian({"type": "print", "text": line[:SHOWN_CHARACTERS]})
+
+    def _tell_guardian(self, message: Message) -> None:
+        with contextlib.suppress(OSError):  # a lost guardian does not stop the supervisor
+            self._channel.send(json.dumps(message).encode())
+
+    def start_agent(self, attempt: int, restarts_left: int) -> None:
+        """Have the guardian start a new agent."""
+        report = self.device_report()
+        lost = report is not None and any(gpu.lost for gpu in report.gpus)
+        env = {}
+        if lost or self._devices_changed:  # any device of the machine may be lost: no indices
+            env = job_environment(self._spec.devices, by_uuid=True)
+        self._ask_for_agent(attempt, restarts_left, env)
+
+    def _ask_for_agent(self, attempt: int, restarts_left: int, env: dict[str, str]) -> None:
+        self._group.awaits_agent = not self._unguarded
+        plan = agent_plan(self._spec, self._folder, attempt, restarts_left)
+        self._tell_guardian({"type": "start_agent", "plan": plan, "env": env})
+
+    def device_report(self) -> DeviceReport | None:
+        """The latest report on the job's devices; None where nothing samples them."""
+        return None if self._feed is None else self._feed.latest
+
+    def change_spec(self, spec: JobSpec) -> None:
+        """The next attempts run on other devices, with another number of ranks."""
+        self._spec = spec
+        self._devices_changed = True
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the loop; an error of it is written to the supervisor's log."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.defects.tell(error)
+
+    def snapshot_bytes(self) -> bytes:
+        """The node snapshot of this moment."""
+        return encode(self._snapshot())
+
+    def publish(self) -> None:
+        """Write the snapshot now."""
+        self._write(msgspec.structs.replace(self._snapshot(), alerts=self._alerts.now))
+
+    def _write(self, snapshot: NodeSnapshot) -> None:
+        self._snapshot_file.write(encode(snapshot))  # where it fails, the next tick tries again
+
+    def _snapshot(self) -> NodeSnapshot:
+        self._seq += 1
+        return node_snapshot.take(
+            self._group,
+            self._spec,
+            self._feed,
+            folder=self._folder,
+            seq=self._seq,
+            clock=self._clock,
+            progress=self._progress,
+            alerts_memory=self._alerts.remember(),
+            guardian=self._guardian,
+            supervisor=self._self,
+        )
+
+
+async def supervise(folder: RunFolder, channel: socket.socket) -> int:
+    """Run the supervisor of a job on the guardian's channel."""
+    return await Supervisor(folder, read_spec(folder), channel).run()
+
+
+def main(run_dir: str, channel_fd: str) -> int:
+    """Supervise the job of that run folder; started by the guardian."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(PRIVATE)
+    folder = RunFolder(Path(run_dir))
+    if lock(folder.supervisor_lock) is None:
+        return 1
+    channel = socket.socket(fileno=int(channel_fd))
+    channel.setblocking(False)
+    try:
+        return asyncio.run(supervise(folder, channel))
+    except DdptopError as error:
+        sys.stderr.write(f"ddptop: {error}\n")
+        return 1

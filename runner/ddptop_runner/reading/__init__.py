@@ -1,0 +1,1 @@
+"""Text and files into progress: log lines, progress bars, event files."""

@@ -1,0 +1,347 @@
+"""What one clean line of a training's output says: its loss, step, epoch and rank.
+
+Every function takes one line as lowercase bytes, without control sequences, and is linear in its
+length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ddptop_runner.reading import loss_text_names as names
+
+_TRAIN, _VAL, _NEUTRAL = names.TRAIN, names.VALIDATION, names.NEUTRAL
+_NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")
+_MAX_NAME = 48
+
+_NUMBER = (
+    rb"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?"
+    rb"|nan|inf(?:inity)?)"
+)
+_DIGITS = re.compile(rb"[-+]?\d+")
+_COMMA = re.compile(rb",\d")
+_VALUE = re.compile(
+    rb"(?P<suffix>[\w/.\-]{0,32})[\"']?(?P<sep>\s{0,8}(?:[:=|]|->)\s{0,16}|\s+is\s+|\s{1,16})"
+    rb"[\"'(\[]?(?:tensor\()?(?P<number>" + _NUMBER + rb")(?![\w%]|\.\d)"
+)
+_END_OF_WORD = re.compile(rb"\s*(?:$|[,;|\t)\]}])")
+
+_BEFORE = re.compile(rb"([a-z]+)[ ]$")
+_OF_ANOTHER_STEP = frozenset(
+    {b"best", b"(best", b"lowest", b"min", b"minimum", b"previous", b"prev", b"old", b"target"}
+)
+_VAL_WORD = re.compile(
+    rb"(?<![\w./-])(?:val|valid|validation|validating|eval|evaluation|evaluating|test|testing)"
+    rb"(?![\w./-])"
+)
+
+
+class Loss(NamedTuple):
+    """One loss in a line."""
+
+    value: float
+    validation: bool
+    weight: int
+    """Less is better: 0 the step's own, 1 a mean over the epoch, 2 under an unknown name."""
+
+
+def says_validation(text: bytes) -> bool:
+    """Whether a word of the text is one for a validation."""
+    return _VAL_WORD.search(text) is not None
+
+
+def _named(line: bytes, at: int, suffix: bytes, validates_from: int) -> tuple[int, bool] | None:
+    """(weight, whether of a validation) of the name around `loss` at `at`; None: not the loss.
+
+    `validates_from`: where the first word for a validation ends in the line.
+    """
+    start = at
+    while start > 0 and line[start - 1] in _NAME_CHARS and at - start < _MAX_NAME:
+        start -= 1
+    name = names.around_loss(line[start:at], suffix)
+    if name is None or _is_of_another_step(line, start):
+        return None
+    weight, validation = name.weight, name.validation
+    if start == at and (before := _BEFORE.search(line, max(0, at - 24), at)) is not None:
+        word = before[1]
+        if word in _VAL:
+            validation = True
+        elif word not in _TRAIN and word not in _NEUTRAL:
+            weight = 2
+        if word in _TRAIN:
+            return weight, False
+    elif name.has_train:
+        return weight, False
+    return weight, validation or validates_from <= start
+
+
+_PLAIN = re.compile(  # the only loss of a line, without a name that asks for a closer look
+    rb"(?:^|[\s,;|{(\"'])(?P<name>(?:train_|train/)?loss)[\"']?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'(]?"
+    rb"(?P<value>[-+]?\d+\.\d*(?:e[-+]?\d+)?)(?![\w%]|\.\d)"
+)
+
+
+def _is_of_another_step(line: bytes, start: int) -> bool:
+    """Whether the two words before the name at `start` say that it is a record or a goal."""
+    return not _OF_ANOTHER_STEP.isdisjoint(line[max(0, start - 32) : start].split()[-2:])
+
+
+def losses(line: bytes) -> list[Loss]:
+    """At most one loss of the training and one of a validation, the training's first."""
+    if line.count(b"loss") == 1 and b"val" not in line and b"test" not in line:
+        plain = _PLAIN.search(line)
+        if plain is not None and not _is_of_another_step(line, plain.start("name")):
+            return [Loss(float(plain["value"]), False, 0)]
+    return _closely(line)
+
+
+def _closely(line: bytes) -> list[Loss]:
+    """The same of any line."""
+    best: dict[bool, Loss] = {}
+    word = _VAL_WORD.search(line)
+    validates_from = len(line) if word is None else word.end()
+    at = line.find(b"loss")
+    while at >= 0:
+        found = _VALUE.match(line, at + 4)
+        if found is not None and _is_value(line, found):
+            named = _named(line, at, found["suffix"], validates_from)
+            if named is not None:
+                weight, validation = named
+                known = best.get(validation)
+                if known is None or weight < known.weight:
+                    value = float(found["number"].replace(b",", b""))
+                    best[validation] = Loss(value, validation, weight)
+        at = line.find(b"loss", at + 4)
+    return [best[key] for key in (False, True) if key in best]
+
+
+def _is_value(line: bytes, found: re.Match[bytes]) -> bool:
+    """Whether what follows is a value and no part of a sentence."""
+    sep, number = found["sep"].strip(), found["number"]
+    if _DIGITS.fullmatch(number) and _COMMA.match(line, found.end()):
+        return False  # 0,52: a decimal comma, or the first of several
+    if sep in (b":", b"="):
+        return True
+    if number[-1:].isalpha():  # nan, inf: words of a sentence too
+        return not sep and _END_OF_WORD.match(line, found.end()) is not None
+    return any(char in b".e" for char in number)
+
+
+class Progress(NamedTuple):
+    """How far a line says that the training is."""
+
+    step: int | None = None
+    total: int | None = None
+    counts: str = "run"
+    """run, epoch, samples or epochs."""
+    open: bool = False
+    """Whether it may as well count the other of run and epoch."""
+    unnamed: bool = False
+    """Whether no word says that it counts steps."""
+
+
+class Epoch(NamedTuple):
+    """Which epoch a line is of."""
+
+    number: float | None = None
+    of: int | None = None
+    """What stands behind its slash."""
+    from_zero: bool = False
+    """Whether that is the number of the last, counted from 0."""
+
+
+_NOWHERE = Progress()
+_NO_EPOCH = Epoch()
+_INT = rb"(\d{1,18})(?![\w]|\.\d)"
+_OF = rb"(?:\s{0,8}(?:/|of)\s{0,8}" + _INT + rb")?"
+_STEP = re.compile(
+    rb"(?:global_step|num_updates|iteration|iter|steps?|it|batch|update)"
+    rb"(?:\(train\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,12}" + _INT + _OF
+)
+_EPOCH = re.compile(
+    rb"(?<![\w-])epoch(?:\(\w{1,8}\))?[\"']?\s{0,4}[:=#]?\s{0,4}[\"'\[]?\s{0,8}"
+    rb"(\d{1,9}(?:\.\d{1,9})?)(?![\w.])(?:\s{0,2}(?:/|of)\s{0,2}(\d{1,9})(?![\w.]))?"
+)
+_EPOCH_ALONE = re.compile(
+    rb"[\s=#*-]{0,80}(?:training )?epoch:?\s{1,4}"
+    rb"\[?\d{1,9}(?:\s?(?:/|of)\s?\d{1,9})?\]?[\s:.=#*-]*$"
+)
+_EPOCH_BRACKETS = re.compile(  # Epoch: [0][11/25], Epoch(train) [1][ 340/1563]
+    rb"epoch(?:\(\w{1,8}\))?:?\s{0,4}\[\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}"
+    + _INT
+    + rb"/\s{0,12}"
+    + _INT
+)
+_EPOCH_COLON = re.compile(  # epoch 027:    267 / 1000
+    rb"epoch\s{1,4}(\d{1,9}):\s{1,12}(\d{1,18})\s{0,4}/\s{0,4}" + _INT
+)
+_TRAIN_BRACKETS = re.compile(  # Train: 0 [  50/625 (  8%)], Train Epoch: 1 [640/6400 (10%)]
+    rb"train(?P<samples> epoch)?:\s{0,4}(?P<epoch>\d{1,9})\s{1,4}\[\s{0,12}"
+    rb"(?P<step>\d{1,18})/\s{0,12}(?P<total>\d{1,18})\s"
+)
+_TWO_BRACKETS = re.compile(  # [0/25][50/782]
+    rb"\s{0,8}\[\s{0,8}(\d{1,9})/\s{0,8}(\d{1,9})\]\s{0,2}\[\s{0,12}(\d{1,18})/\s{0,12}(\d{1,18})\]"
+)
+_EPOCH_BATCH = re.compile(rb"^\s{0,8}\[(\d{1,9}),\s{0,12}(\d{1,18})\]")  # [1,  2000] loss: 2.173
+_DEEPSPEED = re.compile(rb"(?:(?<![\w-])step=(\d{1,18}), skipped=|/global_step=(\d{1,18}),)")
+_MEGATRON = re.compile(rb"(?<![\w-])iteration\s{1,12}(\d{1,18})/\s{0,12}(\d{1,18})\s{0,4}\|")
+_TABLE_EPOCH = re.compile(rb"^\s{0,12}(\d{1,9})/(\d{1,9})\s{1,12}[\d.]{1,8}g\s")  # Ultralytics
+
+
+_NO_WORD_START = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+_BRACKETS = re.compile(rb"\[\s{0,8}(\d{1,18})/\s{0,8}(\d{1,18})\]")  # [11/25]
+_COUNTED = re.compile(
+    rb"\s{0,8}(?:\[?epoch:?\s{1,4}[\[(]?\d{1,9}(?:/\d{1,9})?[\])]?[,:\s|-]{1,4})?"
+    rb"\[?(?:global_step|iteration|iter|steps?|batch)[:=#]?\s{0,4}[\[(]?\s{0,8}"
+    rb"(\d{1,18})\s{0,2}(?:/|of)\s{0,8}(\d{1,18})(?![\w.])"
+)
+
+
+def _find_step(line: bytes, begin: int = 0) -> re.Match[bytes] | None:
+    found = _STEP.search(line, begin)
+    while found is not None and found.start() and line[found.start() - 1] in _NO_WORD_START:
+        found = _STEP.search(line, found.start() + 1)
+    return found
+
+
+def epoch(line: bytes) -> Epoch:
+    """The epoch that the line names."""
+    found = _EPOCH.search(line) if b"epoch" in line else None
+    if found is None and b"g " in line:
+        found = _TABLE_EPOCH.match(line)
+    if found is None:
+        return _NO_EPOCH
+    return Epoch(float(found[1]), int(found[2]) if found[2] else None)
+
+
+def names_epoch_alone(line: bytes) -> bool:
+    """Whether the line names an epoch and nothing else, as Keras does above each bar."""
+    return _EPOCH_ALONE.match(line) is not None
+
+
+def progress(line: bytes) -> tuple[Progress, Epoch]:
+    """(step and total, epoch) of a line that holds a loss and is no progress bar."""
+    if b"epoch" in line:
+        found = _EPOCH_BRACKETS.search(line)
+        if found is None and (colon := _EPOCH_COLON.search(line)) is not None:
+            updates = _find_step(line)  # fairseq tells both
+            if updates is not None:
+                return Progress(int(updates[1])), Epoch(float(colon[1]))
+            found = colon
+        if found is not None:
+            return Progress(int(found[2]), int(found[3]), "epoch"), Epoch(float(found[1]))
+    if b"train" in line and (found := _TRAIN_BRACKETS.search(line)) is not None:
+        counts = "samples" if found["samples"] else "epoch"
+        here = Progress(int(found["step"]), int(found["total"]), counts)
+        return here, Epoch(float(found["epoch"]))
+    if line[:1] in b" [" and (found := _EPOCH_BATCH.match(line)) is not None:
+        return Progress(int(found[2]), None, "epoch"), Epoch(float(found[1]))
+    if line[:1] in b" [" and (found := _TWO_BRACKETS.match(line)) is not None:
+        here = Progress(int(found[3]), int(found[4]), "epoch")
+        return here, Epoch(float(found[1]), int(found[2]))
+    of = epoch(line)
+    found = _find_step(line)
+    if found is None:
+        if b"/" in line and (found := _BRACKETS.search(line)) is not None:
+            counts = "run" if of.number is None else "epoch"
+            return Progress(int(found[1]), int(found[2]), counts, True, True), of
+        return _NOWHERE, of
+    total = int(found[2]) if found[2] else None
+    if total is None or of.number is None:
+        return Progress(int(found[1]), total), of
+    return _of_two(found, _find_step(line, found.end())), of
+
+
+def _of_two(found: re.Match[bytes], further: re.Match[bytes] | None) -> Progress:
+    """What is counted in a line that names an epoch and a step of a total, and maybe another."""
+    step, total = int(found[1]), int(found[2])
+    if further is None or int(further[1]) < step:
+        return Progress(step, total, "epoch", open=True)
+    if further[2] and int(further[2]) > total:  # the run's, beside that of the epoch
+        return Progress(int(further[1]), int(further[2]))
+    return Progress(step, total, "epoch")
+
+
+def lone_progress(line: bytes) -> Progress | None:
+    """Step and total of a line without a loss, in the words of a framework that is known."""
+    if b"step=" in line and (found := _DEEPSPEED.search(line)) is not None:
+        return Progress(int(found[1] or found[2]))
+    if b"iteration" in line and (found := _MEGATRON.search(line)) is not None:
+        return Progress(int(found[1]), int(found[2]))
+    return None
+
+
+def counted(line: bytes) -> tuple[Progress, Epoch] | None:
+    """(step and total, epoch) of a line that begins with them, as `Step 100/5000` does."""
+    if b"/" not in line or line[:1] not in b"sieb[ ":
+        return None
+    if (found := _TWO_BRACKETS.match(line)) is not None:
+        here = Progress(int(found[3]), int(found[4]), "epoch")
+        return here, Epoch(float(found[1]), int(found[2]))
+    if (found := _COUNTED.match(line)) is None:
+        return None
+    of = epoch(line)
+    counts = "epoch" if b"epoch" in line else "run"
+    return Progress(int(found[1]), int(found[2]), counts, open=counts == "epoch"), of
+
+
+class Prefix(NamedTuple):
+    """Who wrote a line, by its prefix."""
+
+    rank: int | None
+    local_rank: int | None
+    start: int
+    """Where the line proper begins."""
+    at: int
+    """Where the prefix begins."""
+
+
+_PREFIX = re.compile(
+    rb"\[(?:\d{1,9},)?(?P<out>\d{1,9})\]<std(?:out|err)>:"  # horovodrun, mpirun -tag-output
+    rb"|\[(?:default|trainer|worker)(?P<role>\d{1,9})\]:"  # torchrun --tee
+    rb"|\[(?:global[ _])?rank[ :_]{0,2}(?P<word>\d{1,9})\]:?"  # torch's own messages, DeepSpeed
+)
+_RANK_WORD = re.compile(rb"(?<![\w-])(?:global[ _])?rank[ :=#_]{0,3}(\d{1,9})(?![\w.]|/)")
+_BARE = re.compile(
+    rb"\[(\d{1,6})\][ :]{1,2}(?=\d{1,18} |(?:step|steps|iter|iteration|it|epoch|batch)\b)"
+)
+_TRIPLE = re.compile(rb"\s{0,4}(\d{1,18}) ([-+]?\d{1,12}\.\d{1,18}(?:e[-+]?\d{1,3})?|nan|inf)\s*$")
+
+
+def prefixes(line: bytes) -> list[Prefix]:
+    """Every prefix in the line: two ranks that write into one pipe can share a line."""
+    found = []
+    if b"]<std" in line or b"]:" in line or b"rank" in line:
+        for match in _PREFIX.finditer(line):
+            rank = match["out"] or match["word"]
+            local = match["role"]
+            found.append(
+                Prefix(
+                    int(rank) if rank else None,
+                    int(local) if local else None,
+                    match.end(),
+                    match.start(),
+                )
+            )
+    if not found and line[:1] == b"[":
+        found = [Prefix(int(m[1]), None, m.end(), m.start()) for m in _BARE.finditer(line)]
+        if found and found[0].at != 0:
+            return []
+    return found
+
+
+def rank_in_words(line: bytes) -> int | None:
+    """The rank that the line names in its text, as in `rank 3: step 10`."""
+    if b"rank" not in line:
+        return None
+    found = _RANK_WORD.search(line)
+    return int(found[1]) if found else None
+
+
+def step_and_value(line: bytes) -> tuple[int, float] | None:
+    """(step, number) of a line that holds nothing else, as after the prefix of `[0] 40 2.414`."""
+    found = _TRIPLE.match(line)
+    return (int(found[1]), float(found[2])) if found else None

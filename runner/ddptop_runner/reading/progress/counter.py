@@ -1,0 +1,214 @@
+"""One counter in an output: what it counts, and how fast."""
+
+from __future__ import annotations
+
+from ddptop_runner.model.words import ProgressUnit
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.progress.pace import Pace
+
+STRANGERS = 10
+"""So many steps in a row of another counter, and it is the one that goes on."""
+LAG_INTERVALS = 3
+"""So far behind a second process that writes into the same output may be."""
+CLIMBS = 3
+"""A counter that went on so often at a change of the epoch counts the run."""
+
+
+class Counter:
+    """Something that is counted up to a total."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.first: int | None = None
+        """The first that was told."""
+        self.total: int | None = None
+        self.epoch: int | None = None
+        """As the output numbers it."""
+        self.unit: ProgressUnit | None = None
+        """What it counts; None as long as `total` may be of an epoch or of the run."""
+        self.presumed = False
+        """Whether it is taken for the run's only because it does not say what it counts."""
+        self.unnamed = False
+        """Whether it may count samples, for no word says what it counts."""
+        self.confirmed = False
+        """Whether it was seen to be the run's."""
+        self.rounds: int | None = None
+        """How often it began anew, where no epoch is named; None if the first was not seen."""
+        self.every: int | None = None
+        """How far apart the last two steps were."""
+        self.pace = Pace()
+        self.at_s: float | None = None
+        self.told: tuple[float, float] | None = None
+        """(when, seconds to the total) as the output reckoned last."""
+        self.told_of_run: tuple[float, float] | None = None
+        """The same to the end of the run, where it tells both."""
+        self.rate_per_s: float | None = None
+        """As the output reckons."""
+        self._last: Reading | None = None
+        self._position = 0
+        """Steps since it was first seen, whatever began anew meanwhile."""
+        self._widest = 0
+        """The farthest apart that two steps of one epoch were."""
+        self._climbs = 0
+        self._judged = False
+        """Whether `unit` was concluded from numbers alone."""
+        self._behind = 0
+
+    def take(self, reading: Reading, at_s: float | None, from_start: bool = False) -> None:
+        """Fold in a reading with a step.
+
+        Args:
+            reading: of this counter.
+            at_s: Unix seconds at which it was written; None if that is not known.
+            from_start: whether the output was read from its beginning.
+        """
+        if reading.step is None:
+            return
+        if self.step is None:
+            self._begin(reading, reading.step, from_start)
+        elif self._lags(reading, reading.step):
+            return
+        else:
+            self._go_on(reading, reading.step, is_fresh=at_s is not None)
+        self.step = reading.step
+        if reading.total is not None:
+            self.total = reading.total
+        if reading.epoch is not None:
+            self.epoch = int(reading.epoch)
+        self._last = reading
+        if at_s is not None:
+            self.reckoned(at_s)
+            self.pace.mark(at_s, self._position)
+
+    def _begin(self, reading: Reading, step: int, from_start: bool) -> None:
+        self.unit = None if reading.open and reading.counts == "epoch" else _unit(reading)
+        self.first = step
+        self.presumed = reading.open and reading.counts == "run"
+        self.unnamed = reading.unnamed
+        self.rounds = 0 if from_start or step <= 1 else None
+        self._position = step
+
+    def _lags(self, reading: Reading, step: int) -> bool:
+        """Whether another process, which is a little behind, wrote that into the same output."""
+        assert self.step is not None
+        grown = self._grown(reading)
+        back = self.step - step
+        little = back <= LAG_INTERVALS * (self.every or 0)
+        lags = grown < 0 or (not grown and back > 0 and little and not self._wraps(step))
+        self._behind = self._behind + 1 if lags else 0
+        return lags and self._behind < STRANGERS
+
+    def _grown(self, reading: Reading) -> int:
+        """By how much the number of the epoch has grown; 0 where none is named."""
+        known = reading.epoch is not None and self.epoch is not None
+        return int(reading.epoch or 0) - (self.epoch or 0) if known else 0
+
+    def _wraps(self, step: int) -> bool:
+        """Whether from the present step, near the total, it began anew."""
+        if not self.total or self.step is None or step >= self.step:
+            return False
+        reach = 1.5 * (self.every or 1)
+        ended = self.step >= 0.8 * self.total or self.step + reach >= self.total
+        return ended and step <= max(reach, 0.2 * self.total)
+
+    def _go_on(self, reading: Reading, step: int, is_fresh: bool) -> None:
+        assert self.step is not None
+        grown, moved = self._grown(reading), step - self.step
+        wraps = self._wraps(step)
+        if self.unit is None or (self._judged and moved > 0):
+            self._decide(grown, moved)
+        elif self.unit == "run" and moved < 0:
+            if wraps or grown > 0:
+                self.unit, self.presumed = "epoch", False
+            elif is_fresh and step <= max(1.5 * (self.every or 1), 0.05 * (self.total or 0)):
+                # it began anew before its total: of epochs that end early, or of another run
+                self.unit, self.presumed, self.rounds = "epoch", False, None
+        elif self.unit == "run" and grown > 0:
+            self.presumed, self.confirmed = False, True  # a bar that goes on over epochs
+        if moved > 0 and (not grown or self.unit == "run"):
+            self.every = moved
+            self._widest = max(self._widest, moved)
+        if grown < 0:
+            self._add(None, step)
+        elif grown > 0 and self.unit in ("epoch", "samples"):
+            self._add(None if not self.total else grown * self.total + moved, step)
+        elif moved >= 0:
+            self._add(moved, step)
+        else:
+            if wraps and self.rounds is not None:
+                self.rounds += 1
+            self._add((self.total or 0) + moved if wraps else None, step)
+
+    def _decide(self, grown: int, moved: int) -> None:
+        """What it counts, from what became of it as the epoch changed."""
+        if grown <= 0:
+            return
+        if moved <= 0:
+            self.unit = "epoch"
+        elif self._widest:
+            if moved <= 1.5 * self._widest:
+                self.unit, self._judged = "run", False
+        else:
+            self._climbs += 1
+            if self._climbs >= CLIMBS:
+                self.unit, self._judged = "run", False
+
+    def judge(self, first: int, last: int, epochs: int) -> None:
+        """See whether it can be the run's, given in which of its epochs, from 0, it may be.
+
+        Half an epoch is allowed for, since they need not be of the same length. The only epoch is
+        the run.
+        """
+        if self.unit is not None or not self.total or self.step is None:
+            return
+        passed = epochs * self.step / self.total
+        if epochs == 1 or not first - 0.5 <= passed <= last + 1.5:
+            self.unit, self._judged = "epoch", True
+
+    def _add(self, moved: int | None, step: int) -> None:
+        """None: what follows has nothing to do with what was."""
+        if moved is None or moved < 0:
+            self.pace.clear()
+            self._position = step
+        else:
+            self._position += moved
+
+    def reckoned(self, at_s: float) -> None:
+        """Take over what the last reading reckons, which was written at that time."""
+        if self._last is None:
+            return
+        reading, self.at_s = self._last, at_s
+        self.rate_per_s = reading.rate_per_s or None
+        self.told = None if reading.eta_s is None else (at_s, reading.eta_s)
+        self.told_of_run = None if reading.run_eta_s is None else (at_s, reading.run_eta_s)
+
+    def share(self) -> float | None:
+        """Done of the total; None where that is not known, or more was done than there is."""
+        if not self.total or self.step is None or not 0 <= self.step <= self.total:
+            return None
+        return self.step / self.total
+
+    def left_s(self, further: int, now_s: float, heard_s: float | None = None) -> float | None:
+        """Seconds until the total was reached, and `further` times more.
+
+        By the speed that was seen; else as the output itself says.
+
+        Args:
+            further: how many more times it is counted up to the total.
+            now_s: Unix seconds.
+            heard_s: when anything at all was read.
+        """
+        if self.step is None or not self.total:
+            return None
+        rest = self.total * (1 + further) - self.step
+        seen = self.pace.left_s(rest, now_s, heard_s)
+        if seen is not None:
+            return seen
+        age_s = 0.0 if self.at_s is None else max(0.0, now_s - self.at_s)
+        if (told := self.told_of_run or (None if further else self.told)) is not None:
+            return max(0.0, told[1] - age_s)
+        return max(0.0, rest / self.rate_per_s - age_s) if self.rate_per_s else None
+
+
+def _unit(reading: Reading) -> ProgressUnit:
+    return "epoch" if reading.counts == "epochs" else reading.counts

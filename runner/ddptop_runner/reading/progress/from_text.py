@@ -1,0 +1,368 @@
+"""The progress of a rank, read from its output."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from typing import NamedTuple
+
+import msgspec
+
+from ddptop_runner.model.run_step import Printed
+from ddptop_runner.model.snapshot import Progress
+from ddptop_runner.model.words import LossState, ProgressUnit
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.progress.counter import STRANGERS, Counter
+from ddptop_runner.reading.progress.pace import Pace
+from ddptop_runner.reading.progress.said import Said
+
+HOLD_S = 600.0
+"""For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations
+draw such bars, also after the last step, and nothing in them says so."""
+MAX_EPOCH = 1e12
+SURE_PART = 1.5
+"""So many epochs a bar holds at least that is told to be the run's by the epochs passed."""
+
+
+class _Place(NamedTuple):
+    """Which epoch it is in."""
+
+    before: int
+    of: int
+    estimated: bool
+
+
+_NOTHING_SAID = Said()
+
+
+class TextProgress:
+    """What the readings of one rank add up to."""
+
+    def __init__(self, said: Said = _NOTHING_SAID, from_start: bool = False) -> None:
+        """`said`: what the command tells; `from_start`: whether the output is read as a whole."""
+        self.loss: float | None = None
+        self.loss_state: LossState | None = None
+        self.loss_step: int | None = None
+        self.loss_last_good: float | None = None
+        self.loss_since: dt.datetime | None = None
+        """When the first loss was read; of one that stood there before, nobody knows."""
+        self.step_since: dt.datetime | None = None
+        self.epoch: float | None = None
+        self.epochs: int | None = None
+        self.validation_loss: float | None = None
+        self.last_at: dt.datetime | None = None
+        """When something new was read."""
+        self.loss_min: float | None = None
+        self.loss_max: float | None = None
+        self._said = said
+        self._from_start = from_start
+        self._steps = Counter()
+        self._samples = Counter()
+        """Of the epoch, for an output that counts samples."""
+        self._outer: tuple[int, int] | None = None
+        """(done, all) of a bar of the epochs themselves."""
+        self._outer_moved = False
+        """Whether it has, and the bar below it not yet begun anew."""
+        self._epochs_done: float | None = None
+        """For an output that only has a line at the end of each epoch."""
+        self._epoch_pace = Pace()
+        self._first_epoch: float | None = None
+        self._from_zero = False
+        """Whether epochs are counted from 0, as one saw."""
+        self._names_last = False
+        """Whether `epochs` is the number of the last, as in bars of Lightning."""
+        self._counter: tuple[int, int | None] | None = None
+        """What `step` is read from, as (source, total): a log may hold a bar and lines as well."""
+        self._strangers = 0
+
+    @property
+    def step(self) -> int | None:
+        """As printed: within the epoch where the log counts so."""
+        return self._steps.step
+
+    @property
+    def every(self) -> int | None:
+        """How far apart the last two steps were that were told."""
+        return self._steps.every
+
+    @property
+    def printed(self) -> Printed | None:
+        """What its steps count; None before the first."""
+        known = self._steps
+        if known.step is None or known.first is None:
+            return None
+        every = known.every or max(1, known.first)
+        return Printed(known.step, known.first, every, known.total, self.counts_run)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Of the whole run; None where the log counts each epoch anew."""
+        return self._steps.total if self.counts_run else None
+
+    @property
+    def counts_run(self) -> bool:
+        """Whether `step` counts the whole run, as far as the log tells."""
+        return self._steps.unit == "run" and not self._counts_epoch(self._steps)
+
+    def begin_look(self) -> None:
+        """Smallest and largest loss are since the previous look."""
+        self.loss_min = self.loss_max = None
+
+    def hear(self, reading: Reading, at: dt.datetime | None, source: int = 0) -> None:
+        """Fold in one reading.
+
+        Args:
+            reading: of this rank.
+            at: when it was written; None for what stood there before the first look, of which
+                nobody knows when.
+            source: which output it was read from.
+        """
+        if reading.epoch is not None and not 0 <= reading.epoch < MAX_EPOCH:  # of a broken table
+            reading = msgspec.structs.replace(reading, epoch=None)
+        if at is not None:
+            self.last_at = at
+        if reading.epoch is not None:
+            self._take_epoch(reading, at)
+        if reading.kind == "val":
+            if reading.loss is not None:
+                self.validation_loss = reading.loss
+            return
+        at_s = None if at is None else at.timestamp()
+        if reading.counts == "epochs":
+            if reading.step is not None and reading.total:
+                self._outer_moved = self._outer not in (None, (reading.step, reading.total))
+                self._outer = (reading.step, reading.total)
+                if at_s is not None:
+                    self._epoch_pace.mark(at_s, reading.step)
+        elif reading.counts == "samples":
+            self._samples.take(reading, at_s, self._from_start)
+        elif reading.step is not None and self._is_counter(reading, source, at_s):
+            self.step_since = self.step_since or at
+            self._steps.take(reading, at_s, self._from_start)
+            self._outer_moved = False
+            if (place := self._place(self._steps)) is not None:
+                sure = self._from_zero or self._is_first_one()
+                self._steps.judge(place.before, place.before + (not sure), place.of)
+        if reading.loss is not None:
+            self._take_loss(reading.loss, reading, at)
+
+    def written_last(self, at: dt.datetime) -> None:
+        """The last of what was heard without a time was written then."""
+        self.last_at = at
+        self._steps.reckoned(at.timestamp())
+        self._samples.reckoned(at.timestamp())
+
+    def _take_epoch(self, reading: Reading, at: dt.datetime | None) -> None:
+        self.epoch = reading.epoch
+        self.epochs = reading.epochs or self.epochs
+        self._first_epoch = reading.epoch if self._first_epoch is None else self._first_epoch
+        self._from_zero = self._from_zero or reading.epoch == 0 or reading.from_zero
+        self._names_last = reading.from_zero
+        self._confirm(reading)
+        ended = reading.step is None and reading.loss is not None and reading.kind == "train"
+        self._epochs_done = reading.epoch if ended else None
+        if ended and at is not None and reading.epoch is not None:
+            self._epoch_pace.mark(at.timestamp(), reading.epoch)
+
+    def _confirm(self, reading: Reading) -> None:
+        """A bar is the run's where, by a part of an epoch told beside it, it holds several."""
+        steps, part = self._steps, reading.epoch
+        if reading.step is not None or not part or part >= 1 or not steps.total or not steps.step:
+            return
+        if steps.unit == "run" and steps.total * part / steps.step >= SURE_PART:
+            steps.presumed, steps.confirmed = False, True
+
+    def _take_loss(self, loss: float, reading: Reading, at: dt.datetime | None) -> None:
+        self.loss_since = self.loss_since or at
+        self.loss_step = reading.step if reading.counts != "samples" else None
+        if math.isfinite(loss):
+            self.loss, self.loss_state = loss, "ok"
+            self.loss_last_good = loss
+            self.loss_min = loss if self.loss_min is None else min(self.loss_min, loss)
+            self.loss_max = loss if self.loss_max is None else max(self.loss_max, loss)
+        else:
+            self.loss, self.loss_state = None, "nan" if math.isnan(loss) else "inf"
+
+    # -- what is counted -------------------------------------------------------------------------
+
+    def _is_counter(self, reading: Reading, source: int, at_s: float | None) -> bool:
+        """Whether this is what the step is read from: one that counts the run, if there is one."""
+        counter = (source, reading.total)
+        if counter == self._counter or self._is_shorter(reading, source):
+            self._counter, self._strangers = counter, 0
+            return True
+        self._strangers += 1
+        known_of_run = self._steps.unit == "run"
+        counts_run = reading.counts == "run" and not reading.open
+        better = self._counter is None or (counts_run and not known_of_run)
+        if not better and (self._strangers < STRANGERS or self._holds(reading, at_s)):
+            return False
+        self._counter, self._strangers = counter, 0
+        self._steps = Counter()
+        return True
+
+    def _is_shorter(self, reading: Reading, source: int) -> bool:
+        """Whether it is the same counter in an epoch of another length, as the last may be."""
+        known = self._steps
+        if self._counter is None or source != self._counter[0] or reading.epoch is None:
+            return False
+        named = known.unit == reading.counts == "epoch" and not reading.open
+        return named and known.epoch is not None and int(reading.epoch) > known.epoch
+
+    def _holds(self, reading: Reading, at_s: float | None) -> bool:
+        """Whether what counts now was heard of not long ago, and the other is a lesser bar."""
+        known, other = self._steps, reading.total
+        if not known.total or known.step is None or reading.loss is not None or other is None:
+            return False
+        names_epoch = known.epoch is not None and reading.epoch is None and reading.open
+        if other >= known.total and not names_epoch:
+            return False
+        return at_s is None or known.at_s is None or at_s - known.at_s < HOLD_S
+
+    # -- what it adds up to ----------------------------------------------------------------------
+
+    def steps_per_s(self, now: dt.datetime) -> float | None:
+        """By the log; None before two different steps were seen, and for a log that fell silent."""
+        return None if self._steps.unnamed else self._steps.pace.per_s(now.timestamp())
+
+    def eta_s(self, now: dt.datetime) -> float | None:
+        """Seconds to the end of the run; None where its end is not known."""
+        progress = self.progress(now)
+        return None if progress is None else progress.eta_s
+
+    def progress(self, now: dt.datetime) -> Progress | None:
+        """How far it is; None where nothing said a total."""
+        now_s = now.timestamp()
+        if self._steps.step is not None and (self._steps.total or self._said.steps):
+            return self._of_count(self._steps, now_s)
+        if self._samples.step is not None and self._samples.total:
+            return self._of_count(self._samples, now_s)
+        return self._of_epochs(now_s)
+
+    def _of_epochs(self, now_s: float) -> Progress | None:
+        """Of an output without a total of steps."""
+        fraction = eta_s = None
+        epoch, done, epochs = self.epoch, self._epochs_done, self.epochs
+        if self._outer is not None:
+            epoch = done = float(self._outer[0])
+            epochs = self._outer[1]
+        elif self._from_zero:
+            done = None
+        if not epochs:
+            return None
+        if done is not None and 0 < done <= epochs:
+            fraction = done / epochs
+            eta_s = self._epoch_pace.left_s(epochs - done, now_s)
+        return Progress(epoch=epoch, epochs=epochs, fraction=fraction, eta_s=eta_s, source="log")
+
+    def _counts_epoch(self, count: Counter) -> bool:
+        """Whether a counter that does not say what it counts is taken for that of an epoch."""
+        if self._outer is not None:
+            return count.unit == "run" and not count.confirmed
+        said = self._said
+        if said.epochs is None or said.epochs < 2 or said.run_bars:
+            return False
+        return count.presumed and count.total != said.steps
+
+    def _of_count(self, count: Counter, now_s: float) -> Progress:
+        heard_s = None if self.last_at is None else self.last_at.timestamp()
+        unit: ProgressUnit = count.unit or "epoch"
+        if unit == "run" and self._counts_epoch(count):
+            unit = "epoch"
+        if unit == "run":
+            return self._of_run(count, now_s, heard_s)
+        share, place = 0.0 if self._outer_moved else count.share(), self._place(count)
+        fraction = eta_s = epoch_eta_s = None
+        if count.unit is None:
+            share = None
+        if share is not None:
+            epoch_eta_s = count.left_s(0, now_s, heard_s)
+            if place is not None:
+                fraction = min(1.0, (place.before + share) / place.of)
+                further = place.of - place.before - (0 if self._outer_moved else 1)
+                eta_s = count.left_s(further, now_s, heard_s)
+            elif (rest := self._rest(count, now_s)) is not None:
+                eta_s, fraction = rest
+        epoch, epochs = self.epoch, self.epochs
+        if count.epoch is None and place is not None:
+            epoch, epochs = float(place.before + 1), place.of
+        return Progress(
+            step=count.step,
+            total=count.total,
+            counts=unit,
+            epoch=epoch,
+            epochs=epochs,
+            fraction=fraction,
+            eta_s=eta_s,
+            estimated=fraction is not None and (place is None or place.estimated),
+            epoch_fraction=share,
+            epoch_eta_s=epoch_eta_s,
+            source="log",
+        )
+
+    def _rest(self, count: Counter, now_s: float) -> tuple[float, float] | None:
+        """(seconds left, share done) by the output's own word on the rest, as of mmengine."""
+        rate = count.pace.per_s(now_s) or count.rate_per_s
+        knows = count.told_of_run is not None and count.epoch and not self._from_zero
+        if not knows or not rate or not count.total or count.step is None:
+            return None
+        assert count.told_of_run is not None and count.epoch is not None
+        at_s, told_s = count.told_of_run
+        done = (count.epoch - 1) * count.total + count.step
+        left_s = max(0.0, told_s - max(0.0, now_s - at_s))
+        return left_s, done / max(1.0, done + told_s * rate)
+
+    def _of_run(self, count: Counter, now_s: float, heard_s: float | None) -> Progress:
+        total, fraction, eta_s = count.total or self._said.steps, count.share(), None
+        if not count.total and total and count.step is not None and count.step <= total:
+            fraction = count.step / total
+            eta_s = count.pace.left_s(total - count.step, now_s, heard_s)
+        elif fraction is not None:
+            eta_s = count.left_s(0, now_s, heard_s)
+        said = self._said
+        sure = count.confirmed or count.total == said.steps or said.epochs == 1
+        repeats = said.epochs is not None and count.epoch is None and not said.run_bars
+        doubtful = not count.total or (not sure and (count.presumed or repeats))
+        return Progress(
+            step=count.step,
+            total=total,
+            epoch=self.epoch,
+            epochs=self.epochs,
+            fraction=fraction,
+            eta_s=eta_s,
+            estimated=fraction is not None and doubtful,
+            source="log",
+        )
+
+    def _place(self, count: Counter) -> _Place | None:
+        """Which epoch it is in; None where that is not known.
+
+        Of `epoch 0/4` nobody knows whether it is of four or of five, until epoch 4 comes.
+        """
+        if self._outer is not None:
+            done, epochs = self._outer
+            return _Place(done, epochs, False) if done < epochs else None
+        said = self._said.epochs
+        if count.epoch is None:
+            known = said is not None and count.rounds is not None and not self._said.resumes
+            if not known or said is None or count.rounds is None or count.rounds >= said:
+                return None
+            return _Place(count.rounds, said, True)
+        number, of = count.epoch, self.epochs
+        if of is None:
+            first = 0 if self._from_zero else 1 if self._is_first_one() else None
+            if said is None or first is None or not first <= number < said + first:
+                return None
+            return _Place(number - first, said, True)
+        if self._names_last:
+            return _Place(number, of + 1, False) if number <= of else None
+        if not self._from_zero:
+            return _Place(number - 1, of, False) if 1 <= number <= of else None
+        if number == of:
+            return _Place(number, of + 1, False)
+        known = said in (of, of + 1) and number < of
+        return _Place(number, said, True) if known and said is not None else None
+
+    def _is_first_one(self) -> bool:
+        """Whether epochs are counted from 1: the whole output was read, and that came first."""
+        return self._from_start and self._first_epoch == 1

@@ -1,0 +1,131 @@
+"""Finds the files that a training logs to, below its working directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddptop_runner.reading.trace_files.series import FileKind
+
+MAX_FILES = 16
+MAX_DEPTH = 4
+"""Folders between the working folder and a file."""
+MAX_FOLDERS = 2000
+"""That are looked into in one search."""
+MAX_ENTRIES = 20_000
+"""Of one folder that are looked at: one with more holds data."""
+SEARCH_S = 1.0
+"""A search ends after this, with what it found: a network file system may be slow."""
+SKEW_S = 5.0
+"""By how much a file server's clock may differ."""
+
+_EVENTS = re.compile(r"events\.out\.tfevents\.(?P<at>\d{1,20})(?:\.(?P<rest>.{1,200}))?")
+_MAKER = re.compile(r"(?P<host>.{1,120}?)\.(?P<pid>\d{1,10})\.\d{1,6}(?:\.v2)?")
+_LIKELY = re.compile(
+    r"lightning_logs|runs?|logs?|tb|tb_logs|tensorboard\w*|.*log(?:s|dir)?|out(?:put)?s?|results?"
+    r"|exp\w*|work_dirs?|checkpoints?|ckpts?|models?|version_\d+|train|validation"
+)
+_NEVER = frozenset(
+    ("__pycache__", "node_modules", "site-packages", "dist-packages", "venv", "env", "wandb")
+)
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A file that a training logs to."""
+
+    path: str
+    kind: FileKind
+    written_at_s: float
+    """Unix seconds of the last write that was seen."""
+    host: str | None = None
+    """Where its writer runs, as an event file's name tells."""
+    pid: int | None = None
+    """Of its writer on that host, in the writer's own pid namespace."""
+
+
+def kind_of(name: str) -> FileKind | None:
+    """What a file is by its name; None: nothing that is read here."""
+    if name == "metrics.csv":
+        return "csv"
+    return "events" if _EVENTS.fullmatch(name) else None
+
+
+def maker_of(name: str) -> tuple[str | None, int | None]:
+    """(host, pid) of whoever writes the event file, by its name."""
+    found = _EVENTS.fullmatch(name)
+    made = _MAKER.fullmatch(found["rest"]) if found and found["rest"] else None
+    return (made["host"], int(made["pid"])) if made else (None, None)
+
+
+def find_files(
+    folder: str, since_s: float, max_files: int = MAX_FILES, search_s: float = SEARCH_S
+) -> list[TraceFile]:
+    """Files below `folder` that were written since, the newest first.
+
+    Links are not followed and hidden folders are passed over; folders named as logs usually are
+    come first. What cannot be read is not there.
+
+    Args:
+        folder: the job's working folder; may be `/proc/PID/cwd`.
+        since_s: Unix seconds at which the job started.
+        max_files: of more than this the newest are named.
+        search_s: the search ends after so many seconds, with what it found.
+    """
+    deadline_s = time.monotonic() + search_s
+    likely: deque[tuple[str, int]] = deque([(folder, 0)])
+    others: deque[tuple[str, int]] = deque()
+    found: list[TraceFile] = []
+    for _ in range(MAX_FOLDERS):
+        if not (likely or others) or time.monotonic() > deadline_s:
+            break
+        here, depth = (likely or others).popleft()
+        for entry in _entries(here):
+            if time.monotonic() > deadline_s:
+                break
+            kind = kind_of(entry.name)
+            if kind is not None:
+                if (one := _written_since(entry, kind, since_s - SKEW_S)) is not None:
+                    found.append(one)
+            elif depth < MAX_DEPTH and _is_folder(entry):
+                wanted = likely if _LIKELY.fullmatch(entry.name.lower()) else others
+                wanted.append((entry.path, depth + 1))
+    found.sort(key=lambda one: one.written_at_s, reverse=True)
+    return found[:max_files]
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            for count, entry in enumerate(entries):
+                if count >= MAX_ENTRIES:
+                    return
+                yield entry
+    except OSError:
+        return
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(".") or entry.name in _NEVER:
+        return False
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _written_since(entry: os.DirEntry[str], kind: FileKind, since_s: float) -> TraceFile | None:
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        written_at_s = entry.stat(follow_symlinks=False).st_mtime
+    except OSError:
+        return None
+    if written_at_s < since_s:
+        return None
+    host, pid = maker_of(entry.name)
+    return TraceFile(entry.path, kind, written_at_s, host, pid)

@@ -1,0 +1,213 @@
+"""Reads losses and steps from one file: TensorBoard events, or Lightning's metrics.csv.
+
+Pure. Of several series that mean the loss, such as `train_loss_step` and `train_loss_epoch`, one
+for the training and one for the validation is handed out.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from typing import Literal, Protocol
+
+from ddptop_runner.reading import loss_text_names as names
+from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.trace_files import events
+from ddptop_runner.reading.trace_files.records import RecordReader
+
+FileKind = Literal["events", "csv"]
+
+MAX_LINE_BYTES = 1 << 16
+"""A CSV line that is longer ends the file: it is no table of numbers."""
+MAX_STEP = 10**18
+
+
+class Series(Protocol):
+    """Readings of one growing file, fed in pieces of any size. Takes any bytes."""
+
+    @property
+    def note(self) -> str | None:
+        """What is wrong with the file; None when all is well."""
+        ...
+
+    def feed(self, data: bytes) -> list[Reading]:
+        """Take the next bytes; what they say."""
+        ...
+
+
+class _Chosen:
+    """Which series is the loss of the training, and which that of a validation."""
+
+    def __init__(self, validation: bool) -> None:
+        self._all_validation = validation
+        """Whether the folder says so of every series in the file."""
+        self._best: dict[bool, tuple[int, str]] = {}
+
+    def name(self, tag: str) -> names.Name | None:
+        """What the series says, if it is the one to be handed out."""
+        name = names.of_tag(tag)
+        if name is None:
+            return None
+        if self._all_validation and not name.training:
+            name = name._replace(validation=True)
+        best = self._best.get(name.validation)
+        if best is None or name.weight < best[0]:
+            self._best[name.validation] = (name.weight, tag)
+        elif best[1] != tag:
+            return None
+        return name
+
+
+class EventSeries:
+    """Readings of an event file."""
+
+    def __init__(self, validation: bool = False, in_the_middle: bool = False) -> None:
+        """Begin a file.
+
+        Args:
+            validation: the folder says that a validation is logged there.
+            in_the_middle: the first bytes are not those at the beginning of the file.
+        """
+        self.records = RecordReader(in_the_middle)
+        self._chosen = _Chosen(validation)
+        self._damaged = 0
+        self._epoch: tuple[int | None, float] | None = None
+
+    @property
+    def note(self) -> str | None:
+        """How many records were damaged; None when none was."""
+        count = self._damaged + self.records.damaged
+        return f"skipped {count} damaged records" if count else None
+
+    def feed(self, data: bytes) -> list[Reading]:
+        """Take the next bytes; what their events say."""
+        readings: list[Reading] = []
+        for record in self.records.feed(data):
+            event = events.read_event(record.data)
+            if event is None:
+                continue
+            found = self._readings(event)
+            if found and not record.intact:
+                self._damaged += 1
+                continue
+            readings += found
+        return readings
+
+    def _readings(self, event: events.Event) -> list[Reading]:
+        step = event.step if 0 <= event.step < MAX_STEP else None
+        readings = []
+        for tag, value in event.scalars:
+            name = self._chosen.name(tag)
+            if name is not None:
+                by_epoch = name.counts_epochs and step is not None
+                readings.append(
+                    Reading(
+                        step=None if by_epoch else step,
+                        epoch=float(step) if by_epoch and step is not None else None,
+                        loss=value,
+                        kind="val" if name.validation else "train",
+                        written_at_s=event.written_at_s,
+                    )
+                )
+            elif tag in ("epoch", "train/epoch") and math.isfinite(value):
+                if self._epoch == (step, value):
+                    continue
+                self._epoch = (step, value)
+                readings.append(Reading(step=step, epoch=value, written_at_s=event.written_at_s))
+        return readings
+
+
+class CsvSeries:
+    """Readings of a table whose first line names the columns: step, epoch and losses."""
+
+    def __init__(self, validation: bool = False) -> None:
+        self.note: str | None = None
+        self.head = b""
+        """The first line as it stands in the file: where it changes, the file was rewritten."""
+        self.rows = 0
+        """Lines read below it."""
+        self.known_rows = 0
+        """So many of the first rows are passed over: they were handed out before."""
+        self._rest = b""
+        self._chosen = _Chosen(validation)
+        self._columns: list[str] | None = None
+        self._is_table = True
+        self._losses: list[tuple[int, str]] = []
+        """(column, its name), the better ones first."""
+
+    def feed(self, data: bytes) -> list[Reading]:
+        """Take the next bytes; what the lines say that ended in them."""
+        if not self._is_table:
+            return []
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        readings: list[Reading] = []
+        for line in lines:
+            if len(line) > MAX_LINE_BYTES:
+                self._give_up("not a table of numbers: a line is too long")
+                break
+            readings += self._line(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._give_up("not a table of numbers: a line is too long")
+        return readings
+
+    def _line(self, line: bytes) -> list[Reading]:
+        text = line.decode("utf-8", "replace").replace("\0", "").strip()
+        try:
+            cells = next(csv.reader([text]), [])
+        except csv.Error:
+            return []
+        if not cells:
+            return []
+        if self._columns is None:
+            self.head = line + b"\n"
+            self._begin(cells)
+            return []
+        self.rows += 1
+        if self.rows <= self.known_rows:
+            return []
+        if len(cells) != len(self._columns):
+            return []
+        row = dict(zip(self._columns, cells, strict=True))
+        step, epoch = _integer(row.get("step")), _number(row.get("epoch"))
+        readings = []
+        for column, tag in self._losses:
+            loss = _number(cells[column])
+            name = self._chosen.name(tag) if loss is not None else None
+            if name is not None:
+                kind = "val" if name.validation else "train"
+                readings.append(
+                    Reading(step=step, epoch=epoch, loss=loss, kind=kind)  # type: ignore[arg-type]
+                )
+        if not readings and step is not None:
+            readings.append(Reading(step=step, epoch=epoch))
+        return readings
+
+    def _begin(self, cells: list[str]) -> None:
+        self._columns = [cell.strip() for cell in cells]
+        found = [
+            (name.weight, column, tag)
+            for column, tag in enumerate(self._columns)
+            if (name := names.of_tag(tag)) is not None
+        ]
+        self._losses = [(column, tag) for _, column, tag in sorted(found)]
+        if not self._losses:
+            self.note = "no loss column"
+
+    def _give_up(self, note: str) -> None:
+        self._rest, self._is_table, self.note = b"", False, note
+
+
+def _number(text: str | None) -> float | None:
+    """The number in a cell, NaN and infinity too; None for an empty one."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _integer(text: str | None) -> int | None:
+    number = _number(text)
+    if number is None or not 0 <= number < MAX_STEP or number != int(number):
+        return None
+    return int(number)

@@ -1,0 +1,1 @@
+"""What is kept: history database, rank logs, evidence, and the run folders themselves."""

@@ -1,0 +1,226 @@
+"""The folder that proves a cause: all that can be known, written before any signal is sent.
+
+Nothing here raises: a full disk costs files of the folder, never the job's restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.clock import utc_now
+from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
+from ddptop_runner.host.cgroup_memory import MemoryGroup
+from ddptop_runner.host.kernel_log import KernelLine
+from ddptop_runner.model.snapshot import Cause, encode
+from ddptop_runner.model.stacks import RankStacks
+from ddptop_runner.store.log_end import log_end
+
+KEEP_TIMEOUT_S = 5.0
+"""A disk or a process that hangs in the kernel must not hold up the restart."""
+COPY_LIMIT_BYTES = 64 * 1024 * 1024
+PROC = Path("/proc")
+PROC_FILES = ("cmdline", "status", "wchan", "stack", "io", "limits")
+"""Of each living rank; `stack`, the kernel's, is for root alone."""
+SUMMARY = "summary.txt"
+CAUSE = "cause.json"
+
+_GUIDE = {
+    "stacks-rank-*.txt": "Python stack of each live rank",
+    "stacks-rank-*-loader.txt": "stacks of the data loader workers of a rank",
+    "tail-rank-*.txt": "last log lines of each rank",
+    "tail-launcher.txt": "last lines of the command and its ranks",
+    "error-rank-*.json": "exception saved by torch's @record",
+    "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
+    "flight-rank-*.json": "torch's flight record: the collectives each rank entered",
+    "devices.json": "last sample of the job's devices",
+    "memory.txt": "limits and usage of the memory cgroups",
+    "kernel.txt": "kernel log since the attempt started",
+    "snapshot.json": "snapshot of the job at that time",
+}
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """Where more of one rank lies."""
+
+    rank: int
+    pid: int | None = None
+    """Of a rank that lives."""
+    flight_record: str | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was seen at the moment of a failure or a hang."""
+
+    stacks: Sequence[RankStacks] = ()
+    """Of the ranks that still lived."""
+    snapshot: bytes = b""
+    """The node snapshot, JSON."""
+    ranks: Sequence[RankFiles] = ()
+    kernel: Sequence[KernelLine] = ()
+    memory: Sequence[MemoryGroup] = ()
+    devices: bytes | None = None
+    """The device report, JSON; None without devices."""
+    proc: Path = field(default=PROC)
+
+
+async def keep(folder: RunFolder, attempt: int, reason: str, scene: Scene) -> Path:
+    """Write a scene to a new folder below `evidence/`; that folder, whole or not.
+
+    Args:
+        folder: the job's run folder.
+        attempt: the attempt that went bad.
+        reason: `failure`, `hang` or `nan`.
+        scene: what was seen.
+    """
+    target = new_folder(folder, attempt, reason)
+    with contextlib.suppress(asyncio.TimeoutError):
+        work = asyncio.to_thread(write, folder, attempt, target, scene)
+        await asyncio.wait_for(work, KEEP_TIMEOUT_S)
+    return target
+
+
+def new_folder(folder: RunFolder, attempt: int, reason: str) -> Path:
+    """A name that is not taken: what an attempt left behind before stays as it is."""
+    base = folder.evidence_dir / f"attempt-{attempt}-{reason}"
+    target, count = base, 1
+    while target.exists():
+        count += 1
+        target = base.with_name(f"{base.name}-{count}")
+    with contextlib.suppress(OSError):
+        target.mkdir(parents=True)
+    return target
+
+
+def latest(folder: RunFolder, attempt: int, reason: str) -> Path | None:
+    """The last folder of an attempt; None where there is none."""
+    name = re.compile(rf"attempt-{attempt}-{re.escape(reason)}(?:-(?P<count>\d+))?")
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):
+        paths = list(folder.evidence_dir.iterdir())
+    matches = [(match, path) for path in paths if (match := name.fullmatch(path.name))]
+    found = [(int(match["count"] or 1), path) for match, path in matches]
+    return max(found)[1] if found else None
+
+
+def write(folder: RunFolder, attempt: int, target: Path, scene: Scene) -> None:
+    """Fill the folder, the least replaceable first."""
+    _put(target / "snapshot.json", scene.snapshot)
+    for entry in scene.stacks:
+        text = entry.text if entry.text is not None else f"no stacks: {entry.note}\n"
+        _put(target / f"stacks-{owner_name(entry.rank)}.txt", text)
+        if entry.loader is not None:
+            _put(target / f"stacks-{owner_name(entry.rank)}-loader.txt", entry.loader)
+    logs = folder.logs_dir / f"attempt-{attempt}"
+    for files in scene.ranks:
+        if files.pid is not None:
+            _put(
+                target / f"proc-{owner_name(files.rank)}.txt", _of_proc(scene.proc / str(files.pid))
+            )
+        for suffix in (".error.json", ".error.json.broken"):
+            _copy(logs / f"rank-{files.rank}{suffix}", target / f"error-rank-{files.rank}.json")
+    for rank in dict.fromkeys([*(files.rank for files in scene.ranks), LAUNCHER]):
+        tail = log_end(folder.log_file(attempt, rank))
+        if tail:
+            _put(target / f"tail-{owner_name(rank)}.txt", tail)
+    if scene.memory:
+        _put(target / "memory.txt", "".join(map(_memory_in_words, scene.memory)))
+    if scene.kernel:
+        _put(target / "kernel.txt", "".join(f"{line}\n" for line in scene.kernel))
+    if scene.devices is not None:
+        _put(target / "devices.json", scene.devices)
+    for files in scene.ranks:
+        if files.flight_record is not None:
+            _copy(Path(files.flight_record), target / f"flight-rank-{files.rank}.json")
+
+
+def summarise(cause: Cause) -> None:
+    """Put the cause's paragraph, and how to read the rest, into its evidence folder."""
+    if cause.evidence is None:
+        return
+    target = Path(cause.evidence)
+    if not target.is_dir():
+        return
+    found = [
+        f"  {pattern:<26} {meaning}"
+        for pattern, meaning in _GUIDE.items()
+        if next(target.glob(pattern), None) is not None
+    ]
+    lines = [
+        cause.summary,
+        "",
+        f"Written {utc_now():%Y-%m-%d %H:%M:%S} UTC. In this folder:",
+        *found,
+    ]
+    _put(target / SUMMARY, "\n".join(lines) + "\n")
+
+
+def keep_cause(cause: Cause) -> None:
+    """Put the whole cause into its evidence folder, for who asks later about this attempt."""
+    if cause.evidence is not None and (target := Path(cause.evidence)).is_dir():
+        _put(target / CAUSE, encode(cause))
+
+
+_cause_decoder = msgspec.json.Decoder(Cause)
+
+
+def kept_cause(folder: Path) -> Cause | None:
+    """The cause that an evidence folder proves; None where none was kept."""
+    try:
+        return bounded.decode_json(_cause_decoder, bounded.read_bytes(folder / CAUSE))
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _put(path: Path, content: bytes | str) -> None:
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    try:
+        path.write_bytes(data)
+    except OSError:  # what could not be written whole would mislead
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        if source.is_file() and source.stat().st_size <= COPY_LIMIT_BYTES:
+            shutil.copyfile(source, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            target.unlink()
+
+
+def _of_proc(process: Path) -> str:
+    parts = []
+    for name in PROC_FILES:
+        try:
+            data = (process / name).read_bytes()
+        except OSError as error:
+            parts.append(f"--- {name} ---\nn/a: {error.strerror}\n")
+            continue
+        text = data.replace(b"\0", b" ").decode("utf-8", "replace").rstrip()
+        parts.append(f"--- {name} ---\n{text}\n")
+    return "".join(parts)
+
+
+def _memory_in_words(group: MemoryGroup) -> str:
+    def of(value: int | None) -> str:
+        return "n/a" if value is None else str(value)
+
+    return (
+        f"{group.path} (cgroup version {group.version})\n"
+        f"  limit_bytes {of(group.limit_bytes)}\n"
+        f"  used_bytes  {of(group.used_bytes)}\n"
+        f"  peak_bytes  {of(group.peak_bytes)}\n"
+        f"  oom_kills   {of(group.kills)}\n"
+    )

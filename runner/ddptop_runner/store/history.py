@@ -1,0 +1,378 @@
+"""`history.db`: the history of a job, kept by the second, in one SQLite file.
+
+The supervisor is the only writer and commits once a second; any number of viewers read beside it
+(WAL). At a job's end the file leaves WAL mode, so that it opens in a read-only folder. See
+`history_schema` for the tables and `history_reader` for how they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddptop_runner.base.errors import DamagedFileError, DdptopError
+from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.snapshot import Event, RankSample
+from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
+from ddptop_runner.store.history_schema import (
+    EVENT_COLUMNS,
+    KINDS,
+    TIERS,
+    Completed,
+    Kind,
+    RollUp,
+    additions,
+    ddl,
+    gpu_row,
+    rank_row,
+)
+
+__all__ = ["HistoryReader", "HistoryWriter", "Series"]
+
+SETBACK_S = 5
+"""A clock set back by no more than this is taken as standing still; by more, buckets start anew."""
+PRUNE_EVERY_S = 10
+PRUNE_BUCKETS = 60
+"""At most so many buckets of a table are deleted at a time, so that no tick takes long."""
+MAX_PENDING_ROWS = 5000
+"""Rows per table, and events, that wait in memory while the file cannot be written."""
+BUSY_TIMEOUT_S = 0.25
+FINAL_TIMEOUT_S = 3.0
+"""How long `close(final=True)` waits for readers to leave the file."""
+
+_INSERT = {
+    kind.table(tier): f"INSERT OR REPLACE INTO {kind.table(tier)} ({', '.join(kind.columns)})"
+    f" VALUES ({', '.join('?' * len(kind.columns))})"
+    for kind in KINDS
+    for tier in TIERS
+}
+_INSERT_EVENT = (
+    f"INSERT INTO events ({', '.join(EVENT_COLUMNS)})"
+    f" VALUES ({', '.join('?' * len(EVENT_COLUMNS))})"
+)
+
+
+class HistoryWriter:
+    """Appends to a job's history. To be used from one thread at a time.
+
+    A full or failing disk never raises: what could not be written waits in memory, up to a limit,
+    and is tried again with the next batch. A damaged file is set aside as `<name>.damaged-<n>` and
+    the history begun anew.
+    """
+
+    def __init__(self, path: Path, batch_s: float = 1.0) -> None:
+        """Open `path`, or create it, and take up the buckets that were open when it was left.
+
+        Args:
+            path: the file; its folder must exist.
+            batch_s: samples are committed once they span this time.
+
+        Raises:
+            DamagedFileError: when a newer ddptop wrote the file.
+        """
+        self.path = path
+        self.lost_writes = 0
+        """Rows and events given up because the file could not be written for too long."""
+        self.problem: str | None = None
+        """Why the last batch could not be written; None when it was."""
+        self.begun_anew: str | None = None
+        """Why the file was begun anew by this writer, the last time."""
+        self._gap: tuple[float, float] | None = None
+        self.damaged_file: Path | None = None
+        """What was found damaged and set aside by this writer, the last one."""
+        self._batch_s = batch_s
+        self._rollups = [RollUp(kind) for kind in KINDS]
+        self._pending: Completed = {}
+        self._pending_events: list[Event] = []
+        self._next_seq = 1
+        self._second: int | None = None
+        self._written_at: float | None = None
+        self._pruned_at = 0
+        self._closed = False
+        self._db: sqlite3.Connection | None = None
+        self._connect()
+
+    def add(
+        self,
+        ts: dt.datetime | float,
+        attempt: int | None,
+        ranks: Sequence[RankSample],
+        gpus: Sequence[GpuSample],
+    ) -> None:
+        """Take the samples of one moment; commit when a batch is full.
+
+        Args:
+            ts: when they were taken: an aware time, or unix seconds.
+            attempt: the attempt they belong to.
+            ranks: the job's ranks.
+            gpus: the job's devices.
+        """
+        unix_s = ts.timestamp() if isinstance(ts, dt.datetime) else float(ts)
+        second = int(unix_s)
+        if self._second is not None and second < self._second:
+            if self._second - second <= SETBACK_S:
+                second = self._second
+            else:
+                for rollup in self._rollups:
+                    rollup.close_all(self._pending)
+        self._second = second
+        rank_rows = [rank_row(second, attempt, sample) for sample in ranks]
+        gpu_rows = [gpu_row(second, attempt, sample) for sample in gpus]
+        for rollup, rows in zip(self._rollups, (rank_rows, gpu_rows), strict=True):
+            rollup.add(second, rows, self._pending)
+        since = None if self._written_at is None else unix_s - self._written_at
+        # the tenth is for the jitter of a 1 Hz clock
+        if since is None or since < 0 or since >= 0.9 * self._batch_s:
+            self._written_at = unix_s
+            self.flush()
+
+    def event(self, event: Event) -> Event:
+        """Store an event at once; returns it with its `seq`."""
+        event = msgspec.structs.replace(event, seq=self._next_seq)
+        self._next_seq += 1
+        self._pending_events.append(event)
+        self.flush()
+        return event
+
+    def flush(self) -> None:
+        """Commit everything taken so far, the unfinished second included."""
+        if self._closed:
+            return
+        for rollup in self._rollups:
+            if rollup.unsaved:
+                table = rollup.kind.table(TIERS[0])
+                self._pending.setdefault(table, []).extend(rollup.open_rows())
+                rollup.unsaved = False
+        db = self._connect()
+        if db is None:
+            return
+        try:
+            self._write(db)
+        except (sqlite3.OperationalError, OSError) as error:
+            self._fail(error)
+        except sqlite3.DatabaseError:  # malformed
+            self._set_aside()  # what waits is written with the next batch, to a new file
+            self._shed()
+        else:
+            self._pending.clear()
+            self._pending_events.clear()
+            self.problem = None
+
+    def check(self) -> None:
+        """See whether the file is still a history, as whoever opens it does; takes 1 ms.
+
+        What is wrong with it is not seen by writing alone, which goes to the file's WAL.
+        """
+        if self._db is None or self._closed:
+            return
+        if not self.path.exists():
+            self._disconnect()
+            self.begun_anew = f"{self.path.name} was deleted"
+            return
+        reader = HistoryReader(self.path)
+        try:
+            if self.path.stat().st_size == 0:  # reads as one that is not begun yet
+                self._set_aside()
+                return
+            reader.span()
+            reader.events(after_seq=self._next_seq - 2)
+        except DamagedFileError:
+            self._set_aside()
+        except (DdptopError, OSError):  # locked for a moment, or gone
+            return
+
+    def close(self, final: bool = False) -> None:
+        """Commit and let go of the file.
+
+        Args:
+            final: the job has ended: leave WAL mode, so that the one file can be copied, and be
+                read where nothing may be written. Waits up to 3 s for readers to finish; where
+                they don't, the file stays in WAL mode and `problem` says so.
+        """
+        self.flush()
+        self._closed = True
+        if self._db is None:
+            return
+        if final:
+            self._leave_wal(self._db)
+        self._disconnect()
+
+    def _leave_wal(self, db: sqlite3.Connection) -> None:
+        deadline = time.monotonic() + FINAL_TIMEOUT_S
+        while True:
+            try:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                db.execute("PRAGMA journal_mode=DELETE")
+                return
+            except sqlite3.DatabaseError as error:  # a reader is at it, or the disk is full
+                if time.monotonic() > deadline:
+                    self.problem = f"{self.path.name} stays in WAL mode ({error})"
+                    return
+                time.sleep(0.02)
+
+    def _connect(self) -> sqlite3.Connection | None:
+        """The open file, or None with `problem` saying why not."""
+        if self._db is None:
+            try:
+                try:
+                    self._db = self._open()
+                except sqlite3.OperationalError:
+                    raise
+                except sqlite3.DatabaseError:
+                    self._set_aside()
+                    self._db = self._open()
+            except (sqlite3.DatabaseError, OSError) as error:
+                self._fail(error)
+        return self._db
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            if tables:
+                check_schema(db, self.path)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            db.execute("PRAGMA wal_autocheckpoint=500")
+            db.execute("PRAGMA journal_size_limit=4194304")
+            if statements := list(additions(db) if tables else ddl()):
+                db.execute("BEGIN IMMEDIATE")
+                for statement in statements:
+                    db.execute(statement)
+                db.execute("COMMIT")
+            (stored,) = db.execute("SELECT max(seq) FROM events").fetchone()
+            self._renumber(stored or 0)
+            if self._second is None:
+                self._restore(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _renumber(self, stored: int) -> None:
+        """Let events that have waited for the file follow those that it holds."""
+        if self._pending_events and self._pending_events[0].seq <= stored:
+            shift = stored + 1 - self._pending_events[0].seq
+            self._pending_events = [
+                msgspec.structs.replace(event, seq=event.seq + shift)
+                for event in self._pending_events
+            ]
+            self._next_seq += shift
+        self._next_seq = max(self._next_seq, stored + 1)
+
+    def _restore(self, db: sqlite3.Connection) -> None:
+        """Fill the open buckets from the rows that they were made of."""
+        self._rollups = [RollUp(kind) for kind in KINDS]
+        for rollup in self._rollups:
+            kind = rollup.kind
+            (last,) = db.execute(f"SELECT max(t) FROM {kind.table(TIERS[0])}").fetchone()
+            if last is None:
+                continue
+            rollup.restore(0, _rows(db, kind, 0, last, last + 1))
+            until = last
+            for level in range(1, len(TIERS)):
+                start = last - last % TIERS[level].width_s
+                rollup.restore(level, _rows(db, kind, level - 1, start, until))
+                until = start
+            self._second = max(self._second or last, last)
+
+    def _write(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            for table, rows in self._pending.items():
+                db.executemany(_INSERT[table], rows)
+            for event in self._pending_events:
+                values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
+                db.execute(_INSERT_EVENT, [values[column] for column in EVENT_COLUMNS])
+            if self._second is not None and abs(self._second - self._pruned_at) >= PRUNE_EVERY_S:
+                self._pruned_at = self._second
+                _prune(db, self._second)
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        """Note why nothing was written, and start from a new connection the next time."""
+        self.problem = f"{self.path.name} cannot be written ({error})"
+        self._disconnect()
+        self._shed()
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+
+    def _shed(self) -> None:
+        """Give up the oldest of what waits beyond the limit."""
+        lists: list[list[Any]] = [*self._pending.values(), self._pending_events]
+        for waiting in lists:
+            excess = len(waiting) - MAX_PENDING_ROWS
+            if excess > 0:
+                self._note_gap(waiting[:excess])
+                del waiting[:excess]
+                self.lost_writes += excess
+
+    def _note_gap(self, lost: list[Any]) -> None:
+        times = [one.ts.timestamp() if isinstance(one, Event) else float(one[0]) for one in lost]
+        if self._gap is not None:
+            times += self._gap
+        self._gap = min(times), max(times)
+
+    def take_gap(self) -> tuple[float, float] | None:
+        """From when to when rows were given up since this was last asked, in unix seconds.
+
+        None while the file still cannot be written: the gap may grow.
+        """
+        if self.problem is not None:
+            return None
+        gap, self._gap = self._gap, None
+        return gap
+
+    def _set_aside(self) -> None:
+        """Rename the damaged file, with its WAL, so that a new one can take its place."""
+        self._disconnect()
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
+            number += 1
+        self.damaged_file = aside
+        self.begun_anew = f"{self.path.name} was damaged and set aside as {aside.name}"
+        for suffix in ("", "-wal", "-shm"):
+            file = self.path.with_name(self.path.name + suffix)
+            with contextlib.suppress(OSError):
+                file.rename(aside.with_name(aside.name + suffix))
+
+
+def _rows(
+    db: sqlite3.Connection, kind: Kind, level: int, since: int, until: int
+) -> list[tuple[object, ...]]:
+    """Rows of a tier with since <= t < until, in order."""
+    columns = ", ".join(kind.columns)
+    query = f"SELECT {columns} FROM {kind.table(TIERS[level])} WHERE t >= ? AND t < ? ORDER BY t"
+    return db.execute(query, (since, until)).fetchall()
+
+
+def _prune(db: sqlite3.Connection, now: int) -> None:
+    """Delete some of the rows that are older than their tier keeps."""
+    for kind in KINDS:
+        for tier in TIERS:
+            if tier.keep_s is None:
+                continue
+            table = kind.table(tier)
+            (oldest,) = db.execute(f"SELECT min(t) FROM {table}").fetchone()
+            cutoff = now - tier.keep_s
+            if oldest is not None and oldest < cutoff:
+                limit = min(cutoff, oldest + PRUNE_BUCKETS * tier.width_s)
+                db.execute(f"DELETE FROM {table} WHERE t < ?", (limit,))

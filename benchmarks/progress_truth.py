@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.samples.progress_corpus import CASES, Case, Point, replay
 
-SHOWN = {"run": "bar", "estimate": "about", "epoch": "bar of the epoch", "nothing": "none"}
+SHOWN = {"run": "bar", "estimate": "about", "epoch": "epoch bar", "nothing": "none"}
 
 
 def main() -> None:
@@ -26,7 +26,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="cases whose name holds this word")
     only = parser.parse_args().only
-    print("| output | shown | from | share off | ETA off | guess before, off | step time off |")
+    print(
+        "| output | shown | known from | progress error | ETA error | earlier estimate error "
+        "| step time error |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for case in CASES:
         if only not in case.name:
@@ -44,7 +47,7 @@ def row(case: Case, points: list[Point]) -> str:
     if told:
         kind = "about" if any(one.shown.estimated for one in told) else "bar"
     elif of_epoch:
-        kind = "bar of the epoch"
+        kind = "epoch bar"
     guesses = [
         100 * (one.shown.fraction - one.share)
         for one in points
@@ -57,7 +60,7 @@ def row(case: Case, points: list[Point]) -> str:
         if one.shown.eta_s is not None and one.eta_s
     ]
     times = [100 * (one.shown_step_s / one.step_s - 1) for one in points if one.shown_step_s]
-    begin = f"{100 * min(one.share for one in told):.0f} %" if told else "-"
+    begin = f"{100 * min(one.share for one in told):.0f}%" if told else "-"
     wrong = "" if kind == SHOWN[case.answer] else f" (not: {SHOWN[case.answer]})"
     name = case.name.replace("|", "\\|")
     worst = (_worst(shares), _worst(etas), _worst(guesses), _worst(times))
@@ -68,7 +71,7 @@ def row(case: Case, points: list[Point]) -> str:
 def _worst(errors: list[float]) -> str:
     if not errors:
         return "-"
-    return f"{max(errors, key=abs):+.0f} %".replace("-0 ", "0 ").replace("+0 ", "0 ")
+    return f"{max(errors, key=abs):+.0f}%".replace("-0%", "0%").replace("+0%", "0%")
 
 
 if __name__ == "__main__":

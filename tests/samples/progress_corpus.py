@@ -364,8 +364,8 @@ UNEVEN = Run(epochs=4, steps=188, last=61)
 
 CASES = (
     # the recorded samples' styles
-    Case("accelerate: one bar of the run", bars(of_run=True), "estimate"),
-    Case("HF Trainer: bar of the run, dictionaries", hf_trainer, known_from=0.1),
+    Case("accelerate: one bar for the run", bars(of_run=True), "estimate"),
+    Case("HF Trainer: bar for the run, dictionaries", hf_trainer, known_from=0.1),
     Case(
         "imagenet: Epoch: [0][11/25]",
         lines("Epoch: [{epoch}][{step:2d}/{of}]\tTime  0.053 ( 0.273)\tLoss {loss:.4e} (2.1)"),
@@ -405,7 +405,7 @@ CASES = (
     ),
     Case("Keras 3 bar", keras),
     Case("Keras 2 bar", keras_2),
-    Case("Keras, a line an epoch", keras_lines, known_from=0.25, off=0.25),
+    Case("Keras, one line per epoch", keras_lines, known_from=0.25, off=0.25),
     Case("Lightning, rich", rich),
     Case(
         "Lightning, tqdm: Epoch 1:  50%|",
@@ -486,7 +486,7 @@ CASES = (
         "nothing",
     ),
     Case(
-        "accelerate cv_example: a line an epoch",
+        "accelerate cv_example: one line per epoch",
         lines("epoch {epoch}: accuracy 41.20", every=10**6),
         "nothing",
     ),
@@ -502,39 +502,39 @@ CASES = (
     ),
     # hard ones
     Case(
-        "epoch 25 step 3220/5120, running on",
+        "epoch 25 step 3220/5120, continuing counter",
         running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
         run=LONG,
         known_from=1 / 39 + 0.01,
     ),
     Case(
-        "epoch 1/39 step 3220/5120, running on",
+        "epoch 1/39 step 3220/5120, continuing counter",
         running_on("epoch {epoch}/{epochs} step {done}/{total} loss {loss:.4f}", first=1),
         run=LONG,
         known_from=1 / 39 + 0.01,
     ),
     Case(
-        "the same, looked at from the middle",
+        "the same, watched from the middle",
         running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
         run=LONG,
         looked_from=0.4,
         known_from=0.45,
     ),
     Case(
-        "the same, resumed mid-way",
+        "the same, resumed midway",
         running_on("epoch {epoch} step {done}/{total} loss {loss:.4f}"),
         run=LONG._replace(began_at=2000),
         known_from=0.45,
     ),
     Case(
-        "the same from epoch 0/39, looked at from the middle",
+        "the same from epoch 0/39, watched from the middle",
         running_on("epoch {epoch}/{epochs} step {done}/{total} loss {loss:.4f}"),
         run=LONG,
         looked_from=0.4,
         known_from=0.45,
     ),
     Case(
-        "Epoch 1 above step 3220/5120, running on",
+        "Epoch 1 above step 3220/5120, continuing counter",
         headed("step {done}/{total} loss {loss:.4f}", "=== Epoch {epoch} ==="),
         run=LONG,
         known_from=1 / 39 + 0.01,
@@ -545,20 +545,20 @@ CASES = (
         known_from=0.1,
     ),
     Case(
-        "epoch 0 step 60/188, from 0, a line in 47",
+        "epoch 0 step 60/188, 0-based, one line per 47 steps",
         seldom,
         "epoch",
         known_from=0.26,
         off=0.25,
     ),
     Case(
-        "epoch 0/4, from 0: of four or of five?",
+        "epoch 0/4, 0-based: four epochs or five?",
         lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}"),
         "epoch",
         known_from=0.26,
     ),
     Case(
-        "epoch 0/4, from 0, --epochs=4",
+        "epoch 0/4, 0-based, --epochs=4",
         lines("epoch {epoch}/{epochs} step {step}/{of} loss {loss:.4f}"),
         "estimate",
         known_from=0.1,
@@ -585,27 +585,27 @@ CASES = (
         command=("python", "t.py", "--epochs", "4", "--resume", "last.pt"),
         known_from=0.51,
     ),
-    Case("tqdm per epoch, epochs nowhere", bars(), "epoch", known_from=0.26),
-    Case("tqdm of epochs around tqdm of steps", nested),
+    Case("tqdm per epoch, epochs unknown", bars(), "epoch", known_from=0.26),
+    Case("tqdm for steps inside tqdm for epochs", nested),
     Case("tqdm: Epoch 2/4:", bars("Epoch {epoch}/{epochs}: ", first=1)),
-    Case("the same, resumed mid-way", bars("Epoch {epoch}/{epochs}: ", first=1), run=RESUMED),
+    Case("the same, resumed midway", bars("Epoch {epoch}/{epochs}: ", first=1), run=RESUMED),
     Case(
-        "tqdm: Epoch 2/8, validation bars between",
+        "tqdm: Epoch 2/8, validation bars in between",
         bars("Epoch {epoch}/{epochs}: ", first=1, validation="Validating: "),
         run=PAUSES,
     ),
     Case(
-        "tqdm: Epoch 2/8, bare validation bars between",
+        "tqdm: Epoch 2/8, bare validation bars in between",
         bars("Epoch {epoch}/{epochs}: ", first=1, validation="-"),
         run=PAUSES,
     ),
     Case(
-        "tqdm: Epoch 2/4, a last short epoch",
+        "tqdm: Epoch 2/4, short last epoch",
         bars("Epoch {epoch}/{epochs}: ", first=1),
         run=UNEVEN,
         off=0.16,
     ),
-    Case("Epoch 1/4 above lines of steps", headed("step {step}/{of} loss {loss:.4f}"), known_from=0.1),
+    Case("Epoch 1/4 above step lines", headed("step {step}/{of} loss {loss:.4f}"), known_from=0.1),
     Case("Epoch 1/4 above tqdm", headed(""), known_from=0.1),
     Case(
         "Epoch 1 above [ 640/6400]",
@@ -625,7 +625,7 @@ CASES = (
         lines("epoch {epoch} iter {step}/{of} global_step {done} loss {loss:.4f}"),
         "epoch",
     ),
-    Case("gradient accumulation: Steps: bar of updates", bars("Steps: ", of_run=True)),
+    Case("gradient accumulation: Steps: bar counts updates", bars("Steps: ", of_run=True)),
     Case(
         "the same, --epochs 4",
         bars("Steps: ", of_run=True),
@@ -633,7 +633,7 @@ CASES = (
         command=("accelerate", "launch", "t.py", "--epochs", "4"),
     ),
     Case(
-        "a bar of unknown length",
+        "bar of unknown length",
         lambda run, tick: iter(
             [(tick.at_s, f"\r{tick.done}it [00:10, 4.00it/s, loss={_loss(tick):.3f}]")]
         ),
@@ -650,7 +650,7 @@ CASES = (
         run=SHORT,
     ),
     Case(
-        "a line an epoch: epoch 3/8 loss",
+        "one line per epoch: epoch 3/8 loss",
         lines("epoch {epoch}/{epochs} loss {loss:.4f}", every=10**6, first=1),
         run=PAUSES,
         known_from=0.25,

@@ -73,7 +73,7 @@ def source_in_words(rank: RankSample) -> str:
     source = rank.rank_source
     if source is None or source in CERTAIN:
         return ""
-    return f"numbered by {_SOURCES.get(source, source)}"
+    return f"rank inferred from {_SOURCES.get(source, source)}"
 
 
 def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:

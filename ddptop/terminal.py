@@ -75,11 +75,11 @@ def check() -> None:
     """
     if not sys.__stderr__ or not sys.__stderr__.isatty():
         raise UsageError(
-            "ddptop draws on stderr, which is not a terminal", "do not redirect stderr"
+            "stderr is not a terminal, and ddptop draws its screens on it", "do not redirect stderr"
         )
     term = os.environ.get("TERM") or ""
     if term in DUMB:
         raise UsageError(
-            f"TERM={term}: this terminal cannot move the cursor",
-            "use ddptop ls, status, or gpus; in a capable terminal, run TERM=xterm-256color ddptop",
+            f"TERM={term} does not support cursor movement",
+            "use ddptop ls, status, or gpus; if your terminal does, run TERM=xterm-256color ddptop",
         )

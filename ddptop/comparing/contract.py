@@ -24,11 +24,11 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     """Working directory."""
     world_size: int | None
     gpus: list[int]
-    """Machine indices of the devices that the job was given; empty on the CPU."""
+    """Machine indices of the job's devices; empty if it runs on the CPU."""
     started_at: dt.datetime
     ended_at: dt.datetime | None
     elapsed_s: float | None
-    """Time that the job has been live, over all attempts."""
+    """Time the job has been live, across all attempts."""
     restarts: int | None
     step: int | None
     step_counts: StepCounts | None
@@ -36,21 +36,21 @@ class ComparedJob(Base, frozen=True, kw_only=True):
     unknown."""
     total_steps: int | None
     steps_per_s: float | None
-    """Over all attempts, counting only the time spent training."""
+    """Across all attempts, counting only the time spent training."""
     step_time_s: float | None
     """1 / `steps_per_s`."""
     loss: float | None
-    """Last finite loss (median over the ranks)."""
+    """Last finite loss (median across ranks)."""
     loss_state: LossState | None
-    """`nan` also if the loss is infinite; the history does not distinguish them."""
+    """Also `nan` if the loss is infinite; the history does not distinguish the two."""
     loss_bad_since_step: int | None
-    """First step since which no loss was finite; None if the loss is finite."""
+    """First step after which every loss is NaN or infinite; null if the loss is finite."""
     best_loss: float | None
-    """Smallest loss of the run."""
+    """Lowest loss in the run."""
     best_loss_step: int | None
-    """Step of the smallest loss."""
+    """Step with the lowest loss."""
     best_loss_after_s: float | None
-    """Time from launch to the smallest loss."""
+    """Time from launch to the lowest loss."""
     loss_at_common: float | None
     """Loss at `common_step`, or at `common_s` if that is null."""
 
@@ -61,7 +61,7 @@ class Given(Base, frozen=True, kw_only=True):
     what: str
     """Name of the option or setting."""
     values: list[str | None]
-    """Values in the order of the jobs; None for jobs without it."""
+    """Values in job order; null for jobs without it."""
 
 
 class LossesAtStep(Base, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class LossesAtStep(Base, frozen=True, kw_only=True):
 
     step: int
     values: list[float | None]
-    """Losses in the order of the jobs."""
+    """Losses in job order."""
 
 
 class ComparisonReport(Base, frozen=True, kw_only=True):
@@ -78,13 +78,13 @@ class ComparisonReport(Base, frozen=True, kw_only=True):
     schema: int = SCHEMA
     jobs: list[ComparedJob]
     common_step: int | None
-    """Last step that all jobs reached; None if steps are unknown for any of them."""
+    """Last step that all jobs reached; null if any job's steps are unknown."""
     common_s: float | None
-    """Longest time since the start that all jobs reached."""
+    """Longest elapsed time that all jobs reached."""
     better: str | None
     """Job with the lowest loss at `common_step`, or at `common_s` if that is null."""
     better_by: float | None
-    """Relative difference to the next lowest loss; 0.1 is 10 %."""
+    """Relative difference from the next lowest loss; 0.1 is 10%."""
     differences: list[Given]
     """Options and settings that differ."""
     losses: list[LossesAtStep]

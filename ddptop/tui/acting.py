@@ -40,7 +40,7 @@ class ActingApp(ReachApp):
     def on_operation_wanted(self, message: messages.OperationWanted) -> None:
         """Ask first where it does harm, then act."""
         view = message.view
-        if self._refuse("changing a job"):
+        if self._refuse("changing jobs"):
             return
         if view.is_live != message.needs_live:
             again = "" if isinstance(view, ForeignView) else "; press R to relaunch it"
@@ -110,11 +110,11 @@ class ActingApp(ReachApp):
         """Show where the ranks stand, once they have answered."""
         view = message.view
         own = not isinstance(view, ForeignView)
-        if own and view.is_live and self._refuse("signaling ranks for their stacks"):
+        if own and view.is_live and self._refuse("signaling ranks to read their stacks"):
             return
         from ddptop.tui.screens.sections import SectionsScreen
 
-        screen = SectionsScreen(f"stacks of {view.job}", operations.stacks_source(view))
+        screen = SectionsScreen(f"stacks for {view.job}", operations.stacks_source(view))
         self._read_into(screen, lambda: operations.read_stacks(view))
 
     def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
@@ -124,7 +124,7 @@ class ActingApp(ReachApp):
             from ddptop.tui.screens.sections import SectionsScreen
 
             screen = SectionsScreen(
-                f"evidence for {view.job}", "saved before any signal was sent; esc closes"
+                f"evidence for {view.job}", "saved before any signal was sent; press esc to close"
             )
             self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 

@@ -210,7 +210,7 @@ class DdptopApp(ActingApp):
         """A defect of ours: leave with its words, jobs go on."""
         self.exit(
             return_code=1,
-            message=f"ddptop: the interface failed ({message.error!r}); jobs are unaffected",
+            message=f"ddptop: the interface crashed ({message.error!r}); jobs are not affected",
         )
 
     # --- screens -------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class DdptopApp(ActingApp):
 
     def on_launch_wanted(self) -> None:
         """Open the form; what was launched is shown."""
-        if self._refuse("launching a job"):
+        if self._refuse("launching jobs"):
             return
         from ddptop.tui.screens.launch import LaunchScreen
 

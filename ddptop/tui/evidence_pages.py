@@ -41,11 +41,11 @@ def read(view: JobView, attempt: int | None = None) -> list[tuple[str, str]]:
     if not kept or (attempt is not None and not kept[0].name.startswith(f"attempt-{attempt}-")):
         whose = view.job if attempt is None else f"attempt {attempt} of {view.job}"
         raise DdptopError(
-            f"{whose} has no evidence", "evidence is saved when a rank fails or the job hangs"
+            f"no evidence for {whose}", "evidence is saved when a rank fails or the job hangs"
         )
     last, *others = kept
     sections = [(path.name, _text(path)) for path in _files(last)]
-    sections.append((f"{last.name}, in {last}", _listing(last)))
+    sections.append((f"files in {last}", _listing(last)))
     if others:
         sections.append(
             (

@@ -150,7 +150,7 @@ class ForeignSource:
         events = tuple(self._book.events(view.job))
         if view.ended_by is None:
             return events
-        text = f"all processes exited after {view.ended_by}, sent from here"
+        text = f"all processes exited after ddptop sent {view.ended_by}"
         return tuple(
             msgspec.structs.replace(one, message=text) if one.type == "lost" else one
             for one in events

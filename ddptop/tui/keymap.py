@@ -23,7 +23,7 @@ NO_KEY = "no-key"
 
 RESERVED = {
     "ctrl+c": "it copies the selection or asks before quitting",
-    "ctrl+z": "ddptop cannot be suspended; press d to quit, jobs keep running",
+    "ctrl+z": "ddptop cannot be suspended; press d to quit (jobs keep running)",
     "tab": "it moves to the next panel",
     "shift+tab": "it moves to the previous panel",
 }
@@ -170,9 +170,7 @@ def check_keys(given: Mapping[str, object], file: str) -> tuple[KeyMap, list[str
 def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[str, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        wrong.append(
-            f'{where}: "{name}" = {shown(value)} is not a key; write "s" or ["s", "ctrl+s"]'
-        )
+        wrong.append(f'{where}: "{name}" = {shown(value)} is not a key; use "s" or ["s", "ctrl+s"]')
         return None
     keys: list[str] = []
     for text in texts:
@@ -186,7 +184,9 @@ def _keys_of(name: str, value: object, where: str, wrong: list[str]) -> tuple[st
             return None
         if key in SAME_BYTE:
             same = key_text(SAME_BYTE[key])
-            wrong.append(f'{where}: "{name}": a terminal sends "{text}" as {same}; choose another')
+            wrong.append(
+                f'{where}: "{name}": terminals send "{text}" as {same}; choose another key'
+            )
             return None
         if key in RESERVED:
             wrong.append(f'{where}: "{name}": "{text}" cannot be remapped: {RESERVED[key]}')

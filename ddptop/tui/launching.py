@@ -74,9 +74,9 @@ def problem(form: LaunchForm) -> str | None:
     except ValueError:
         return "arguments: unclosed quote"
     if is_command and form.nproc.strip():
-        return "ranks: a command starts its own ranks; set their number in its arguments"
+        return "ranks: a command starts its own ranks; set the number in its arguments"
     if not is_command and not form.gpus and not form.nproc.strip():
-        return "number of ranks is required if no GPU is selected"
+        return "number of ranks is required when no GPUs are selected"
     for label, text in (("ranks", form.nproc), ("max restarts", form.max_restarts)):
         if text.strip() and not text.strip().isdecimal():
             return f"{label}: {text.strip()} is not a number"
@@ -146,7 +146,7 @@ def run_cli(arguments: Sequence[str]) -> str:
         ) from error
     if ended.returncode != 0:
         lines = ended.stderr.strip().splitlines()
-        text = lines[-1].removeprefix("ddptop: ") if lines else "no message"
+        text = lines[-1].removeprefix("ddptop: ") if lines else "no error message"
         raise DdptopError(text)
     return ended.stdout
 

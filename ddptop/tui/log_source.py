@@ -150,7 +150,7 @@ class LogReader:
                 try:
                     asked()
                 except OSError as error:
-                    self._miss("the log cannot be read", error.strerror or str(error))
+                    self._miss("cannot read the log", error.strerror or str(error))
         except Exception as error:  # a defect here must end the program, not freeze what it shows
             self._deliver(CollectorFailed(error))
         finally:
@@ -172,9 +172,8 @@ class LogReader:
         if self._loading is not None:
             if not self._is_slow and time.monotonic() - self._opened_at > SLOW_S:
                 self._is_slow = True
-                words = (
-                    f"reading the last lines of {units.plural(len(self._places.ranks), 'rank')} ..."
-                )
+                ranks = units.plural(len(self._places.ranks), "rank")
+                words = f"reading the last lines from {ranks} ..."
                 self._deliver(LogMissing(self._generation, words, "they appear here when ready"))
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:
@@ -259,7 +258,7 @@ class LogReader:
         assert self._folder is not None
         places, folder = self._places, self._folder
         if not folder.path.exists():
-            self._miss("this job no longer exists", "it was removed together with its logs")
+            self._miss("this job no longer exists", "the job and its logs were removed")
             return
         if not places.ranks and not places.has_launcher:
             self._miss("no output yet", "new lines appear here automatically")
@@ -280,7 +279,7 @@ class LogReader:
         except FileNotFoundError:
             who = "the launcher" if whose == LAUNCHER else f"rank {whose}"
             self._miss(
-                f"{who} has no log in attempt {places.attempt}",
+                f"{who} has no log for attempt {places.attempt}",
                 "[ and ] switch ranks, < and > switch attempts",
             )
 

@@ -28,7 +28,7 @@ RECENT_S = 10.0
 LATE_LOOKS, OLD_LOOKS = 3, 60
 """How many looks back a line was printed before that of another rank, and long before it."""
 
-EARLIER = "──── last {:,} lines of each rank; open one rank to see its whole log ────"
+EARLIER = "──── last {:,} lines from each rank; open a rank to see its full log ────"
 
 Told = tuple[str, Level, bool]
 """A line, its level, and whether it goes on with the one before."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
-UNSTARTED = "No rank has started; the job leaves the queue and will not start."
+UNSTARTED = "No ranks have started. The job leaves the queue and will not start."
 """The effect of ending a queued job."""
 
 
@@ -58,8 +58,8 @@ def _own(view: AnyJob) -> JobView:
     if isinstance(view, JobView):
         return view
     raise UsageError(
-        f"{view.job} was not started by ddptop, which can only stop or kill it",
-        "launch it with ddptop to restart it",
+        f"ddptop did not start {view.job} and can only stop or kill it",
+        "launch it with ddptop for other actions",
     )
 
 
@@ -69,7 +69,7 @@ def _signalled(view: ForeignView, action: Action) -> Operation:
 
     plan = signals.plan(view, action)
     verb = action.capitalize()
-    whose = "" if plan.uid == os.geteuid() else f", which is {view.foreign.user}'s"
+    whose = "" if plan.uid == os.geteuid() else f" ({view.foreign.user}'s job)"
     return Operation(
         f"{verb} {view.job}{whose}? ddptop did not start it.",
         plan.sentence,
@@ -84,15 +84,15 @@ def _ranks(view: JobView) -> str:
     size = view.snapshot.world_size if view.snapshot is not None else None
     number = size or view.spec.nproc
     if not number or (view.spec.is_command and not (view.snapshot and view.snapshot.ranks)):
-        return f"{launcher_in_words(view)} and everything it started"
+        return f"{launcher_in_words(view)} and all processes it started"
     return "its rank" if number == 1 else f"all {number} ranks"
 
 
 def _everything(view: JobView) -> str:
     if view.spec.is_command:
-        return f"{launcher_in_words(view)} and everything it started"
+        return f"{launcher_in_words(view)} and all processes it started"
     ranks = _ranks(view)
-    return f"{ranks} and everything {'it' if ranks == 'its rank' else 'they'} started"
+    return f"{ranks} and all processes {'it' if ranks == 'its rank' else 'they'} started"
 
 
 def _asked_to_end(view: JobView) -> str:
@@ -120,8 +120,8 @@ def stop(view: AnyJob) -> Operation:
         f"Stop {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"{_asked_to_end(own)}; after {GRACE_S:.0f} s, SIGKILL to any that remain. The "
-        "job will not restart. Logs and history are kept.",
+        else f"Sends {_asked_to_end(own)}; after {GRACE_S:.0f} s, sends SIGKILL to any that "
+        "remain. The job will not restart. Logs and history are kept.",
         "Stop",
         f"stopping {view.job}",
         lambda: commands.stop(own, grace_s=GRACE_S),
@@ -137,7 +137,7 @@ def kill(view: AnyJob) -> Operation:
         f"Kill {view.job}?",
         UNSTARTED
         if own.state == "queued"
-        else f"SIGKILL to {_everything(own)} now. The work since the last checkpoint is lost.",
+        else f"Sends SIGKILL to {_everything(own)} now. Work since the last checkpoint is lost.",
         "Kill",
         f"killing {view.job}",
         lambda: commands.kill(own),
@@ -148,11 +148,11 @@ def restart_group(view: AnyJob) -> Operation:
     """Restart all ranks."""
     own = _own(view)
     if own.state == "queued":
-        raise UsageError(f"{view.job} is queued: no rank has started", "wait until it is running")
+        raise UsageError(f"{view.job} is queued and has no ranks", "wait until it starts")
     return Operation(
         f"Restart all ranks of {view.job}?",
-        f"A group restart: {_ranks(own)} exit and start again as a new attempt. The script resumes "
-        "from its last checkpoint if it supports that. This does not use up a restart.",
+        f"A group restart: stops {_ranks(own)} and starts a new attempt. The script resumes from "
+        "its last checkpoint if it supports that. This does not count toward the restart limit.",
         "Restart",
         f"restarting all ranks of {view.job}",
         lambda: commands.restart_group(own),
@@ -174,10 +174,10 @@ def save(view: AnyJob) -> Operation:
         worker = get_current_worker()  # a person who leaves waits for nothing
         asked = wanted.ask(own)
         saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
-        return f"{view.job} saved{at_step(saved)}: {saved.path}"
+        return f"{view.job} saved a checkpoint{at_step(saved)}: {saved.path}"
 
-    said = f"asked {view.job} to save; waiting for the checkpoint"
-    return Operation("", said, "Save", f"{view.job} saved", run)
+    said = f"asked {view.job} to save a checkpoint; waiting for it"
+    return Operation("", said, "Save", f"{view.job} saved a checkpoint", run)
 
 
 def again(view: AnyJob) -> Operation:
@@ -192,8 +192,8 @@ def again(view: AnyJob) -> Operation:
 
     return Operation(
         f"Relaunch {view.job}?",
-        f"A new attempt in the same run folder, after {plural(attempts, 'attempt')}, with this "
-        "shell's environment. Logs and history are kept.",
+        f"Starts a new attempt in the same run folder ({plural(attempts, 'attempt')} so far), with "
+        "this shell's environment. Logs and history are kept.",
         "Relaunch",
         f"relaunching {view.job}",
         run,
@@ -216,8 +216,8 @@ def remove(view: AnyJob) -> Operation:
 def stacks_source(view: AnyJob) -> str:
     """Where the stacks of a job come from, in words."""
     if isinstance(view, ForeignView):
-        return "reading stacks with py-spy, without pausing any process"
-    return "reading stacks from every rank, without pausing it" if view.is_live else "saved stacks"
+        return "reading stacks with py-spy; no process is paused"
+    return "reading every rank's stack; no rank is paused" if view.is_live else "saved stacks"
 
 
 def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
@@ -243,7 +243,7 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
     files = stored_files(view, None)
     if not files:
         raise DdptopError(
-            f"{view.job} has no saved stacks", "they are saved when a rank fails or hangs"
+            f"{view.job} has no saved stacks", "stacks are saved when a rank fails or hangs"
         )
     return [(path.stem.removeprefix("stacks-").replace("-", " "), _text(path)) for path in files]
 
@@ -266,7 +266,7 @@ def _text(path: Path) -> str:
     try:
         return _clean(bounded.read_text(path)).rstrip()
     except OSError as error:
-        return f"cannot be read ({error})"
+        return f"cannot be read: {error}"
 
 
 def _clean(text: str) -> str:

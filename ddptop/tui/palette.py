@@ -118,8 +118,8 @@ class JobProvider(CommandProvider):
         post = self._post
         yield Command(f"go to {job}", "open this job", post(messages.JobPicked(job, foreign)))
         yield Command(
-            f"logs of {job}",
-            "show the output of its ranks",
+            f"logs for {job}",
+            "show its ranks' output",
             post(messages.LogsWanted(job, foreign=foreign)),
             listed=False,
         )
@@ -132,13 +132,13 @@ class JobProvider(CommandProvider):
             )
             yield Command(
                 f"replay {job}",
-                "show it as it was at any time",
+                "show it at any past moment",
                 post(messages.ReplayWanted(job)),
                 listed=False,
             )
             yield Command(
                 f"compare {job}",
-                "compare its loss with other jobs",
+                "compare loss with other jobs",
                 post(messages.CompareWanted((job,))),
                 listed=False,
             )
@@ -154,8 +154,8 @@ class JobProvider(CommandProvider):
                     f"rank {rank.rank} of {job}", "open this rank", self._post(picked), listed=False
                 )
                 yield Command(
-                    f"logs of {job} rank {rank.rank}",
-                    "show the output of this rank",
+                    f"logs for {job} rank {rank.rank}",
+                    "show this rank's output",
                     self._post(wanted),
                     listed=False,
                 )
@@ -169,11 +169,9 @@ class ThemeCommands(CommandProvider):
 
     def commands(self, query: str) -> Iterator[Command]:
         """The list of themes, and each by its name."""
-        yield Command(
-            "Theme", "select a theme; remembered for the next start", self.app.search_themes
-        )
+        yield Command("Theme", "select a theme; the choice is remembered", self.app.search_themes)
         for name in sorted(self.app.available_themes):
-            yield Command(f"theme {name}", "colours", partial(self._choose, name), listed=False)
+            yield Command(f"theme {name}", "color theme", partial(self._choose, name), listed=False)
 
     def _choose(self, name: str) -> None:
         self.app.theme = name

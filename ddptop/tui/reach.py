@@ -168,7 +168,7 @@ class ReachApp(KeyedApp):
         self.theme_changed_signal.subscribe(self, self._colours_changed)
         if self.reach.problems:
             first, *others = self.reach.problems
-            more = f"\n{len(others)} more: ddptop keys lists them" if others else ""
+            more = f"\nand {len(others)} more; run ddptop keys to list them" if others else ""
             self.notify(
                 f"{first}{more}", title="settings", severity="warning", timeout=12, markup=False
             )
@@ -193,4 +193,4 @@ class ReachApp(KeyedApp):
 
     def action_refuse_suspending(self) -> None:
         """A suspended program would leave the terminal raw."""
-        self.notify("ddptop cannot be suspended; press d to quit, jobs keep running")
+        self.notify("ddptop cannot be suspended; press d to quit (jobs keep running)")

@@ -80,7 +80,7 @@ def read_settings(file: Path | None = None) -> Settings:
     except FileNotFoundError:
         return Settings()
     except (OSError, ValueError) as error:  # what msgspec and tomllib raise are ValueErrors
-        what = f"{file} cannot be read ({error}); fix or remove it"
+        what = f"cannot read {file} ({error}); fix or remove it"
         return Settings(file=file.name, problems=(what,))
     return parse(data, file.name)
 
@@ -136,7 +136,7 @@ def _interface(given: Mapping[str, object], where: str, wrong: list[str]) -> Int
     low, high = REFRESH_S
     is_number = isinstance(refresh_s, (int, float)) and not isinstance(refresh_s, bool)
     if not is_number or not low <= float(refresh_s) <= high:  # type: ignore[arg-type]
-        told("refresh_s", f"use seconds from {low:g} to {high:g}")
+        told("refresh_s", f"use a number of seconds from {low:g} to {high:g}")
         refresh_s = default.refresh_s
     first = next((one for one in FIRSTS if one == given.get("first", default.first)), None)
     if first is None:

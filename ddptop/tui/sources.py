@@ -205,7 +205,7 @@ class DeviceSource:
                 self._start(None)
             report = self._feed.latest if self._feed is not None else None
             if report is None:
-                return Devices(gpus=tuple(covered.values()), note="asking the driver")
+                return Devices(gpus=tuple(covered.values()), note="querying the driver")
             if not report.gpus:
                 return Devices(note=report.note)
             self._known = report

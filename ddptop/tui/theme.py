@@ -121,7 +121,10 @@ def own_themes(given: Mapping[str, object], file: str) -> tuple[list[Theme], lis
     for name, table in given.items():
         where = f"{file}, [themes.{name}]"
         if not isinstance(table, Mapping):
-            wrong.append(f"{where}: is not a section; write [themes.{name}] with its colors below")
+            wrong.append(
+                f"{file}: themes.{name} is not a section; "
+                f"write [themes.{name}] with its colors below it"
+            )
             continue
         wrong += [
             f'{where}: "{key}" is not a theme color{did_you_mean(key, KEYS)}'
@@ -141,7 +144,7 @@ def _theme(
     asked = table.get("base")
     if asked is not None and asked not in bases:
         hint = did_you_mean(str(asked), bases)
-        wrong.append(f"{where}: base = {shown(asked)} is not a theme{hint}")
+        wrong.append(f"{where}: base = {shown(asked)} is not a known theme{hint}")
     dark = table.get("dark")
     if dark is not None and not isinstance(dark, bool):
         wrong.append(f"{where}: dark = {shown(dark)} is not valid; use true or false")
@@ -156,7 +159,7 @@ def _theme(
             colours[key] = Color.parse(str(table[key])).hex
         except ColorParseError:
             value = shown(table[key])
-            wrong.append(f'{where}: {key} = {value} is not a color; write it like "#6fa8dc"')
+            wrong.append(f'{where}: {key} = {value} is not a color; use a value such as "#6fa8dc"')
     return Theme(
         name=name,
         dark=base.dark if dark is None else dark,
@@ -180,8 +183,12 @@ def chosen_theme(
     wrong = None
     if asked is not None and asked not in names:
         meant = near(asked, names)
-        hint = f'did you mean "{meant}"?' if meant else "the palette (ctrl+p, Theme) lists them"
-        wrong = f'{where}: theme = "{asked}" is not known; {hint}'
+        hint = (
+            f'did you mean "{meant}"?'
+            if meant
+            else "the command palette lists them (ctrl+p, Theme)"
+        )
+        wrong = f'{where}: theme = "{asked}" is not a known theme; {hint}'
     for name in (remembered, asked):
         if name in names:
             return str(name), wrong

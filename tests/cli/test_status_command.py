@@ -53,7 +53,7 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
     assert lines[-2:] == [
         "  rank 0: losses Adam 1 0.5, Adam 2 1.25; loss is the sum of 4 backward passes",
         "  rank 1: 1 process, 2 devices: no per-rank loss; imports lightning; "
-        "numbered by start order",
+        "rank inferred from start order",
     ]
     many = [sample(rank, frameworks=[f"framework {rank // 2}"]) for rank in range(40)]
     lines = said(put("many", launcher=MPIRUN, ranks=many))

@@ -155,7 +155,7 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     one = terminal("train", "--watch", "--interval", "0.1")
     wait_until(lambda: len(one.screen()) == 3, what="three lines")
     state, of_ranks, devices = one.screen()
-    assert state == "train: running  [########............] 41.0 %  1m15s left  step 41 of 100"
+    assert state == "train: running  [########............] 41.0%  1m15s left  step 41 of 100"
     assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
     assert devices == "CPU  load 400%  memory 4.0 GiB"
     slow = Alert(
@@ -204,7 +204,7 @@ def test_all_jobs_have_a_line_each_those_in_need_first(
     wait_until(lambda: len(one.screen()) == 4, what="four lines")
     broken, stuck, well, more = one.screen()
     assert broken.startswith("broken  failed") and stuck.startswith("stuck  hung")
-    assert well.startswith("well-") and "41.0 %" in well
+    assert well.startswith("well-") and "41.0%" in well
     assert more == "and 5 more (ddptop ls)"
 
 

@@ -44,7 +44,7 @@ def test_losses_come_from_what_is_printed(start):
     assert 0 < began[0] <= began[1]
     launcher = isolated.status()["launcher"]
     assert launcher["name"] == "mp.spawn" and launcher["pid"] not in [row["pid"] for row in rows]
-    assert "numbered by start order" in isolated.cli("status", isolated.name).stdout
+    assert "rank inferred from start order" in isolated.cli("status", isolated.name).stdout
 
     # what guards it dies, and what was read of its output is known again
     before = rows[1]["step"]

@@ -119,7 +119,7 @@ class TestLaunch:
             await pilot.press(*"[nope].py")
             assert str(command.content) == "$ ddptop launch '[nope].py'"
             await pilot.press("ctrl+l")
-            assert str(error.content) == "number of ranks is required if no GPU is selected"
+            assert str(error.content) == "number of ranks is required when no GPUs are selected"
             assert launched == []
             form.query_one("#nproc", Input).value = "2"
             await pilot.pause()

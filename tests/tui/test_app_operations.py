@@ -107,11 +107,11 @@ class TestOperations:
             await until(pilot, lambda: answered)
             assert isinstance(app.screen, JobScreen)
             (toast,) = app._notifications
-            assert toast.message == "asked mlp-cpu to save; waiting for the checkpoint"
+            assert toast.message == "asked mlp-cpu to save a checkpoint; waiting for it"
             answered.append(lambda: True)
             await until(pilot, lambda: len(app._notifications) > 1)
             assert [toast.message for toast in app._notifications][1:] == [
-                "mlp-cpu saved at step 120: /run/[a].pt"
+                "mlp-cpu saved a checkpoint at step 120: /run/[a].pt"
             ]
             answered.clear()
             await pilot.press("c")
@@ -257,7 +257,7 @@ class TestStacks:
             heads = [str(static.content) for static in app.screen.query(".head").results(Static)]
             assert heads[0] == "stacks-rank-0.txt", "what there is to read comes first"
             assert heads[-3] == "tail-rank-3.txt"
-            assert heads[-2].startswith("attempt-2-failure, in ")
+            assert heads[-2].startswith("files in ")
             assert heads[-1] == "earlier evidence"
             texts = [str(static.content) for static in app.screen.query(".text").results(Static)]
             assert texts[-3] == "loss red"

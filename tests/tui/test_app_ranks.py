@@ -98,7 +98,7 @@ async def test_cards_that_do_not_fit_are_a_table(frozen: Path, make_app: MakeApp
         assert app.screen.max_scroll_y == 0 and app.screen.ranks.size.width == 60
         assert app.screen.query_one(LossChart).region.bottom <= 17, "the keys' row is not covered"
         await pilot.press("T", "T")
-        assert "cards for this many ranks do not fit" in said(app)
+        assert "not enough room for cards" in said(app)
 
 
 async def test_a_thousand_ranks_are_a_map(frozen: Path, make_app: MakeApp) -> None:
@@ -145,7 +145,7 @@ async def test_only_ranks_that_match_what_is_typed(frozen: Path, make_app: MakeA
         assert ranks.shape == "table" and "the map cannot be filtered" in said(app)
         await pilot.press("slash", *"rank:4 state:hun")
         await until(pilot, lambda: ranks.rank is None, "nobody is shown")
-        assert "no rank matches; press esc to show all" in shown(app)
+        assert "no ranks match; press esc to show all" in shown(app)
         await pilot.press("escape")
         await until(pilot, lambda: ranks.shape == "heat")
         assert app.screen is screen

@@ -86,8 +86,8 @@ class TestWords:
                 "Adam 1 0.3100 · Adam 2 n/a",
             ),
             (rank_of(0, losses={"Adam": 0.31}), None, ""),
-            (rank_of(1, rank_source="start order"), None, "numbered by start order"),
-            (rank_of(1, rank_source="a later word"), None, "numbered by a later word"),
+            (rank_of(1, rank_source="start order"), None, "rank inferred from start order"),
+            (rank_of(1, rank_source="a later word"), None, "rank inferred from a later word"),
             (rank_of(0, frameworks=["lightning", "torch"]), None, "imports lightning, torch"),
             (rank_of(0), LAUNCHER_OF_FOUR, "pid 4711"),
             (
@@ -146,15 +146,22 @@ class TestWords:
         folder = fake_commands.mpirun(frozen)
         change(folder, ranks=[rank_of(0), rank_of(1, frameworks=["lightning"])])
         effect = operations.stop(read_job(folder)).effect
-        assert effect.startswith("SIGINT/SIGTERM to all 2 ranks, so that")
-        assert "then SIGTERM to mpirun and the rest of its processes; after 30 s, SIGKILL" in effect
+        assert effect.startswith("Sends SIGINT/SIGTERM to all 2 ranks, so that")
+        assert (
+            "then SIGTERM to mpirun and the rest of its processes; after 30 s, sends SIGKILL"
+            in effect
+        )
         effect = operations.kill(read_job(folder)).effect
-        assert effect.startswith("SIGKILL to mpirun and everything it started now.")
+        assert effect.startswith("Sends SIGKILL to mpirun and all processes it started now.")
         waiting = read_job(fake_commands.waiting(frozen))
         effect = operations.stop(waiting).effect
-        assert effect.startswith("SIGTERM to accelerate and everything it started; after 30 s,")
+        assert effect.startswith(
+            "Sends SIGTERM to accelerate and all processes it started; after 30 s,"
+        )
         own = read_job(fake_home.two_cpu_ranks(frozen))
-        assert operations.stop(own).effect.startswith("SIGTERM to all 2 ranks, so that the script")
+        assert operations.stop(own).effect.startswith(
+            "Sends SIGTERM to all 2 ranks, so that the script"
+        )
 
     def test_the_overview_names_who_starts_the_ranks(self, frozen: Path) -> None:
         (width,) = [column.width for column in MIDDLE if column.key == "by"]
@@ -194,7 +201,7 @@ async def test_ranks_come_and_go_below_their_launcher(frozen: Path, make_app: Ma
         assert "▸accelerate   ● running   whole tree CPU 96%  RSS 240 MiB   pid 4700" in shown(app)
         assert "─ 0 ● running ─" in shown(app) and "─ 1 ● running ─" in shown(app)
         assert ranks.rank is None, "the launcher stays chosen"
-        assert " press l for the output of all ranks" in shown(app)
+        assert " press l for output from all ranks" in shown(app)
         await pilot.press("down")
         assert ranks.rank == 0
         assert " rank 0  pid 4711" in shown(app)

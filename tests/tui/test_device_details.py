@@ -212,4 +212,4 @@ class TestIdlePower:
         panel = DevicePanel()
         lost = msgspec.structs.replace(gpu(7), lost=True)
         panel.show_devices([*(gpu(index) for index in range(7)), lost], holder_text)
-        assert "and 5 more, trouble on GPU 7: press v" in plain(panel.build(60, 6)[-1])
+        assert "and 5 more, problems on GPU 7: press v" in plain(panel.build(60, 6)[-1])

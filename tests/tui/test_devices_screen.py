@@ -126,7 +126,7 @@ async def test_a_process_of_a_foreign_job_and_one_of_none(
         await pilot.pause()
         screen.action_open()
         await pilot.pause()
-        assert "belongs to no known job" in said(app)
+        assert "does not belong to a known job" in said(app)
 
 
 async def test_the_chart_zooms_and_begins_with_another_figure(
@@ -193,7 +193,7 @@ async def test_without_devices_it_says_why_and_what_to_do(
         assert "Back" in keys_shown(app)
         await pilot.press("enter", "m", "down")
         await pilot.pause()
-        assert "no device is selected" in said(app)
+        assert "no device selected" in said(app)
 
 
 async def test_every_size_keeps_table_chart_and_keys(eight_gpus: Path, make_app: MakeApp) -> None:

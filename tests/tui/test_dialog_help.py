@@ -61,9 +61,10 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         boxes = {str(one.label) for one in form.query(Checkbox)}
         named = ", ".join(heading for heading, _ in FIELDS)
         unknown = {one for one in labels | boxes if one not in named}
-        assert unknown == {"auto: one per selected GPU", "restarts of all ranks after a failure"}, (
-            "notes only"
-        )
+        assert unknown == {
+            "auto: one per selected GPU",
+            "how often all ranks may restart after a failure",
+        }, "notes only"
 
 
 async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
@@ -71,7 +72,10 @@ async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
     app = make_app("llama-ft")
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        for key, told in (("K", "changes nothing; it has the focus"), ("f", "page up, page down")):
+        for key, told in (
+            ("K", "changes nothing; this is the default"),
+            ("f", "page up, page down"),
+        ):
             below = app.screen
             await pilot.press(key)
             await until(pilot, lambda below=below: app.screen is not below)

@@ -162,7 +162,7 @@ class TestJobScreen:
             await settle(pilot)
             text = shown(app)
             assert "■ gone" in text
-            assert "last known figures" in text
+            assert "last known values" in text
             assert "2.1843 from the log" in text
             assert "status unknown because ddptop did not start it" in text
             assert "61.2 GiB" in text
@@ -244,7 +244,7 @@ class TestJobScreen:
             for absent in ("Restart", "Launch again", "Remove"):
                 assert absent not in keys_shown(app)
             await pilot.press("r")
-            await until(pilot, lambda: "was not started by ddptop" in said(app))
+            await until(pilot, lambda: "ddptop did not start" in said(app))
 
     async def test_q_leaves_the_one_that_ddptop_was_opened_on(
         self, held_gpus: Path, make_app: MakeApp

@@ -73,8 +73,8 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ({"zzz": "s"}, '"zzz" is not an action; see ddptop keys'),
         ({"job.stop": "entr"}, '"job.stop": "entr" is not a key; did you mean "enter"?'),
         ({"job.stop": "§§§"}, '"job.stop": "§§§" is not a key; use "s", "S", "ctrl+s", or "f5"'),
-        ({"job.stop": 3}, '"job.stop" = 3 is not a key; write "s" or ["s", "ctrl+s"]'),
-        ({"job.stop": "ctrl+i"}, '"job.stop": a terminal sends "ctrl+i" as tab; choose another'),
+        ({"job.stop": 3}, '"job.stop" = 3 is not a key; use "s" or ["s", "ctrl+s"]'),
+        ({"job.stop": "ctrl+i"}, '"job.stop": terminals send "ctrl+i" as tab; choose another key'),
         (
             {"job.stop": "ctrl+c"},
             f'"job.stop": "ctrl+c" cannot be remapped: {RESERVED["ctrl+c"]}',
@@ -189,7 +189,7 @@ async def test_a_wrong_key_map_does_not_keep_it_from_starting(
         await settle(pilot)
         (note,) = app._notifications
         assert 'did you mean "job.stop"?' in note.message
-        assert "1 more: ddptop keys lists them" in note.message
+        assert "1 more; run ddptop keys to list them" in note.message
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         assert KeyMap().text(HELP) in shown(app)

@@ -103,8 +103,11 @@ def test_a_command_in_place_of_a_script(script: str) -> None:
     ("form", "wrong"),
     [
         (LaunchForm(), "script is required"),
-        (LaunchForm(script="a.py"), "number of ranks is required if no GPU is selected"),
-        (LaunchForm(script="a.py", gpus=()), "number of ranks is required if no GPU is selected"),
+        (LaunchForm(script="a.py"), "number of ranks is required when no GPUs are selected"),
+        (
+            LaunchForm(script="a.py", gpus=()),
+            "number of ranks is required when no GPUs are selected",
+        ),
         (LaunchForm(script="a.py", gpus=(0,), nproc="two"), "ranks: two is not a number"),
         (LaunchForm(script="a.py", gpus=(0,), arguments="'"), "arguments: unclosed quote"),
         (LaunchForm(script="a.py", gpus=(0,)), None),
@@ -113,7 +116,7 @@ def test_a_command_in_place_of_a_script(script: str) -> None:
         (LaunchForm(script="-- torchrun a.py"), None),
         (
             LaunchForm(script="torchrun a.py", nproc="2"),
-            "ranks: a command starts its own ranks; set their number in its arguments",
+            "ranks: a command starts its own ranks; set the number in its arguments",
         ),
     ],
 )

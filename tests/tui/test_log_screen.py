@@ -296,7 +296,7 @@ class TestCommands:
             screen = await opened(pilot, None, "sft")
             assert "everything accelerate printed" in title(screen)
             await pilot.press("m", "right_square_bracket")
-            assert "do not identify their rank" in [*app._notifications][-1].message
+            assert "are not tagged by rank" in [*app._notifications][-1].message
 
 
 class TestNothing:
@@ -334,5 +334,5 @@ class TestNothing:
             assert "no output yet" in shown(app)
             folder.log_file(0, 1).unlink()
             await pilot.press("less_than_sign")
-            await until(pilot, lambda: "rank 1 has no log in attempt 0" in shown(app))
+            await until(pilot, lambda: "rank 1 has no log for attempt 0" in shown(app))
             assert screen.explain() == []

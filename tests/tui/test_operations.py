@@ -20,5 +20,5 @@ def test_a_queued_job_has_no_ranks_to_be_ended() -> None:
     queued.__dict__["state"] = "queued"  # its processes are not asked for
     for make in (operations.stop, operations.kill):
         assert make(queued).effect == operations.UNSTARTED
-    with pytest.raises(UsageError, match="waits is queued: no rank has started"):
+    with pytest.raises(UsageError, match="waits is queued and has no ranks"):
         operations.restart_group(queued)

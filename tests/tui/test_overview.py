@@ -141,7 +141,7 @@ async def test_without_a_job_keys_say_what_to_do(frozen: Path, make_app: MakeApp
     async with overview(app) as (pilot, _, posted):
         await pilot.press("l", "e", "p", "C", "space")
         assert posted == []
-        assert "no job is selected; press n to launch one" in said(app)
+        assert "no job selected; press n to launch one" in said(app)
 
 
 class TestFilter:
@@ -186,7 +186,7 @@ class TestFilter:
         async with overview(app) as (pilot, screen, _):
             await pilot.press("slash", *"nobody", "down")
             await until(pilot, lambda: rows(screen) == [])
-            assert "no job matches" in shown(app)
+            assert "no jobs match" in shown(app)
             assert "press esc to show all jobs" in shown(app)
             await pilot.press("slash")
             await until(pilot, lambda: screen.query_one(FilterBar).is_typing)

@@ -76,15 +76,15 @@ async def test_jobs_and_ranks_are_found_by_name(eight_gpus: Path, make_app: Make
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         listed = commands(app, "", JobProvider)
-        assert {"go to llama-ft", "logs of vit-base", "story of vit-base"} <= set(listed)
+        assert {"go to llama-ft", "logs for vit-base", "story of vit-base"} <= set(listed)
         assert not any("rank" in name for name in listed)
         found = commands(app, "logs llama 5", JobProvider)
-        assert {"rank 5 of llama-ft", "logs of llama-ft rank 5"} <= set(found)
+        assert {"rank 5 of llama-ft", "logs for llama-ft rank 5"} <= set(found)
         assert "rank 4 of llama-ft" not in found
         for name, screen in (
             ("go to llama-ft", JobScreen),
             ("rank 5 of llama-ft", RankScreen),
-            ("logs of llama-ft rank 5", LogsScreen),
+            ("logs for llama-ft rank 5", LogsScreen),
         ):
             found[name].run()
             await until(pilot, lambda screen=screen: isinstance(app.screen, screen))

@@ -68,7 +68,7 @@ async def test_everything_is_shown_as_it_was(frozen: Path, make_app: MakeApp) ->
         screen = await arrive(pilot)
         await until(pilot, lambda: "step   400 rank 0" in log_text(screen), "the log of then")
         text = shown(app)
-        assert "REPLAY of gpt-a" in text and "state at 11:55:20" in text
+        assert "REPLAY: gpt-a" in text and "state at 11:55:20" in text
         assert "running" in text and "attempt 0" in text
         assert "restarting all ranks" not in text, "that came later"
         assert "/ck/a.pt" in text and "/ck/b.pt" not in text

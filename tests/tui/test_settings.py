@@ -60,11 +60,13 @@ def test_a_file_that_is_no_toml_is_told_and_left(tmp_path: Path, text: str) -> N
         ),
         (
             {"refresh_s": 0.01},
-            "config.toml, [interface]: refresh_s = 0.01 is not valid; use seconds from 0.2 to 60",
+            "config.toml, [interface]: refresh_s = 0.01 is not valid; "
+            "use a number of seconds from 0.2 to 60",
         ),
         (
             {"refresh_s": True},
-            "config.toml, [interface]: refresh_s = true is not valid; use seconds from 0.2 to 60",
+            "config.toml, [interface]: refresh_s = true is not valid; "
+            "use a number of seconds from 0.2 to 60",
         ),
         (
             {"mouse": "no"},
@@ -112,9 +114,9 @@ def test_all_that_is_wrong_is_gathered() -> None:
     assert reach_of(settings).problems == (
         'config.toml, [keys]: "job.stopp" is not an action; did you mean "job.stop"?',
         'config.toml, [themes.mine]: "bas" is not a theme color; did you mean "base"?',
-        'config.toml, [themes.mine]: primary = "blu" is not a color; write it like "#6fa8dc"',
-        "config.toml, [themes.bad]: is not a section; write [themes.bad] with its colors below",
-        'config.toml, [interface]: theme = "nordd" is not known; did you mean "nord"?',
+        'config.toml, [themes.mine]: primary = "blu" is not a color; use a value such as "#6fa8dc"',
+        "config.toml: themes.bad is not a section; write [themes.bad] with its colors below it",
+        'config.toml, [interface]: theme = "nordd" is not a known theme; did you mean "nord"?',
     )
 
 

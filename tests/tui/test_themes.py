@@ -74,10 +74,10 @@ class TestOwn:
     @pytest.mark.parametrize(
         ("table", "problem"),
         [
-            ({"base": "nordd"}, 'base = "nordd" is not a theme; did you mean "nord"?'),
+            ({"base": "nordd"}, 'base = "nordd" is not a known theme; did you mean "nord"?'),
             ({"dark": "yes"}, 'dark = "yes" is not valid; use true or false'),
             ({"eror": "red"}, '"eror" is not a theme color; did you mean "error"?'),
-            ({"error": 3}, 'error = 3 is not a color; write it like "#6fa8dc"'),
+            ({"error": 3}, 'error = 3 is not a color; use a value such as "#6fa8dc"'),
         ],
     )
     def test_what_is_wrong_is_named(self, table: dict[str, object], problem: str) -> None:

@@ -30,7 +30,7 @@ ALL: dict[str, tuple[Action, ...]] = {
     "devices": DEVICES,
     "logs": LOGS,
     "a job's story": STORY,
-    "jobs compared": COMPARE,
+    "a comparison": COMPARE,
     "replay": REPLAY,
 }
 """By screen, in words, in the order of the help."""
@@ -42,7 +42,7 @@ PLACES: dict[str, str] = {
     "DevicesScreen": "devices",
     "LogsScreen": "logs",
     "StoryScreen": "a job's story",
-    "CompareScreen": "jobs compared",
+    "CompareScreen": "a comparison",
     "ReplayScreen": "replay",
 }
 """The screen of each class."""

@@ -55,10 +55,10 @@ HELP = Action(
     "app.help",
     "question_mark,f1",
     "Help",
-    "explain what is under the cursor, then keys and terms",
+    "explain the item under the cursor, and list keys and terms",
     key_display="?",
 )
-LAUNCH = Action("job.launch", "launch", "n", "Launch", "launch a job from a form", changes=True)
+LAUNCH = Action("job.launch", "launch", "n", "Launch", "open a form to launch a job", changes=True)
 STOP = Action(
     "job.stop",
     "stop",
@@ -73,7 +73,7 @@ KILL = Action(
     "kill",
     "K",
     "Kill",
-    "send SIGKILL to every process of the job now",
+    "send SIGKILL to all of the job's processes now",
     live=True,
     changes=True,
 )
@@ -88,10 +88,10 @@ AGAIN = Action(
     own=True,
 )
 FINDINGS = Action(
-    "job.findings", "findings", "f", "Findings", "list problems with their evidence and remedy"
+    "job.findings", "findings", "f", "Findings", "list problems with evidence and remedies"
 )
 BACK = Action("view.back", "back", "escape", "Back", "go back")
-LEAVE = Action("app.leave", "leave", "q", "Quit", "go back", show=False)
+LEAVE = Action("app.leave", "leave", "q", "Quit", "close this screen", show=False)
 DETACH = Action(
     "app.detach", "app.detach", "d", "Detach", "quit ddptop; all jobs keep running", show=False
 )
@@ -106,18 +106,18 @@ PREVIOUS_RANK = Action(
     "go to the previous rank",
     show=False,
 )
-LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "show the output of the ranks")
+LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "show the ranks' output")
 STORY_PAGE = Action("view.story", "story", "e", "Story", "show each attempt and why it failed")
-DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "show all devices in detail")
-REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "show the job as it was at any time")
-COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "compare its loss with other jobs")
+DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "show details of all devices")
+REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "show the job at any past moment")
+COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "compare loss with other jobs")
 
 PALETTE = Action(
     "app.palette",
     "app.command_palette",
     "ctrl+p",
     "Commands",
-    "find any command or theme by name",
+    "search commands and themes",
     show=False,
 )
 EXIT = Action(
@@ -125,7 +125,7 @@ EXIT = Action(
     "app.quit",
     "ctrl+q",
     "Exit",
-    "quit ddptop from anywhere; jobs keep running",
+    "quit ddptop from any screen; all jobs keep running",
     show=False,
 )
 
@@ -143,7 +143,7 @@ MOVING: tuple[Action, ...] = (
     ),
     Action("move.first", "move(-1000000)", "home,g", "First", "go to the first line", show=False),
     Action("move.last", "move(1000000)", "end,G", "Last", "go to the last line", show=False),
-    Action("move.choose", "choose", "enter", "Choose", "open what is under the cursor", show=False),
+    Action("move.choose", "choose", "enter", "Open", "open the item under the cursor", show=False),
 )
 """Of whatever has a cursor or scrolls."""
 

@@ -17,9 +17,9 @@ COMPARE: tuple[Action, ...] = (
         "keep",
         "space",
         "Keep",
-        "keep this job on the chart and pick another, up to four",
+        "keep this job on the chart and pick another (up to four jobs)",
     ),
-    Action("view.filter", "filter", "slash", "Filter", "show only jobs with these words"),
+    Action("view.filter", "filter", "slash", "Filter", "show only matching jobs"),
     *(
         Action(
             one.id,

@@ -22,17 +22,19 @@ from ddptop.tui.actions.common import (
     Action,
 )
 
-STACKS = Action("job.stacks", "stacks", "t", "Stacks", "show the stack of every rank")
+STACKS = Action("job.stacks", "stacks", "t", "Stacks", "show every rank's stack")
 JOBS = Action("view.jobs", "jobs", "o", "Jobs", "show all jobs and devices", show=False)
 
 JOB: tuple[Action, ...] = (
-    Action("view.back", "back", "escape", "Back", "go back to the whole job, then to all jobs"),
+    Action(
+        "view.back", "back", "escape", "Back", "show all panels again, then go back to all jobs"
+    ),
     Action(
         "app.leave",
         "leave",
         "q",
         "Quit",
-        "go back, or quit if ddptop was opened on this job; the job keeps running",
+        "go back, or quit if ddptop was started with this job; the job keeps running",
         show=False,
     ),
     AGAIN,
@@ -63,7 +65,7 @@ JOB: tuple[Action, ...] = (
         "evidence",
         "i",
         "Evidence",
-        "show what was saved at the last failure or hang: cause, stacks, logs, devices",
+        "show evidence saved at the last failure or hang: cause, stacks, logs, and devices",
         show=False,
         own=True,
     ),
@@ -85,9 +87,9 @@ JOB: tuple[Action, ...] = (
         "ranks.figure",
         "figure",
         "m",
-        "Figure",
-        "change what colors the rank map: state, step time, loss, step, memory, utilization, "
-        "data wait, power",
+        "Metric",
+        "choose the metric on the rank map: state, step time, loss, step, memory, utilization, "
+        "data wait, or power",
         show=False,
     ),
     Action(
@@ -95,18 +97,21 @@ JOB: tuple[Action, ...] = (
         "sort",
         "S",
         "Sort",
-        "sort the rank table by number or by distance from the median",
+        "sort the rank table by rank or by deviation from the median",
         show=False,
     ),
     Action("view.filter", "filter", "slash", "Filter", "show only matching ranks", show=False),
     Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False),
     Action(
-        "page.devices", "page('devices')", "2", "Its devices", "show only its devices", show=False
+        "page.devices",
+        "page('devices')",
+        "2",
+        "Job devices",
+        "show only the job's devices",
+        show=False,
     ),
     Action("page.events", "page('events')", "3", "Events", "show only the events", show=False),
-    Action(
-        "page.log", "page('log')", "4", "Log", "show only the log of the selected rank", show=False
-    ),
+    Action("page.log", "page('log')", "4", "Log", "show only the selected rank's log", show=False),
     *CHART_ACTIONS,
     NEXT_RANK,
     PREVIOUS_RANK,

@@ -36,7 +36,7 @@ OVERVIEW: tuple[Action, ...] = (
         own=True,
     ),
     Action("jobs.mark", "mark", "space", "Mark", "mark the job for comparison", own=True),
-    Action("jobs.sort", "sort", "S", "Sort", "sort by attention, name, start, or GPUs"),
+    Action("jobs.sort", "sort", "S", "Sort", "sort by attention, name, start time, or GPUs"),
     KILL,
     Action(
         "job.remove",
@@ -52,7 +52,7 @@ OVERVIEW: tuple[Action, ...] = (
         "view.unseen",
         "unseen",
         "u",
-        "Unseen",
+        "Unreadable",
         "list processes that cannot be inspected, and why",
         show=False,
     ),

@@ -32,20 +32,18 @@ RANK: tuple[Action, ...] = (
     STORY_PAGE,
     DETACH,
     Action(
-        "page.main", "page('main')", "1", "All", "show everything, or only the loss", show=False
+        "page.main", "page('main')", "1", "All", "show all panels, or only the loss", show=False
     ),
-    Action(
-        "page.split", "page('split')", "2", "Step", "show where the time of a step goes", show=False
-    ),
+    Action("page.split", "page('split')", "2", "Step", "show where step time is spent", show=False),
     Action(
         "page.load",
         "page('load')",
         "3",
         "Load",
-        "show memory, CPU, and device over time",
+        "show memory, CPU, and device metrics over time",
         show=False,
     ),
-    Action("page.log", "page('log')", "4", "Log", "show only its log", show=False),
+    Action("page.log", "page('log')", "4", "Log", "show only the rank's log", show=False),
     *CHART_ACTIONS,
     JOBS,
     HELP,

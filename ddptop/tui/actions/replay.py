@@ -51,10 +51,10 @@ REPLAY: tuple[Action, ...] = (
         show=False,
     ),
     Action(
-        "replay.faster", "speed(1)", "plus,equals_sign", "Faster", "play at 1x, 10x, 60x, or 600x"
+        "replay.faster", "speed(1)", "plus,equals_sign", "Faster", "speed up: 1x, 10x, 60x, 600x"
     ),
     Action(
-        "replay.slower", "speed(-1)", "minus", "Slower", "play at 600x, 60x, 10x, or 1x", show=False
+        "replay.slower", "speed(-1)", "minus", "Slower", "slow down: 600x, 60x, 10x, 1x", show=False
     ),
     Action(
         "replay.back",
@@ -88,17 +88,27 @@ REPLAY: tuple[Action, ...] = (
     Action("replay.rank_down", "rank(1)", "down,j", "Next rank", "go to the next rank", show=False),
     Action("page.main", "page('main')", "1", "Ranks", "show ranks and loss", show=False),
     Action(
-        "page.devices", "page('devices')", "2", "Its devices", "show only its devices", show=False
+        "page.devices",
+        "page('devices')",
+        "2",
+        "Job devices",
+        "show only the job's devices",
+        show=False,
     ),
     Action(
-        "page.events", "page('events')", "3", "Events", "show only the events so far", show=False
+        "page.events",
+        "page('events')",
+        "3",
+        "Events",
+        "show only events up to this time",
+        show=False,
     ),
     Action(
         "page.log",
         "page('log')",
         "4",
         "Log",
-        "show only the log of the selected rank at that time",
+        "show only the selected rank's log up to this time",
         show=False,
     ),
     replace(STORY_PAGE, show=False),

@@ -64,7 +64,7 @@ class MonitorScreen(Screen[None]):
     def show_findings(self, view: AnyJob | None, snapshot: Snapshot) -> None:
         """All that is wrong with a job, in full."""
         if view is None:
-            self.notify("no job is selected", severity="warning")
+            self.notify("no job selected", severity="warning")
             return
         job = view.job
 

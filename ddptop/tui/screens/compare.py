@@ -122,7 +122,9 @@ class CompareScreen(ChartKeys):
         self._keys.show(None, readonly=self.readonly)
         gone = [job for job in self.given if all(view.job != job for view in own)]
         if gone:
-            self._title.show(f"no longer exists: {', '.join(gone)}", right)
+            self._title.show(
+                f"{', '.join(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}", right
+            )
             return
         if compared is None or compared.comparison is None:
             self._title.show(title, right)
@@ -181,13 +183,13 @@ class CompareScreen(ChartKeys):
         job = self._companions.cursor_key
         if not self.chooses or job is None:
             self.notify(
-                "the jobs of this chart are fixed; press C on all jobs to pick others",
+                "the jobs in this chart are fixed; to pick others, press C in the list of all jobs",
                 severity="warning",
             )
         elif job in self._kept:
             self._kept.remove(job)
         elif len(self.given) + len(self._kept) >= MOST_JOBS:
-            self.notify(f"the chart holds at most {MOST_JOBS} jobs", severity="warning")
+            self.notify(f"the chart shows at most {MOST_JOBS} jobs", severity="warning")
         else:
             self._kept.append(job)
             self._companions.action_move(1)

@@ -59,8 +59,8 @@ class ConfirmScreen(ModalScreen[bool]):
         """What each answer does."""
         return [
             (self._question, self._effect),
-            (f"{self._verb}  (y)", "carries it out; a message reports the result"),
-            ("No  (n, esc, q)", "changes nothing; it has the focus, so enter does the same"),
+            (f"{self._verb}  (y)", "performs the action; a message reports the result"),
+            ("No  (n, esc, q)", "changes nothing; this is the default when you press enter"),
         ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

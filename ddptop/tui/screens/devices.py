@@ -162,7 +162,7 @@ class DevicesScreen(ChartKeys):
         if history is None or history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
-                self._chart.show(FiguresData(empty="reading its history ..."), title)
+                self._chart.show(FiguresData(empty="reading history ..."), title)
             return
         shown = self._chart.view
         known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)
@@ -207,17 +207,20 @@ class DevicesScreen(ChartKeys):
 
     def _explain_device(self) -> None:
         if (gpu := self.devices.chosen) is None:
-            self.notify("no device is selected", severity="warning")
+            self.notify("no device selected", severity="warning")
             return
         key = key_of(gpu)
 
         def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
             found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
-            return "what each figure means; esc closes", explain_device(found)
+            return "what each metric means; press esc to close", explain_device(found)
 
         self.post_message(
             SectionsWanted(
-                f"GPU {gpu.index}", "what each figure means; esc closes", explain_device(gpu), look
+                f"GPU {gpu.index}",
+                "what each metric means; press esc to close",
+                explain_device(gpu),
+                look,
             )
         )
 
@@ -226,7 +229,7 @@ class DevicesScreen(ChartKeys):
         jobs = () if self.snapshot is None else self.snapshot.jobs
         view = next((one for one in jobs if one.job == job), None)
         if view is None:
-            self.notify("this process belongs to no known job", severity="warning")
+            self.notify("this process does not belong to a known job", severity="warning")
             return
         self.post_message(JobPicked(view.job, isinstance(view, ForeignView)))
 

@@ -19,9 +19,12 @@ from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.widgets.lines import LinesView
 
 MOUSE = (
-    ("click", "select a row, a key below, or a page; click the selected row to open it"),
+    (
+        "click",
+        "select a row or page, or press a key in the bottom bar; click a selected row to open it",
+    ),
     ("wheel", "scroll; over a chart, zoom at the pointer"),
-    ("hover", "over a key below: show what it does"),
+    ("hover", "over a key in the bottom bar: show what it does"),
 )
 
 UNDER_CURSOR = "under the cursor"
@@ -76,7 +79,7 @@ def help_lines(
     def table(title: str, actions: Sequence[Action]) -> None:
         section(title)
         for action in actions:
-            key = keys.text(action) or "no key"
+            key = keys.text(action) or "unbound"
             if len(key) > KEY_CELLS or cells < ROOMY_CELLS:
                 entry(key, f"{action.name}: {action.help}", "busy", KEY_CELLS)
                 continue

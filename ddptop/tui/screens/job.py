@@ -367,7 +367,7 @@ class JobScreen(PagedScreen):
         wanted = self.ranks.next_shape()
         self._show_ranks_again()
         if self.ranks.shape != wanted:
-            why = "cards for this many ranks do not fit"
+            why = "not enough room for cards"
             if wanted == "heat" and self._wanted:
                 why = "the map cannot be filtered (esc clears the filter)"
             self.notify(f"{why}; showing the table")
@@ -377,14 +377,14 @@ class JobScreen(PagedScreen):
         if self.ranks.shape == "heat":
             self.ranks.heat.next_figure()
         else:
-            self.notify("works only on the rank map; press T to show it")
+            self.notify("available only on the rank map; press T to show it")
 
     def action_sort(self) -> None:
         """Ranks by number, or the worst first."""
         if self.ranks.shape == "table":
             self.ranks.table.next_order()
         else:
-            self.notify("works only on the rank table; press T to show it")
+            self.notify("available only on the rank table; press T to show it")
 
     def explain(self) -> list[tuple[str, str]]:
         """What is under the cursor, and what the job's state means."""

@@ -143,7 +143,7 @@ class LaunchScreen(ModalScreen[str | None]):
                 yield GpuChoice()
                 with Horizontal(classes="row", id="no-gpus-row"):
                     yield Label("GPUs")
-                    yield Static("asking the driver", id="no-gpus", markup=False)
+                    yield Static("querying the driver", id="no-gpus", markup=False)
                 with Horizontal(classes="row short"):
                     yield Label("ranks")
                     yield Word(id="nproc", placeholder="auto")
@@ -151,10 +151,10 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
                     yield Word(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
-                    yield Label("restarts of all ranks after a failure", classes="after")
+                    yield Label("how often all ranks may restart after a failure", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
-                    yield Word(id="name", placeholder="from the script")
+                    yield Word(id="name", placeholder="derived from the script")
             yield Static(id="command", markup=False)
             yield Static(id="error", markup=False)
             with Horizontal(id="busy"):
@@ -178,7 +178,7 @@ class LaunchScreen(ModalScreen[str | None]):
         """List the devices once they are known; those that nobody holds are chosen."""
         if self._gpus is not None or not self.is_mounted:
             return
-        if not devices.gpus and devices.note == "asking the driver":
+        if not devices.gpus and devices.note == "querying the driver":
             return
         if not devices.gpus:  # a driver that does not answer yet may still tell of some
             known = f"none found: {devices.note}" if devices.note else "none on this machine"
@@ -269,7 +269,7 @@ class LaunchScreen(ModalScreen[str | None]):
         """Show the job, or why there is none."""
         self._busy = False
         if message.job is None:
-            error = message.error or "ddptop launch failed without a message"
+            error = message.error or "ddptop launch failed without an error message"
             self.query_one("#error", Static).update(error)
             if launching.is_busy_refusal(error):
                 self.query_one("#busy").display = True

@@ -23,7 +23,7 @@ class LogSearch(MonitorScreen):
         self.pattern: LogPattern | None = None
         """What was searched for."""
         self._reader = reader
-        self._bar = FilterBar("text or regex, then enter")
+        self._bar = FilterBar("text or regex; press enter")
         self._generation = 0
         self._search = 0
         self._is_searching = False
@@ -81,10 +81,10 @@ class LogSearch(MonitorScreen):
             where, other = (
                 ("below", "N searches up") if self._step > 0 else ("above", "n searches down")
             )
-            self._bar.say(f"{self._note}no match {where}; {other}", trouble=True)
+            self._bar.say(f"{self._note}no matches {where}; {other}", trouble=True)
         else:
             size = units.size(self.pager.buffer.end - self.pager.buffer.first)
-            self._bar.say(f"searching {size}: {message.share:.0%}, esc cancels")
+            self._bar.say(f"searching {size}: {message.share:.0%} (esc cancels)")
 
     def _say_found(self) -> None:
         self._bar.say(f"{self._note}n next, N previous")

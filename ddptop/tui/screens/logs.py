@@ -106,7 +106,7 @@ class LogsScreen(LogSearch):
         """Bring the title up to date."""
         found = next((view for view in snapshot.jobs if view.job == self.job), None)
         self._job_view = found
-        self._title.show(f"logs of {self.job}", self.place(snapshot))
+        self._title.show(f"logs for {self.job}", self.place(snapshot))
         self._keys.show(
             None if found is None else found.is_live, foreign=self.foreign, readonly=self.readonly
         )
@@ -290,7 +290,7 @@ class LogsScreen(LogSearch):
         if self.view.whose is not None:
             self.action_show("all")
         elif not ranks:
-            text = "this is the whole log; its lines do not identify their rank"
+            text = "this is the full log; its lines are not tagged by rank"
             self.notify(text, severity="warning", markup=False)
         else:
             chosen = self._last_rank if self._last_rank in ranks else ranks[0]
@@ -301,7 +301,7 @@ class LogsScreen(LogSearch):
         ranks = self._ranks()
         choices = [LAUNCHER, *ranks] if self.places.has_launcher else list(ranks)
         if not ranks:
-            text = "there is only one log, and its lines do not identify their rank"
+            text = "there is only one log, and its lines are not tagged by rank"
             self.notify(text, severity="warning", markup=False)
         elif self.view.whose is None:
             self.action_show(str(choices[0 if step > 0 else -1]))

@@ -249,7 +249,7 @@ class OverviewScreen(MonitorScreen):
             self._seen.add(seen_key(view))
 
     def _say_no_job(self) -> None:
-        self.notify("no job is selected; press n to launch one", severity="warning")
+        self.notify("no job selected; press n to launch one", severity="warning")
 
     def _chosen(self) -> AnyJob | None:
         if self.snapshot is None:
@@ -301,7 +301,7 @@ class OverviewScreen(MonitorScreen):
         unreadable = self.snapshot.unreadable if self.snapshot is not None else ()
         hint = "these may be training jobs, but ddptop cannot inspect them"
         if not unreadable:
-            hint = "every process that may be training could be inspected"
+            hint = "all possible training processes could be inspected"
         sections = unreadable_sections(unreadable)
         damaged = self.snapshot.damaged if self.snapshot is not None else ()
         sections += damaged_sections(damaged)

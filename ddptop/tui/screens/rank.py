@@ -55,7 +55,7 @@ DEVICE_S = 1800.0
 """How far back the device of a foreign rank is shown, as this viewer saw it."""
 
 _NOTHING = RankDeviation()
-_OUTSIDE = "n/a: ddptop did not start this job, so it cannot measure its steps"
+_OUTSIDE = "n/a: ddptop did not start this job, so step times are not measured"
 
 
 class RankScreen(PagedScreen):
@@ -201,7 +201,7 @@ class RankScreen(PagedScreen):
         if not ranks:
             return f"rank {self.rank} has not started yet", "busy"
         return (
-            f"there is no rank {self.rank}; [ and ] step through the {len(ranks)} ranks",
+            f"no rank {self.rank}; press [ or ] to step through the {len(ranks)} ranks",
             "warn",
         )
 
@@ -239,7 +239,7 @@ class RankScreen(PagedScreen):
         seen = snapshot.device_history
         if device is None or seen is None or seen.device != device.uuid:
             return FiguresData(
-                empty="n/a: its device is unknown, and ddptop keeps no history of this job"
+                empty="n/a: the device is unknown, and ddptop does not record this job's history"
             )
         return FiguresData(
             curves=tuple(device_curves(device, seen.figures)),
@@ -274,8 +274,8 @@ class RankScreen(PagedScreen):
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
-        self._split.show(SplitData(empty="reading its history ..."))
-        self._load.show(FiguresData(empty="reading its history ..."))
+        self._split.show(SplitData(empty="reading history ..."))
+        self._load.show(FiguresData(empty="reading history ..."))
         self.show(self.snapshot)
         self.post_message(WishChanged())
 

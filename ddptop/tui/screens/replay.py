@@ -53,7 +53,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         self.speed = SPEEDS[1]
         """Seconds of the history in one second."""
         self.timeline = TimeLine()
-        self._title = TitleBar(f"REPLAY of {job}", readonly=readonly)
+        self._title = TitleBar(f"REPLAY: {job}", readonly=readonly)
         self._keys = KeyBar(REPLAY)
         self._timer: Timer | None = None
         self._frame_at_s = 0.0
@@ -106,12 +106,12 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             gone = replay is None
             words = f"{self.job} no longer exists" if gone else (replay and replay.trouble)
             self.timeline.say(words or "no history recorded")
-            self._title.show(f"REPLAY of {self.job}", super().place(snapshot))
+            self._title.show(f"REPLAY: {self.job}", super().place(snapshot))
             return
         if self.at is None:
             self.at = replay.at
         super().show(replace(snapshot, detail=replay.detail, taken_at=utc_from_unix(replay.at)))
-        self._title.show(f"REPLAY of {self.job}", self.place(snapshot))
+        self._title.show(f"REPLAY: {self.job}", self.place(snapshot))
         self._keys.show(None, readonly=self.readonly)
         self._show_position()
         view = self._chart.view

@@ -18,7 +18,7 @@ from ddptop.tui.snapshot import Snapshot
 MORE = "; j and k scroll"
 """Said where not all of the text has room."""
 
-READING = "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened it closes it."
+READING = "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened it closes it"
 
 
 class SectionsScreen(PagerScreen):

@@ -23,13 +23,13 @@ COLUMNS = (
 )
 
 ENDINGS = {
-    "lives": "still active: its ranks are running or being started",
+    "lives": "in progress: its ranks are running or starting",
     "failed": "a rank raised an exception, was killed, hung, or lost its device; the rank shown "
-    "is the one that failed first, and the others were ended because of it",
+    "failed first, and the others were stopped as a result",
     "finished": "every rank exited with status 0",
-    "stopped": "a user, the batch system, or a signal to the guardian stopped it",
+    "stopped": "it was stopped by a user, the batch system, or a signal to the guardian",
     "again": "a user restarted all ranks; nothing had failed",
-    "lost": "all its processes disappeared without a recorded cause: a reboot, or kill -9",
+    "lost": "all of its processes disappeared with no recorded cause, such as a reboot or kill -9",
     "unknown": "another attempt followed, and no event records how this one ended",
 }
 """What the words in the table mean."""
@@ -65,8 +65,8 @@ class AttemptsTable(Table):
             return []
         return [
             (f"attempt {one.number}", ENDINGS[one.ending]),
-            ("steps", "optimizer steps of the slowest rank in this attempt"),
-            ("rank", "the rank that failed first; the others failed because of it"),
+            ("steps", "optimizer steps taken by the slowest rank in this attempt"),
+            ("rank", "the rank that failed first; the others failed as a result"),
             (
                 "work lost",
                 "steps and time since the last detected checkpoint; without one, the whole attempt",

@@ -59,14 +59,14 @@ class CompareChart(FigureChart):
         return [
             (
                 "loss",
-                "the median loss over the ranks of each job. Letters at the right end name the "
+                "each job's median loss across its ranks; letters at the right identify the "
                 "curves, and each curve has its own pattern",
             ),
             (
                 "by step",
-                "steps since the start of the job. Where attempts overlap, the later attempt's "
-                "losses are shown. b switches to the time since each job's start",
+                "steps since the job started; where attempts overlap, the later attempt's losses "
+                "are shown; b switches to the time since each job's start",
             ),
-            ("A↻1", "attempt 1 of job A starts here: all its ranks were restarted"),
+            ("A↻1", "attempt 1 of job A starts here; all of its ranks were restarted"),
             ("✕", "the loss was NaN or infinite here"),
         ]

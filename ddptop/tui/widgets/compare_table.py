@@ -23,7 +23,7 @@ COMPANIONS = (
 )
 
 
-NOBODY = "no other job to compare with;\nlaunch this one again with different arguments"
+NOBODY = "no other jobs to compare with;\nlaunch this one again with different arguments"
 """What to do where there is nobody to compare with."""
 
 
@@ -80,7 +80,7 @@ class CompanionTable(Table):
         self, mine: JobView | None, jobs: Sequence[JobView], letters: dict[str, str], *, all_: int
     ) -> None:
         """Take the jobs in order; `letters` are those on the chart, `all_` counts hidden ones."""
-        self.empty = "no job matches" if all_ else NOBODY
+        self.empty = "no jobs match" if all_ else NOBODY
         self.set_rows(
             [(view.job, companion_row(view, letters.get(view.job, ""), mine)) for view in jobs]
         )
@@ -91,7 +91,7 @@ class CompanionTable(Table):
             ("compare with", "jobs with the same script first, then newest first"),
             (
                 "different options",
-                "options that differ; for a different script, its whole command",
+                "options that differ; for a different script, its full command",
             ),
-            ("A B C D", "the letter of a job on the chart; space keeps it there"),
+            ("A B C D", "a job's letter on the chart; space keeps the job there"),
         ]

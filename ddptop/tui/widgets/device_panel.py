@@ -235,7 +235,7 @@ class DevicePanel(LinesView, can_focus=True):
         hidden = self._gpus[room - HEAD_LINES - 1 :]
         missing = line((f" and {len(hidden)} more", "dim"))
         if ill := [label(gpu) for gpu in hidden if gpu.lost or device_trouble(gpu)]:
-            missing = (*missing, (f", trouble on GPU {', '.join(ill)}", "warn"))
+            missing = (*missing, (f", problems on GPU {', '.join(ill)}", "warn"))
         return [*lines[: room - 1], (*missing, (": press v", "dim")), *reason]
 
     def _reason_lines(self, width: int) -> list[Line]:

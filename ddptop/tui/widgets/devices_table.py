@@ -24,7 +24,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()
-FIRST_LOOK = "asking the driver for its devices ..."
+FIRST_LOOK = "querying the driver for devices ..."
 FREE = "no processes; the device is free"
 NOT_TOLD = "the driver does not report its processes"
 
@@ -128,7 +128,7 @@ class ProcessTable(Table):
             return []
         return [
             (f"process {process.pid}", process.command or process.note or "command: n/a"),
-            ("job", "The job and rank of this process; enter opens the job."),
-            ("memory", "Memory that it uses on this device, including its CUDA context."),
-            ("SM", "Share of the last few seconds during which its kernels ran on this device."),
+            ("job", "this process's job and rank; enter opens the job"),
+            ("memory", "memory it uses on this device, including its CUDA context"),
+            ("SM", "share of the last few seconds during which its kernels ran on this device"),
         ]

@@ -65,7 +65,7 @@ class FigureChart(ChartWidget):
         if self._options.logarithmic:
             title += ", log axis"
         if self._options.smoothing:
-            title += f", smoothed {self._options.smoothing:g}"
+            title += f", smoothing {self._options.smoothing:g}"
         return [
             rule(title, width, chart.fitting(width - len(title) - 10), self.title_style),
             *chart.lines,

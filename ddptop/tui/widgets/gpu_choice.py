@@ -32,13 +32,15 @@ SHORT_COMMAND = 24
 def holder_words(gpu: GpuSample) -> str:
     """Who holds a device, in words."""
     if gpu.lost:
-        return "lost: the driver does not respond"
+        return "lost: the driver is not responding"
     if is_divided(gpu):
-        return "in MIG mode: ddptop launch --gpus MIG-..."
+        return "in MIG mode; use ddptop launch --gpus MIG-..."
     use = _use(gpu)
     if not use.busy:
         return "free" if gpu.processes is not None else "n/a"
-    names = {p.job or f"{p.user or 'someone'}: {_short(p.command)}" for p in gpu.processes or ()}
+    names = {
+        p.job or f"{p.user or 'unknown user'}: {_short(p.command)}" for p in gpu.processes or ()
+    }
     unknown = unknown_holder(gpu)
     return ", ".join([*sorted(names), *([f"busy: {unknown}"] if unknown else ())]) or use.holders[0]
 

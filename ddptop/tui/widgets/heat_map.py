@@ -147,7 +147,7 @@ class HeatMap(RankGrid):
         found = worst_ranks(self.figure, self.shown, self._apart, rows - 1)
         head = line((" largest deviations", "title"))
         if not found:
-            calm = "all ranks healthy" if self.figure == STATE else "none: all ranks are close"
+            calm = "all ranks healthy" if self.figure == STATE else "none: all ranks are similar"
             return [head, line((f"  {calm}", "dim"))]
         hosts = {rank.rank: rank.host for rank in self.shown}
         return [

@@ -26,15 +26,15 @@ from ddptop_runner.store.registry import AnyJob
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
 
-FIRST_LOOK = "looking for jobs and training on this machine ..."
-EMPTY = """no jobs yet, and no other training found on this machine
+FIRST_LOOK = "looking for jobs and training processes on this machine ..."
+EMPTY = """no jobs yet, and no other training processes found on this machine
 
 {how}
 
    ddptop launch --gpus 0-3 train.py
    ddptop launch --gpus none --nproc 2 train.py    on CPUs
    ddptop demo                                     to try it out"""
-NO_MATCH = """no job matches
+NO_MATCH = """no jobs match
 
 press esc to show all jobs"""
 
@@ -47,7 +47,7 @@ class JobsTable(Table):
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
         """`me` is the user whose name need not be said."""
-        how = "in a shell:" if readonly else "press n to launch one, or in a shell:"
+        how = "run in a shell:" if readonly else "press n to launch one, or run in a shell:"
         super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
         self._me = me
@@ -200,7 +200,7 @@ class JobsTable(Table):
         if foreign:
             text += f", {foreign} not started by ddptop"
         if self.order != "need":
-            text += f", by {job_rows.ORDERS[self.order]}"
+            text += f", sorted by {job_rows.ORDERS[self.order]}"
         if not self.filter:
             return line((text, "dim"))
         return line((f"{self.shown} of {len(views)} match", "busy"), (f"   {text}", "dim"))

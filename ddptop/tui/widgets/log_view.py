@@ -82,9 +82,9 @@ class LogView(Vertical):
         Of a command, whose launcher is named, a rank has no log but perhaps lines of the one log.
         """
         kind = "log" if output is None else "output"
-        whose = "" if rank is None else f" of rank {rank}"
+        whose = "" if rank is None else f": rank {rank}"
         if launcher is not None and (rank is None or self._whole):
-            whose = f" of {launcher}" if rank is None else f" of {launcher}, all ranks"
+            whose = f": {launcher}" if rank is None else f": {launcher}, all ranks"
         self._title.title = f"{kind}{whose}"
         text = output or ("" if attempt is None else f"attempt {attempt}")
         if following and not self._pager.following:

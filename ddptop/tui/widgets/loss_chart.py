@@ -122,7 +122,7 @@ class LossChart(ChartWidget):
         data = self._drawn_data()
         chart = draw_chart(data, self.options, width - 1, height - 1, plotted=self._plot)
         self.area = chart.area
-        title = f"loss of {self._job}" if self._job else "loss"
+        title = f"loss for {self._job}" if self._job else "loss"
         if chart.reading is not None:
             room = width - len(title) - 10
             return [rule(title, width, chart.reading.line(room), self.title_style), *chart.lines]
@@ -144,7 +144,7 @@ class LossChart(ChartWidget):
         if data.by_step:
             shown = "whole run" if view.span is None else f"{view.span:,.0f} steps"
         elif view.span is None and data.watched and data.window_s is None:
-            shown = "since it was first watched"
+            shown = "since first observed"
         elif view.span is not None and view.right is not None:
             shown = window_label(view.span).removeprefix("last ")
         else:
@@ -153,14 +153,16 @@ class LossChart(ChartWidget):
             shown,
             _by_step(data) if data.by_step else "",
             _log_axis(chart) if options.logarithmic else "",
-            f"smoothed {options.smoothing:g}" if options.smoothing else "",
+            f"smoothing {options.smoothing:g}" if options.smoothing else "",
         ]
 
 
 def _log_axis(chart: Chart) -> str:
     """Whether values are logarithmic, where a person wants them so."""
     return (
-        "log axis" if chart.logarithmic or chart.area is None else "log axis: n/a, no value above 0"
+        "log axis"
+        if chart.logarithmic or chart.area is None
+        else "log axis: n/a, no positive values"
     )
 
 

@@ -8,7 +8,7 @@ from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
 
 TO_DO = (
-    ("ddptop doctor", "checks the driver, its library, and permissions, and tells what to fix"),
+    ("ddptop doctor", "checks the driver, its library, and permissions, and suggests fixes"),
     ("ddptop launch --gpus none --nproc 2 train.py", "trains on the CPU in the meantime"),
 )
 
@@ -31,8 +31,8 @@ class MachinePanel(LinesView):
         lines = [rule("machine", width)]
         if self._machine is not None:
             lines += machine_lines(self._machine, width)
-        lines += [(), rule("no device", width)]
-        reason = self._reason or "the driver reports none"
+        lines += [(), rule("no devices", width)]
+        reason = self._reason or "the driver reports no devices"
         lines += [line((f" {text}", "")) for text in wrap(reason, width - 2, 4)]
         lines.append(())
         for command, what in TO_DO:

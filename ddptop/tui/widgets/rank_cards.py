@@ -48,7 +48,7 @@ class RankCards(RankGrid):
         """The cards, row by row."""
         self._grid = found = self.fit(width, height)
         if found is None:
-            return [line((" cards do not fit; press T for the table", "dim"))]
+            return [line((" not enough room for cards; press T for the table", "dim"))]
         self.per_row = found.columns
         lines: list[Line] = []
         for first in range(0, len(self.shown), found.columns):

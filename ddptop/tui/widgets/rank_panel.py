@@ -185,7 +185,7 @@ class RankPanel(Vertical):
         if waiting := waiting_text(detail.view, snapshot):
             return line((f" {waiting}", "busy"))
         if isinstance(detail.view, ForeignView) and not detail.view.is_live:
-            return line((" last known figures", "dim"))
+            return line((" last known values", "dim"))
         if self.usual(detail) != "cards":
             return ()
         reasons = {rank.rank: rank.state_reason for rank in self._ranks if rank.state_reason}
@@ -194,7 +194,7 @@ class RankPanel(Vertical):
             return line((f" rank {self.rank}  ", "strong"), (text, ""))
         details = {rank.rank: rank_detail(rank, snapshot.launcher, cells) for rank in self._ranks}
         if self.rank is None and self._launcher_of(detail) is not None:
-            return line((" press l for the output of all ranks", "dim"))
+            return line((" press l for output from all ranks", "dim"))
         if not (reasons or any(details.values())):
             return ()
         return details.get(self.rank if self.rank is not None else -1) or ((" ", ""),)

@@ -92,7 +92,7 @@ FOREIGN_CPU_COLUMNS = tuple(
 
 
 NO_RANK = "no rank has started yet"
-NO_MATCH = "no rank matches; press esc to show all"
+NO_MATCH = "no ranks match; press esc to show all"
 
 
 class RankTable(Table):
@@ -132,7 +132,7 @@ class RankTable(Table):
         if self._waiting:
             return line((f" {self._waiting}", "busy"))
         if self.rank is None or self.rank not in self._by_rank:
-            return line((" press l for the output of all ranks", "dim")) if self._launcher else ()
+            return line((" press l for output from all ranks", "dim")) if self._launcher else ()
         detail = rank_detail(self._by_rank[self.rank], self._launcher, width)
         return detail or ((" ", ""),) if self._launcher or self._has_details else ()
 
@@ -155,7 +155,7 @@ class RankTable(Table):
         foreign = isinstance(detail.view, ForeignView)
         self._columns = _columns(ranks, foreign)
         if foreign and not live:
-            note = line(("last known figures", "dim"))
+            note = line(("last known values", "dim"))
         apart = detail.deviations
         rows = [
             (

@@ -50,8 +50,8 @@ class ToldTable(Table):
             self._of, self._filter, self._started = shown, filtered, attempt
             lines = fold(shown[1])
             self._told = [one for one in lines if filtered.matches(facts_of(one))]
-            self.title = "events" if attempt is None else f"events of attempt {attempt.number}"
-            self.empty = "no event matches" if filtered and lines else "no events yet"
+            self.title = "events" if attempt is None else f"events in attempt {attempt.number}"
+            self.empty = "no events match" if filtered and lines else "no events yet"
             start = None if attempt is None else attempt.started_at
             if another:
                 self.cursor_key = None
@@ -67,7 +67,7 @@ class ToldTable(Table):
             (event_words(one.type), meaning),
             (
                 "after",
-                "time since the attempt's ranks were started; negative values are before that",
+                "time since this attempt's ranks started; negative values are before that",
             ),
         ]
 

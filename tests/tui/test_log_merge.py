@@ -198,7 +198,7 @@ class TestTails:
             for rank in range(2)
         }
         rows = self.load(RankTails(paths))
-        assert rows[0][1].startswith("──── last 2,000 lines of each rank")
+        assert rows[0][1].startswith("──── last 2,000 lines from each rank")
         assert rows[1:] == [("0-1", f"step {n}") for n in range(1000, 3000)]
         assert lines_of_each(8) == LINES_OF_EACH and lines_of_each(1024) == 62
 

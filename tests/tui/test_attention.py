@@ -280,5 +280,5 @@ def test_the_help_explains_each_figure_of_the_row(frozen: object) -> None:
     told = dict(explain_job(Listed(view, attention(view, NOW)), trend, NOW))
     assert told["llama-ft: ● running"].startswith("Its ranks are training.")
     assert "25% of the run" in told["progress"]
-    assert "↘: falling, over the last 7m" in told["loss"]
+    assert "↘: falling over the last 7m" in told["loss"]
     assert "0% is even" in told["uneven"]

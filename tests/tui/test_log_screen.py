@@ -141,25 +141,25 @@ class TestOneRank:
         app = make_app()
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, 0)
-            assert "attempt 1 of 0-1" in title(screen)
+            assert "attempt 1 (latest)" in title(screen)
             await press(pilot, screen, "right_square_bracket", "right_square_bracket")
             assert "log: rank 2" in title(screen)
             await press(pilot, screen, "left_square_bracket")
             assert "log: rank 1" in title(screen)
             await press(pilot, screen, "less_than_sign")
-            assert "attempt 0 of 0-1" in title(screen)
+            assert "attempt 0 (latest: 1)" in title(screen)
             assert view(screen)[:2] == ["  attempt 0 of rank 1", "✗ Killed"]
             await pilot.press("less_than_sign")
             assert [note.message for note in app._notifications] == ["no earlier attempt"]
             await press(pilot, screen, "greater_than_sign")
-            assert "attempt 1 of 0-1" in title(screen)
+            assert "attempt 1 (latest)" in title(screen)
             row = plain(screen.query_one(LogHead)._lines[1])
             await pilot.click(LogHead, offset=(row.index(" 7 ") + 1, 1))
             await settled(pilot, screen)
             assert "log: rank 7" in title(screen)
             fake_home.write_log(folder, 2, 7, "third time\n")
             await until(pilot, lambda: view(screen)[:1] == ["  third time"], "the next attempt")
-            assert "attempt 2 of 0-2" in title(screen)
+            assert "attempt 2 (latest)" in title(screen)
 
     async def test_who_reads_an_attempt_is_left_there_when_the_next_begins(
         self, frozen: Path, make_app: MakeApp
@@ -170,7 +170,7 @@ class TestOneRank:
             screen = await opened(pilot, 0)
             await pilot.press("k")
             fake_home.write_log(folder, 2, 0, "third time\n")
-            await until(pilot, lambda: "attempt 1 of 0-2" in title(screen))
+            await until(pilot, lambda: "attempt 1 (latest: 2)" in title(screen))
             assert "step 5" in cursor(screen)
 
     async def test_the_line_under_the_cursor_explains_itself(
@@ -185,7 +185,7 @@ class TestOneRank:
             assert whose == f"printed by rank 5, attempt 1, byte {at:,} of {at + 169} B"
             assert level == "an error, judging by its text"
             await pilot.press("k")
-            assert "continues what starts above" in screen.explain()[1][1]
+            assert "continues a message that starts above" in screen.explain()[1][1]
 
 
 class TestAllRanks:
@@ -207,7 +207,7 @@ class TestAllRanks:
             assert "printed by rank 2" in screen.explain()[0][1]
             await pilot.press("k")
             assert "printed by ranks 0-7" in screen.explain()[0][1]
-            assert "this identical line" in screen.explain()[2][1]
+            assert "identical lines; c shows" in screen.explain()[2][1]
 
     async def test_a_digit_chooses_a_rank_but_not_in_a_search(
         self, frozen: Path, make_app: MakeApp

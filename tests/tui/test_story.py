@@ -173,7 +173,7 @@ async def test_the_log_that_opens_is_of_the_attempt_that_was_chosen(
         await settle(pilot)
         await pilot.press("j", "j", "l")
         await until(pilot, lambda: "printed by the first attempt" in shown(app), "the log")
-        assert "attempt 0 of 0-2" in shown(app)
+        assert "attempt 0 (latest: 2)" in shown(app)
         await pilot.press("escape")
         await settle(pilot)
         await pilot.press("k", "k", "l")

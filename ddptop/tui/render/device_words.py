@@ -86,5 +86,5 @@ def common_name(gpus: Sequence[GpuSample]) -> str | None:
 
 
 def labels(gpus: Sequence[GpuSample]) -> str:
-    """`GPU 1, 5`."""
-    return f"GPU {', '.join(map(label, gpus))}"
+    """`GPUs 1, 5`."""
+    return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {', '.join(map(label, gpus))}"

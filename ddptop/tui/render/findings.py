@@ -60,9 +60,9 @@ def _heading(alert: Alert, now: dt.datetime) -> str:
     symbol, _ = words.severity(alert.severity)
     parts = [f"{symbol} {alert.severity}"]
     if alert.ranks:
-        parts.append(f"rank {units.ranks(alert.ranks)}")
+        parts.append(units.rank_names(alert.ranks))
     if alert.gpus:
-        parts.append(f"GPU {units.ranks(alert.gpus)}")
+        parts.append(f"{'GPU' if len(alert.gpus) == 1 else 'GPUs'} {units.ranks(alert.gpus)}")
     if alert.severity != "info":
         parts.append(f"for {units.duration((now - alert.since).total_seconds())}")
     return "   ".join(parts)

@@ -203,7 +203,7 @@ SECTIONS: tuple[tuple[str, Words], ...] = (
     ("terms: jobs", JOBS),
     ("terms: ranks", RANKS),
     ("terms: devices", DEVICES),
-    ("terms: the rest", REST),
+    ("terms: other", REST),
 )
 """By heading, in the order of the help."""
 

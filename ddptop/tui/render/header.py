@@ -147,7 +147,8 @@ def facts_of(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> list[Lin
     if view.on_other_host:
         parts.append(line((f"on host {snapshot.host}", "warn")))
     if snapshot.set_aside:
-        parts.append(line((f"▲ GPU {units.ranks(snapshot.set_aside)} set aside", "warn")))
+        gpus = "GPU" if len(snapshot.set_aside) == 1 else "GPUs"
+        parts.append(line((f"▲ {gpus} {units.ranks(snapshot.set_aside)} set aside", "warn")))
     if snapshot.attempt is not None:
         parts.append(field("attempt", str(snapshot.attempt), ""))
     parts.append(field("restarts", restarts_text(snapshot), ""))

@@ -48,7 +48,7 @@ _NEEDS = {
 }
 _TRENDS = {
     "falling": "↘: falling",
-    "flat": "→: flat, within noise",
+    "flat": "→: flat (within noise)",
     "rising": "↗: rising",
 }
 
@@ -96,7 +96,7 @@ def _loss(snapshot: NodeSnapshot, trend: LossTrend | None) -> str:
     text = f"{units.loss(value, state)}, the median across ranks."
     if trend is not None:
         span = units.brief_duration(trend.span_s)
-        text += f" {_TRENDS[trend.way]}, over the last {span}."
+        text += f" {_TRENDS[trend.way]} over the last {span}."
     return text
 
 

@@ -80,8 +80,9 @@ def head_rule(facts: HeadFacts, cells: int) -> Line:
         parts.append((3, (facts.output, "dim")))
     elif len(facts.attempts) > 1:
         latest = facts.attempts[-1]
-        words = f"attempt {facts.attempt} of 0-{latest}"
-        parts.append((2, (words, "" if facts.attempt == latest else "warn")))
+        is_latest = facts.attempt == latest
+        words = f"attempt {facts.attempt} ({'latest' if is_latest else f'latest: {latest}'})"
+        parts.append((2, (words, "" if is_latest else "warn")))
     elif facts.attempt is not None:
         parts.append((2, (f"attempt {facts.attempt}", "dim")))
     if facts.is_merged and facts.limit:

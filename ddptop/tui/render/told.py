@@ -165,7 +165,7 @@ EVENT_MEANINGS = {
     "exits were caused by the first",
     "launcher_exited": "the command that started the ranks exited",
     "training": "every rank took its first optimizer step",
-    "checkpoint": "files that look like a checkpoint have been written completely",
+    "checkpoint": "files that look like a complete checkpoint were written",
     "checkpoint_asked": "someone asked the script to save a checkpoint now",
     "hang_suspected": "no step for longer than this job has ever paused; not considered hung yet",
     "hang": "no progress within the time learned for this phase, and evidence that the ranks "

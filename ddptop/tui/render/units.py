@@ -133,6 +133,11 @@ def ranks(numbers: list[int]) -> str:
     return span(numbers, compact=True)
 
 
+def rank_names(numbers: list[int]) -> str:
+    """`rank 3`, `ranks 0-3,5`."""
+    return f"{'rank' if len(set(numbers)) == 1 else 'ranks'} {ranks(numbers)}"
+
+
 def plural(number: int, noun: str) -> str:
     """`1 restart`, `2 restarts`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

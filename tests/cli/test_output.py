@@ -211,7 +211,7 @@ def test_status_tells_a_failure_with_its_last_lines(ddptop_home, ddptop_cli):
     (second,) = [line.split() for line in lines if " 11  failed" in line]
     assert second[3:8] == ["failed", "(3)", "n/a", "nan", "250.0"]
     assert lines[-1] == "  line 39"
-    assert "last lines of rank 1:" in lines and "  line 25" in lines and "  line 24" not in lines
+    assert "last lines from rank 1:" in lines and "  line 25" in lines and "  line 24" not in lines
 
 
 def test_status_says_how_old_its_words_are(ddptop_home, ddptop_cli):

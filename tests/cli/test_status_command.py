@@ -63,10 +63,10 @@ def test_what_no_column_tells_of_a_rank_stands_below(ddptop_home):
 def test_the_last_lines_of_a_failed_command_are_its_ranks_or_all(ddptop_home):
     text = "[0]<stdout>:fine\n[1]<stderr>:ValueError: no\nexit codes: 0 1\n"
     for rank, lines in (
-        (1, ["last lines of rank 1:", "  [1]<stderr>:ValueError: no"]),
+        (1, ["last lines from rank 1:", "  [1]<stderr>:ValueError: no"]),
         (
             None,
-            ["last lines of the command:", *(f"  {line}" for line in text.splitlines())],
+            ["last lines from the command:", *(f"  {line}" for line in text.splitlines())],
         ),
     ):
         cause = Cause(kind="exception", rank=rank, summary="it failed")

@@ -153,5 +153,5 @@ def test_a_day_of_looks_takes_no_more_memory_than_an_hour() -> None:
 
 def test_the_worst_unevenness_is_said_in_words(frozen: Path) -> None:
     view = read_job(fake_gpus.eight_gpu_ranks(frozen))
-    assert plain(unevenness([view])) == "▲ GPU 0: memory 21% above the other GPUs of llama-ft"
+    assert plain(unevenness([view])) == "▲ GPU 0: memory 21% above the other GPUs in llama-ft"
     assert unevenness([]) == ()

@@ -43,7 +43,7 @@ async def test_it_opens_on_the_wanted_device_with_its_history_and_processes(
         assert "it is too hot and runs much slower" in text
         assert "52345 llama-ft" in text
         assert "⠉" in text, "the small curves"
-        assert "GPU 0: memory 21% above the other GPUs of llama-ft" in text
+        assert "GPU 0: memory 21% above the other GPUs in llama-ft" in text
         await pilot.press("up")
         await until(pilot, lambda: "GPU 4, last 15m" in shown(app))
         assert "processes on GPU 4" in shown(app)

@@ -164,7 +164,7 @@ class TestJobScreen:
             assert "■ gone" in text
             assert "last known values" in text
             assert "2.1843 from the log" in text
-            assert "status unknown because ddptop did not start it" in text
+            assert "exit status unknown (not started by ddptop)" in text
             assert "61.2 GiB" in text
             assert "Stop" not in keys_shown(app)
             await pilot.press("s")

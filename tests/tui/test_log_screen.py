@@ -195,7 +195,7 @@ class TestAllRanks:
         async with app.run_test(size=(120, 40)) as pilot:
             screen = await opened(pilot, None)
             assert "log: 8 ranks, identical lines collapsed" in title(screen)
-            assert "last 2,000 lines of each" in title(screen)
+            assert "last 2,000 lines per rank" in title(screen)
             rows = view(screen)
             assert any(row.startswith("  0-7 │ epoch 5: 100%") for row in rows)
             assert rows[-1].startswith("✗   5 │ RuntimeError: CUDA error")

@@ -104,12 +104,9 @@ def test_what_it_is_doing(one: RankSample, text: str) -> None:
 def test_of_a_foreign_rank_it_says_why_nothing_is_known() -> None:
     known = replace(WELL, foreign=True)
     text = sentence(rank(3, state="running"), known)[0]
-    assert (
-        text
-        == "rank 3 is running; its steps and losses are unknown because ddptop did not start it"
-    )
+    assert text == "rank 3 is running; its steps and losses are unknown (not started by ddptop)"
     gone = sentence(rank(3, state="unknown"), replace(known, live=False))[0]
-    assert gone == "rank 3 is gone; exit status unknown because ddptop did not start it"
+    assert gone == "rank 3 is gone; exit status unknown (not started by ddptop)"
 
 
 def test_one_rank_has_nobody_to_be_compared_with() -> None:

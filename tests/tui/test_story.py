@@ -46,7 +46,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         assert "✗ ValueError at data.py:81" in text
         assert "failed in attempt 2: ValueError will be raised again" in text
         assert "fix data.py:81, then press R to relaunch" in text
-        assert "last lines of rank 2" in text
+        assert "last lines from rank 2" in text
         assert "ValueError: label 1003 is outside of the 1000 classes" in text
         assert "events in attempt 2" in text
         assert "ranks 0-3 started" in text
@@ -58,7 +58,7 @@ async def test_the_story_tells_why_it_failed_and_what_was_before(
         text = shown(app)
         assert "✗ SIGKILL, rank 0 first   after 5m 00s" in text
         assert "Killed from outside or out of memory: cannot tell." in text
-        assert "last lines of rank 0" in text
+        assert "last lines from rank 0" in text
         assert "restarted as attempt 2 (restart 2 of 3)" in text
         assert "events in attempt 1" in text
 

@@ -108,7 +108,7 @@ def test_why_it_failed_what_was_done_and_its_last_words() -> None:
     assert "Rank 2 was the first to fail. ValueError: label 1003." in told
     assert "restarted as attempt 2 (restart 1 of 3); progress" in told
     assert "evidence  attempt-1-failure   press enter to open" in told
-    assert "last lines of rank 2" in told
+    assert "last lines from rank 2" in told
     assert "│ ValueError: label 1003" in told
     assert "^^^^" not in told
     assert "next step" not in told
@@ -130,7 +130,7 @@ def test_what_to_do_about_the_last_attempt() -> None:
 
 
 def test_the_last_words_of_a_command_and_of_another_attempt() -> None:
-    assert "last lines of the command" in text(FAILED, tail=Tail(1, LAUNCHER, ("x",)))
+    assert "last lines from the command" in text(FAILED, tail=Tail(1, LAUNCHER, ("x",)))
     assert "printed nothing" in text(FAILED, tail=Tail(1, 2, ("",)))
     assert "last lines" not in text(FAILED, tail=Tail(0, 2, ("old",)))
 

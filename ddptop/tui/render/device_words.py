@@ -60,7 +60,7 @@ def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:
 
 
 def unevenness(views: Sequence[AnyJob]) -> Line:
-    """`GPU 5: power 28% below the other GPUs of llama-ft`, the worst of all; else empty."""
+    """`GPU 5: power 28% below the other GPUs in llama-ft`, the worst of all; else empty."""
     worst: tuple[float, str] | None = None
     for view in views:
         snapshot = view.snapshot if view.is_live and not view.on_other_host else None
@@ -75,7 +75,7 @@ def unevenness(views: Sequence[AnyJob]) -> Line:
                 if worst is None or abs(ratio) > worst[0]:
                     side = "above" if ratio > 0 else "below"
                     text = f"GPU {rank.gpu}: {name} {100 * abs(ratio):.0f}% {side}"
-                    worst = abs(ratio), f"{text} the other GPUs of {view.job}"
+                    worst = abs(ratio), f"{text} the other GPUs in {view.job}"
     return () if worst is None else line((f"▲ {worst[1]}", "warn"))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import SignalPlan
     from ddptop_runner.foreign.types import Unreadable
 
-GONE = "its processes have exited; status unknown because ddptop did not start it"
+GONE = "its processes have exited; exit status unknown (not started by ddptop)"
 
 
 def about(view: ForeignView) -> str:

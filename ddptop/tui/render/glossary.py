@@ -85,7 +85,7 @@ JOBS: Words = (
     (
         "step",
         "step of the run, across restarts; if an attempt's starting step is unknown, the steps "
-        "taken in that attempt, marked as such",
+        "taken in that attempt, marked own",
     ),
     ("steps", "steps per second for the whole group, over the last minute"),
     ("done", "share of the run that is complete; n/a if the total is unknown"),
@@ -137,10 +137,7 @@ RANKS: Words = (
         "Σ4  μ4",
         "the loss is the sum (Σ) or the mean (μ) of 4 backward passes (gradient accumulation)",
     ),
-    (
-        "vs median",
-        "how far a rank's loss or step time is from the median of all ranks; ▲ and ▼ mark outliers",
-    ),
+    ("vs median", "how far a rank's value is from the median of all ranks; ▲ and ▼ mark outliers"),
     ("vs med", "short for vs median"),
     ("time", "step time, from one optimizer step to the next"),
     ("data wait", "the part of a step spent waiting for the data loader"),
@@ -184,7 +181,7 @@ DEVICES: Words = (
 """Of devices."""
 
 REST: Words = (
-    ("#", "position in the list"),
+    ("#", "attempt number"),
     ("after", "time since the attempt started"),
     ("why", "the reason, if known"),
     ("different options", "options that differ between the compared jobs"),

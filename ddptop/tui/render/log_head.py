@@ -86,7 +86,7 @@ def head_rule(facts: HeadFacts, cells: int) -> Line:
     elif facts.attempt is not None:
         parts.append((2, (f"attempt {facts.attempt}", "dim")))
     if facts.is_merged and facts.limit:
-        parts.append((4, (f"last {facts.limit:,} lines of each", "dim")))
+        parts.append((4, (f"last {facts.limit:,} lines per rank", "dim")))
     if facts.least:
         parts.append((0, (f"{LEVEL_WORDS[facts.least]} only", "warn")))
     if facts.size_bytes is not None:

@@ -66,7 +66,7 @@ def sentence(rank: RankSample, known: Known) -> Span:
 
 def _well(rank: RankSample, known: Known, name: str) -> Span:
     if rank.step_time_s is None and rank.loss is None:
-        why = " because ddptop did not start it" if known.foreign else ""
+        why = " (not started by ddptop)" if known.foreign else ""
         return f"{name} is running; its steps and losses are unknown{why}", ""
     if known.ranks < 2:
         return f"{name} is training; there are no other ranks to compare it with", "ok"
@@ -152,7 +152,7 @@ def _ended(rank: RankSample, known: Known, name: str) -> Span:
         return f"{name} exited with status 0{at}", "ok"
     if rank.exit_code is not None:
         return f"{name} exited with status {rank.exit_code}{at}", "bad"
-    how = "; exit status unknown because ddptop did not start it" if known.foreign else ""
+    how = "; exit status unknown (not started by ddptop)" if known.foreign else ""
     return f"{name} is gone{at}{how}", "dim"
 
 

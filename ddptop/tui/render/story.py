@@ -260,5 +260,5 @@ def _tail_lines(tail: Tail, room: int, rows: int) -> list[Line]:
     who = "the command" if tail.owner == LAUNCHER else f"rank {tail.owner}"
     if not texts:
         return [line((f"{who} printed nothing", "dim"))]
-    head = line((f"last lines of {who}", "dim"), ("   l: logs", "dim"))
+    head = line((f"last lines from {who}", "dim"), ("   l: logs", "dim"))
     return [head, *(line(("│ ", "faint"), (clip(text, room - 2), "dim")) for text in texts)]

@@ -166,7 +166,7 @@ class LaunchCommand(click.Command):
     "--hang-timeout",
     default="auto",
     metavar="TIME",
-    help="SECONDS without progress, auto, or off  [default: auto]",
+    help="hang limit: SECONDS, auto, or off  [default: auto]",
 )
 @click.option(
     "--on-nan",
@@ -187,9 +187,7 @@ class LaunchCommand(click.Command):
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @click.option("--cwd", metavar="DIR", help="working directory of the job")
-@click.option(
-    "--python", metavar="PATH", help="Python interpreter  [default: active environment's]"
-)
+@click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
 @click.option("--dry-run", is_flag=True, help="show what would run, then exit")
 @click.option("--no-probe", is_flag=True, help="do not load the probe into the ranks")

@@ -246,7 +246,7 @@ def describe(plan: LaunchPlan) -> str:
         devices = ", ".join(
             f"{name_of(device)} as cuda:{position}" for position, device in enumerate(spec.devices)
         )
-    hang = "learned from the run" if spec.hang_auto else "off"
+    hang = "learned during the run" if spec.hang_auto else "off"
     if spec.hang_timeout_s is not None:
         hang = f"after {spec.hang_timeout_s:g} s without progress"
     backing: str = spec.backing
@@ -258,7 +258,7 @@ def describe(plan: LaunchPlan) -> str:
         who = "the command" if spec.launcher in (None, "python") else spec.launcher
         how = f"set by {who}"
         program = [f"program:       {spec.python}"]
-        variables = f"its processes: {', '.join(COMMAND_VARIABLES)}{probe_variables}"
+        variables = f"each process:  {', '.join(COMMAND_VARIABLES)}{probe_variables}"
     else:
         how, program = str(spec.nproc), []
         variables = f"each rank:     {', '.join(RANK_VARIABLES)}{probe_variables}"

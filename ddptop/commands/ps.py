@@ -162,7 +162,7 @@ def _told(row: ForeignRow) -> tuple[str, str, str]:
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
     """One line per process that may be training, with the reason why that is not known."""
-    lines = ["may be training, but cannot be inspected:"]
+    lines = ["possible training jobs that cannot be inspected:"]
     for row in rows:
         held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)
         on = f" GPU {held}" if row.gpus else ""

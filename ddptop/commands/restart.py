@@ -29,6 +29,6 @@ def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
     if missing:
         names = ", ".join(missing)
         say(f"ddptop: environment variables set at launch but missing from this shell: {names}")
-    how = "is queued" if view.state == "queued" else "restarted"
+    how = "is queued" if view.state == "queued" else "relaunched"
     say(f"ddptop: {view.job} {how}; to open it, run ddptop attach {view.job}")
     return 0

@@ -44,7 +44,7 @@ def run(host: str, port: int, actions: bool) -> int:
     def ready(taken: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         put(f"http://{shown}:{taken}/{token}/")
-        put(f"from another machine, run {_tunnel(taken)}, then open the same URL there")
+        put(f"to connect from another machine, run {_tunnel(taken)}, then open the same URL there")
         what = "actions are enabled" if actions else "read-only; use --actions to enable actions"
         put(f"{what}; ctrl+c stops the server, not the jobs")
         sys.stdout.flush()

@@ -1,13 +1,13 @@
 """Train a small byte-level GPT with DistributedDataParallel on Python's own source code.
 
-A plain training script: it knows nothing of ddptop, and runs as it is under torchrun, too.
+A plain training script: it does not depend on ddptop and also runs unchanged under torchrun.
 
     torchrun --nproc-per-node 2 train.py          one process per GPU, or CPU processes (gloo)
     python train.py --steps 200                   one process
 
-The text is the standard library of the running interpreter, so nothing is downloaded. Started
-again with the same --out, it goes on where the last checkpoint was written. It also commits faults
-on request (--fault, --fault-file), so that one can see what a launcher does about them.
+The text is the standard library of the running interpreter, so nothing is downloaded. If started
+again with the same --out, training resumes from the last checkpoint. The script can also inject
+faults (--fault, --fault-file) to show how a launcher handles them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
     """
     tool = shutil.which("mount")
     if tool is None:
-        raise UsageError("the fault disk-full requires mount(8), which is not installed")
+        raise UsageError("--fault disk-full requires mount(8), which is not installed")
     answer = subprocess.run(
         [tool, "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "ddptop-small", str(folder)],
         capture_output=True,
@@ -37,7 +37,7 @@ def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
     if answer.returncode:
         reason = " ".join(answer.stderr.split()) or f"mount exited with {answer.returncode}"
         raise UsageError(
-            f"the fault disk-full requires a small file system, which cannot be mounted ({reason})",
+            f"--fault disk-full requires a small file system, which cannot be mounted ({reason})",
             "run it as root",
         )
 
@@ -71,7 +71,7 @@ def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
     source = Path(__file__).resolve().parents[2] / "tests" / "nvml_stub" / "__init__.py"
     if not source.exists():
         raise UsageError(
-            "the fault gpu-lost requires the simulated driver, which only a source checkout has",
+            "--fault gpu-lost requires the simulated driver, which only a source checkout has",
             "clone the repository and run it there",
         )
     spec = importlib.util.spec_from_file_location("ddptop_nvml_stub", source)
@@ -85,7 +85,7 @@ def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
             folder, [stub.StubGpu(n, mem_used=0, util=0) for n in range(count)]
         )
     except stub.NoCompilerError as error:
-        raise UsageError(f"the fault gpu-lost requires a C compiler: {error}") from error
+        raise UsageError(f"--fault gpu-lost requires a C compiler: {error}") from error
     found: dict[str, str] = driver.env({}, log=False)
     others = os.environ.get("LD_LIBRARY_PATH")
     if others:

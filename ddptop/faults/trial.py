@@ -221,7 +221,9 @@ class Trial:
                 return [f"the job is still {view.state} after {timeout_s:g} s"]
             time.sleep(LOOK_S)
             view = read_job(self._folder)
-        found = [] if view.state == wanted else [f"the job is {view.state}, not {wanted}"]
+        found = (
+            [] if view.state == wanted else [f"the job's final state is {view.state}, not {wanted}"]
+        )
         found += self._left_running(view)
         faults = {outcome.fault.name: outcome.fault for outcome in outcomes}
         with suppress(DdptopError):

@@ -118,7 +118,7 @@ def test_ls_lists_the_living_first_and_the_old_on_request(ddptop_home, ddptop_cl
     ]
     assert [row[0] for row in rows[1:]] == ["live", "failed", "lost"]
     assert rows[1][:5] == ["live", "running", "2", "0", "5/90"]
-    assert rows[1][5:9] == ["[..........]", "5.6", "%", "2m05s"]
+    assert rows[1][5:8] == ["[..........]", "5.6%", "2m05s"]
     assert answer.stdout.splitlines()[1].endswith("live.py --lr '1 2'")
     assert rows[3][:7] == ["lost", "lost", "2", "0", "n/a", "n/a", "n/a"]
     everything = json.loads(ddptop_cli("ls", "--all", "--json").stdout)

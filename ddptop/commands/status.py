@@ -231,4 +231,4 @@ def _failing_lines(view: JobView, status: JobStatus) -> list[str]:
     if not lines:
         return []
     who = "the command" if owner == LAUNCHER else f"rank {owner}"
-    return ["", f"last lines of {who}:", *(f"  {line}" for line in lines)]
+    return ["", f"last lines from {who}:", *(f"  {line}" for line in lines)]

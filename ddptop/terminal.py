@@ -75,11 +75,11 @@ def check() -> None:
     """
     if not sys.__stderr__ or not sys.__stderr__.isatty():
         raise UsageError(
-            "stderr is not a terminal, and ddptop draws its screens on it", "do not redirect stderr"
+            "ddptop draws on stderr, but stderr is not a terminal", "do not redirect stderr"
         )
     term = os.environ.get("TERM") or ""
     if term in DUMB:
         raise UsageError(
             f"TERM={term} does not support cursor movement",
-            "use ddptop ls, status, or gpus; if your terminal does, run TERM=xterm-256color ddptop",
+            "use ddptop ls, status, or gpus, or set TERM=xterm-256color if your terminal supports it",
         )

@@ -184,4 +184,4 @@ class ForeignSource:
 def no_loss(view: ForeignView) -> str:
     """Why no loss is known of a job that has no probe."""
     where = f" ({view.output})" if view.output else ""
-    return f"no loss found: ddptop reads it from the job's output{where}"
+    return f"no loss found in the job's output{where}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
-UNSTARTED = "No ranks have started. The job leaves the queue and will not start."
+UNSTARTED = "Removes the job from the queue; no ranks have started."
 """The effect of ending a queued job."""
 
 
@@ -59,7 +59,7 @@ def _own(view: AnyJob) -> JobView:
         return view
     raise UsageError(
         f"ddptop did not start {view.job} and can only stop or kill it",
-        "launch it with ddptop for other actions",
+        "launch it with ddptop to enable other actions",
     )
 
 
@@ -176,7 +176,7 @@ def save(view: AnyJob) -> Operation:
         saved = wanted.wait(own, asked, is_left=lambda: worker.is_cancelled)
         return f"{view.job} saved a checkpoint{at_step(saved)}: {saved.path}"
 
-    said = f"asked {view.job} to save a checkpoint; waiting for it"
+    said = f"asked {view.job} to save a checkpoint; waiting for it to finish"
     return Operation("", said, "Save", f"{view.job} saved a checkpoint", run)
 
 
@@ -216,8 +216,8 @@ def remove(view: AnyJob) -> Operation:
 def stacks_source(view: AnyJob) -> str:
     """Where the stacks of a job come from, in words."""
     if isinstance(view, ForeignView):
-        return "reading stacks with py-spy; no process is paused"
-    return "reading every rank's stack; no rank is paused" if view.is_live else "saved stacks"
+        return "reading stacks with py-spy without pausing any process"
+    return "reading stacks from all ranks without pausing them" if view.is_live else "saved stacks"
 
 
 def read_stacks(view: AnyJob) -> list[tuple[str, str]]:

@@ -175,7 +175,7 @@ class TestJob:
             await settle(pilot)
             assert "◔ starting" in shown(app)
             assert "no loss yet" in shown(app)
-            assert "no rank has started yet" in shown(app)
+            assert "no ranks have started yet" in shown(app)
 
     async def test_a_damaged_history_is_no_reason_to_fall(
         self, frozen: Path, make_app: MakeApp

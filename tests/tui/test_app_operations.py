@@ -107,7 +107,7 @@ class TestOperations:
             await until(pilot, lambda: answered)
             assert isinstance(app.screen, JobScreen)
             (toast,) = app._notifications
-            assert toast.message == "asked mlp-cpu to save a checkpoint; waiting for it"
+            assert toast.message == "asked mlp-cpu to save a checkpoint; waiting for it to finish"
             answered.append(lambda: True)
             await until(pilot, lambda: len(app._notifications) > 1)
             assert [toast.message for toast in app._notifications][1:] == [

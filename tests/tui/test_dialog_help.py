@@ -40,7 +40,7 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         assert isinstance(form, LaunchScreen)
         assert str(form.children[0].border_subtitle) == "F1 help"
         told = await opened(pilot, "f1")
-        assert told.index("── this dialog") < told.index("── keys everywhere")
+        assert told.index("── this dialog") < told.index("── keys on every screen")
         assert told.index("script") < told.index("arguments") < told.index("max restarts")
         await pilot.press("f1")
         await until(pilot, lambda: app.screen is form)
@@ -63,7 +63,7 @@ async def test_the_form(eight_gpus: Path, make_app: MakeApp, size: tuple[int, in
         unknown = {one for one in labels | boxes if one not in named}
         assert unknown == {
             "auto: one per selected GPU",
-            "how often all ranks may restart after a failure",
+            "group restarts allowed after failures",
         }, "notes only"
 
 
@@ -73,7 +73,7 @@ async def test_a_question_and_a_text(frozen: Path, make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         for key, told in (
-            ("K", "changes nothing; this is the default"),
+            ("K", "changes nothing; enter selects this"),
             ("f", "page up, page down"),
         ):
             below = app.screen

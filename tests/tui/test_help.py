@@ -133,7 +133,7 @@ def test_it_begins_under_the_cursor_and_then_names_the_keys_of_this_screen(cells
     lines = [plain(line) for line in help_lines(cells, told, "a job")]
     assert all(len(line) <= cells for line in lines)
     heads = [line.split("──")[1].strip() for line in lines if line.startswith("── ")]
-    first = ["under the cursor", "keys on this screen: a job", "keys everywhere", "mouse"]
+    first = ["under the cursor", "keys on this screen: a job", "keys on every screen", "mouse"]
     assert heads[:4] == first
     assert heads[-len(SECTIONS) :] == [heading for heading, _ in SECTIONS]
     assert len(heads) == 4 + len(ALL) - 1 + len(SECTIONS)

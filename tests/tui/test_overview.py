@@ -155,7 +155,7 @@ class TestFilter:
             assert bar.is_typing
             await pilot.press(*"state:run l")
             await until(pilot, lambda: rows(screen) == ["llama-ft", "mlp-cpu"])
-            assert "2 of 4   enter keeps, esc clears" in shown(app)
+            assert "2 of 4   enter applies, esc clears" in shown(app)
             await pilot.press("enter")
             assert not bar.is_typing
             assert screen.jobs.has_focus

@@ -108,7 +108,7 @@ PREVIOUS_RANK = Action(
 )
 LOGS_PAGE = Action("view.logs", "logs", "l", "Logs", "show the ranks' output")
 STORY_PAGE = Action("view.story", "story", "e", "Story", "show each attempt and why it failed")
-DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "show details of all devices")
+DEVICES_PAGE = Action("view.devices", "devices", "v", "Devices", "show details for all devices")
 REPLAY_PAGE = Action("view.replay", "replay", "p", "Replay", "show the job at any past moment")
 COMPARE_PAGE = Action("view.compare", "compare", "C", "Compare", "compare loss with other jobs")
 

@@ -60,7 +60,7 @@ class ConfirmScreen(ModalScreen[bool]):
         return [
             (self._question, self._effect),
             (f"{self._verb}  (y)", "performs the action; a message reports the result"),
-            ("No  (n, esc, q)", "changes nothing; this is the default when you press enter"),
+            ("No  (n, esc, q)", "changes nothing; enter selects this by default"),
         ]
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

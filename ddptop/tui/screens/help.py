@@ -107,7 +107,7 @@ def help_lines(
     if here is not None:
         table(f"keys on this screen: {here}", ALL[here])
         titles = titles[1:]
-    table("keys everywhere", (*MOVING, *EVERYWHERE))
+    table("keys on every screen", (*MOVING, *EVERYWHERE))
     entry("tab", "move to the next panel, such as events or log, to scroll it", "busy", KEY_CELLS)
     section("mouse")
     for what, text in MOUSE:

@@ -151,7 +151,7 @@ class LaunchScreen(ModalScreen[str | None]):
                 with Horizontal(classes="row short"):
                     yield Label("max restarts")
                     yield Word(launching.DEFAULT_MAX_RESTARTS, id="max-restarts")
-                    yield Label("how often all ranks may restart after a failure", classes="after")
+                    yield Label("group restarts allowed after failures", classes="after")
                 with Horizontal(classes="row"):
                     yield Label("name")
                     yield Word(id="name", placeholder="derived from the script")

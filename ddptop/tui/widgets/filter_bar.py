@@ -137,7 +137,7 @@ class FilterBar(Horizontal):
     def say(self, text: str, *, trouble: bool = False) -> None:
         """Say at its right end how much is found, or what is wrong."""
         if self.display:
-            keys = "" if trouble else "   enter keeps, esc clears " if self.is_typing else ""
+            keys = "" if trouble else "   enter applies, esc clears " if self.is_typing else ""
             mark = "▲ " if trouble else ""
             self._after.show(
                 line("  ", (f"{mark}{text}{keys} ", "warn" if trouble else "dim")) if text else ()

@@ -114,7 +114,7 @@ class HeatMap(RankGrid):
         number = len(self.shown)
         title = f"{number:,} ranks by {name_of(self.figure)}"
         if not number:
-            return [rule("ranks", width_), line(("  no rank has started yet", "dim"))]
+            return [rule("ranks", width_), line(("  no ranks have started yet", "dim"))]
         foot = self._foot(width_) if self.place >= 0 else [()] * self._foot_rows(width_)
         self._grid = grid = self._lay(width_, height)
         self.per_row = grid.per_row

@@ -91,7 +91,7 @@ FOREIGN_CPU_COLUMNS = tuple(
 """The same without devices."""
 
 
-NO_RANK = "no rank has started yet"
+NO_RANK = "no ranks have started yet"
 NO_MATCH = "no ranks match; press esc to show all"
 
 

@@ -32,7 +32,7 @@ class Inline:
         self._colours = terminal and not environ.get("NO_COLOR")
         self._out = out
         self._drawn: list[int] = []
-        """Cells of each line that stands there."""
+        """Width in cells of each line on the screen."""
         self._said = ""
 
     def size(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which job needs a person first: one order for every list of jobs. Pure.
+"""Which job is most urgent: one order for every list of jobs. Pure.
 
 The order, by `Need`: failed and not looked at yet, hung, lost and not looked at yet, errors,
 warnings, a rank that lies far off, and only then what is well: running, starting, queued, ended.
@@ -17,7 +17,7 @@ from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 from ddptop_runner.store.registry import RECENT_S, AnyJob, JobView
 
 STALE_S = 3.0
-"""Figures that are older are said to be old."""
+"""Metrics older than this are marked stale."""
 
 SETBACK_S = 300.0
 """Why the attempt before failed is told for so long into the next one; then its event tells."""
@@ -27,7 +27,7 @@ STRAGGLER = "straggler"
 
 
 class Need(enum.IntEnum):
-    """How much a job needs a person; the first come first."""
+    """Urgency levels of a job, the most urgent first."""
 
     FAILED = 0
     HUNG = 1
@@ -50,7 +50,7 @@ again lately."""
 
 
 class Judged(NamedTuple):
-    """How much a job needs a person, and why."""
+    """How urgent a job is, and why."""
 
     need: Need
     why: Why
@@ -94,7 +94,7 @@ def order_of(view: AnyJob, need: Need) -> tuple[Need, bool, float]:
 
 
 def by_need(views: Iterable[JobView], now: dt.datetime) -> list[JobView]:
-    """Those that need a person first."""
+    """Jobs in order of urgency."""
     return sorted(views, key=lambda view: order_of(view, judge(view, now).need))
 
 
@@ -128,7 +128,7 @@ def _of_alarm(worst: Alert) -> Need:
 
 
 def _trouble(view: AnyJob, snapshot: NodeSnapshot, now: dt.datetime) -> Judged | None:
-    """What no alert tells: restarts, old figures, no guardian."""
+    """Problems without an alert: restarts, stale metrics, no guardian."""
     if view.state == "restarting":
         return Judged(Need.WARNING, "restarting")
     if (view.snapshot_age_s or 0.0) > STALE_S:

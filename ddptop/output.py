@@ -89,7 +89,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits, or n/a."""
+    """A number with the given significant digits, or n/a."""
     return NOT_AVAILABLE if value is None else f"{value:.{digits}g}"
 
 

@@ -1,4 +1,4 @@
-"""How far a job is, in words and as a bar of plain text."""
+"""A job's progress, in words and as a plain-text bar."""
 
 from __future__ import annotations
 

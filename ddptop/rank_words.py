@@ -1,4 +1,4 @@
-"""What is known of a rank beside its figures, in words; for every viewer."""
+"""Facts about a rank besides its metrics, in words; for every viewer."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def counts_own(rank: RankSample) -> bool:
 
 
 def data_share(rank: RankSample) -> float | None:
-    """Which part of a step it waits for its data; None where that is not known."""
+    """Share of a step spent waiting for data; None if unknown."""
     return _share(rank, rank.data_wait_s)
 
 
 def sync_share(rank: RankSample) -> float | None:
-    """Which part of a step it waits for other ranks; None where that is not known."""
+    """Share of a step spent waiting for other ranks; None if unknown."""
     return _share(rank, rank.sync_s)
 
 
@@ -69,7 +69,7 @@ def replicas_in_words(rank: RankSample, launcher: LauncherSample | None) -> str:
 
 
 def source_in_words(rank: RankSample) -> str:
-    """How its number is known, where it did not say it itself."""
+    """How its number was inferred if the rank did not report it."""
     source = rank.rank_source
     if source is None or source in CERTAIN:
         return ""
@@ -82,7 +82,7 @@ def is_rank_too(launcher: LauncherSample, ranks: list[RankSample]) -> bool:
 
 
 def launcher_in_words(view: JobView) -> str:
-    """Who starts a command's ranks; where nothing tells, the name of the program that runs."""
+    """What starts a command's ranks; if unknown, the name of the running program."""
     if view.spec.launcher is None and view.launcher == "python":
         return PurePath(view.spec.target).name or view.launcher
     return view.launcher

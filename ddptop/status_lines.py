@@ -136,7 +136,7 @@ def _learning(status: JobStatus) -> list[Part]:
 
 
 def _news(view: JobView | None, status: JobStatus) -> list[Part]:
-    """The one thing that a person should know: why it ended, what is wrong, or the odd rank."""
+    """The most important fact: the cause of failure, an alert, or an outlier rank."""
     if status.cause is not None:
         return [(status.cause.summary, "bad")]
     alerts = [alert for alert in status.alerts if alert.severity in ("error", "warning")]
@@ -257,7 +257,7 @@ def _width(parts: Sequence[Part], gap: str) -> int:
 
 
 def clip(text: str, width: int) -> str:
-    """The text cut to so many cells, with an ellipsis where something is missing."""
+    """The text cut to a number of cells, with an ellipsis if it was cut."""
     if cells(text) <= width:
         return text
     kept, left = "", width - 1

@@ -1,4 +1,4 @@
-"""What the terminal in front of us can do, as far as its environment says."""
+"""Detects what the terminal can do from its environment."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def check() -> None:
     if term in DUMB:
         raise UsageError(
             f"TERM={term} does not support cursor movement",
-            "use ddptop ls, status, or gpus, or set TERM=xterm-256color if your terminal supports it",
+            "use ddptop ls, status, or gpus, or set TERM=xterm-256color if supported",
         )

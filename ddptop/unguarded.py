@@ -13,18 +13,18 @@ from ddptop.output import say
 from ddptop_runner.store.registry import JobView, read_job
 
 TRY_AGAIN_S = 30.0
-"""A job that could not be taken up again is left alone for this long."""
+"""How long to wait before trying to adopt a job again."""
 
 
 def guard(views: Iterable[JobView]) -> None:
-    """Take up again those that need it."""
+    """Adopt those that need it."""
     for view in views:
         if view.needs_guardian:
             taken_up(view)
 
 
 def taken_up(view: JobView) -> JobView:
-    """The job as it is now: one without a guardian has a new one, or a line says why not."""
+    """The job's current view, after adopting it if it has no guardian; a line reports why not."""
     if not view.needs_guardian:
         return view
     from ddptop_runner.base.errors import DdptopError

@@ -1,1 +1,1 @@
-"""Several jobs beside each other: their losses on one axis, and what differs between them."""
+"""Job comparison: losses on one axis, and the differences between jobs."""

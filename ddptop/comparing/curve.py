@@ -93,7 +93,7 @@ class LossCurve:
         return Best(least.loss or 0.0, least.step, least.at_s)
 
     def loss_at_step(self, step: int) -> float | None:
-        """The loss when so many steps were taken; None where it is not known."""
+        """The loss at a step; None if unknown."""
         return _around([(float(s.step or 0), s.loss) for s in self.by_step], step)
 
     def loss_at_s(self, at_s: float) -> float | None:
@@ -141,13 +141,13 @@ def _around(points: Sequence[tuple[float, float | None]], place: float) -> float
 
 
 def common_step(curves: Sequence[LossCurve]) -> int | None:
-    """The last step that all of them came to; None where one's steps are not known."""
+    """The last step that all jobs reached; None if any job's steps are unknown."""
     last = [curve.last_step for curve in curves]
     return None if not last or None in last else min(step for step in last if step is not None)
 
 
 def common_s(curves: Sequence[LossCurve]) -> float | None:
-    """The last moment that all of them came to, in seconds since each one's start."""
+    """The longest elapsed time that all jobs reached, in seconds since each one's start."""
     last = [curve.last_s for curve in curves]
     return None if not last or None in last else min(at for at in last if at is not None)
 

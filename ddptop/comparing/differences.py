@@ -1,4 +1,4 @@
-"""What differs between jobs, and how far each came. Pure."""
+"""Differences between jobs, and their progress. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddptop.comparing.curve import better, common_s, common_step
 from ddptop.comparing.run import Run, options_of
 
 POINTS = 50
-"""Losses are told at so many common steps at most."""
+"""Maximum number of common steps at which losses are reported."""
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,24 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several jobs beside each other."""
+    """A comparison of several jobs."""
 
     runs: tuple[Run, ...]
     step: int | None
-    """The last step that all came to; None where steps are not known of all."""
+    """The last step that all jobs reached; None if any job's steps are unknown."""
     after_s: float | None
-    """The last moment since its start that all came to, in seconds."""
+    """The longest elapsed time that all jobs reached, in seconds."""
     losses: tuple[float | None, ...]
     """At that step, or where steps are not known, at that moment."""
     best: int | None
-    """Whose loss is least there; None where that cannot be said."""
+    """Index of the job with the lowest loss there; None if unknown."""
     best_by: float | None
     """By which share of the next one."""
     differences: tuple[Difference, ...]
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Put jobs beside each other."""
+    """Compare jobs."""
     curves = [run.curve for run in runs]
     step, after_s = common_step(curves), common_s(curves)
     if step is not None:

@@ -1,4 +1,4 @@
-"""One job of a comparison: what is known of it besides its losses."""
+"""One job in a comparison: everything but its losses."""
 
 from __future__ import annotations
 

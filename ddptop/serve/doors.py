@@ -17,7 +17,7 @@ REFUSED = "403: missing token; use the full URL that `ddptop serve` printed\n"
 
 
 def new_token() -> str:
-    """What nobody can guess, fit for an address."""
+    """A random token that is safe in a URL."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 

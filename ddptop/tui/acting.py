@@ -31,7 +31,7 @@ class ActingApp(ReachApp):
         self._readonly = readonly
 
     def _refuse(self, what: str) -> bool:
-        """Whether this viewer may not do that; it then says so."""
+        """Whether this viewer is read-only; if so, notify the user."""
         if self._readonly:
             self.clear_notifications()  # one says it all
             self.notify(f"read-only: {what} is disabled", severity="warning", markup=False)
@@ -91,7 +91,7 @@ class ActingApp(ReachApp):
         self.post_message(messages.CommandDone(said, error, ended, job))
 
     def on_command_done(self, message: messages.CommandDone) -> None:
-        """Say how it went, and look again."""
+        """Report the result and refresh."""
         if message.ended is not None:
             self.collector.ended(*message.ended)
         if message.job is not None:
@@ -118,7 +118,7 @@ class ActingApp(ReachApp):
         self._read_into(screen, lambda: operations.read_stacks(view))
 
     def on_evidence_wanted(self, message: messages.EvidenceWanted) -> None:
-        """Show what was kept at the last failure or hang."""
+        """Show the evidence saved at the last failure or hang."""
         if isinstance(view := message.view, JobView):
             from ddptop.tui import evidence_pages
             from ddptop.tui.screens.sections import SectionsScreen

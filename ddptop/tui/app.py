@@ -271,7 +271,7 @@ class DdptopApp(ActingApp):
         self._show(StoryScreen(message.job, readonly=self._readonly), message)
 
     def on_compare_wanted(self, message: messages.CompareWanted) -> None:
-        """Show jobs beside each other."""
+        """Compare jobs."""
         from ddptop.tui.screens.compare import CompareScreen
 
         self._show(CompareScreen(message.jobs, readonly=self._readonly), message)
@@ -305,7 +305,7 @@ class DdptopApp(ActingApp):
         )
 
     def on_launch_wanted(self) -> None:
-        """Open the form; what was launched is shown."""
+        """Open the form, then show the launched job."""
         if self._refuse("launching jobs"):
             return
         from ddptop.tui.screens.launch import LaunchScreen

@@ -1,4 +1,4 @@
-"""A job's attempts, made of its events and of what was kept of them. Pure."""
+"""A job's attempts, built from its events and evidence. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unk
 processes went without a word; `unknown`: another one follows it, and nothing tells why."""
 
 FAILURES = ("failure", "hang")
-"""Types of events that tell why an attempt failed."""
+"""Event types that carry the cause of a failure."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Attempt:
 
     number: int
     started_at: dt.datetime | None
-    """None where no event tells of it."""
+    """None if no event records it."""
     ended_at: dt.datetime | None
-    """None while it lives, and where nothing tells."""
+    """None while it is live, or if unknown."""
     ending: Ending
     cause: Cause | None = None
     """Why it failed; None where it did not."""
@@ -154,7 +154,7 @@ def _ending(
 
 
 def _aftermath(events: Sequence[Event], failure: Event | None) -> tuple[str, ...]:
-    """What was done about an attempt's end, as its events tell it."""
+    """The reaction to an attempt's end, from its events."""
     sentences: list[str] = []
     over = False
     for event in events:

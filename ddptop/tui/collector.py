@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 JOIN_S = 2.0
 CAUSE_LINES = 12
 TRY_AGAIN_S = 30.0
-"""A job that could not be taken up again is left alone for this long."""
+"""How long to wait before trying to adopt a job again."""
 COST_LOOKS = 10
-"""The viewer's own CPU is told as the mean over so many looks."""
+"""The viewer's own CPU usage is averaged over this many refreshes."""
 
 
 class Collector:
@@ -109,7 +109,7 @@ class Collector:
             self._late.foreign.stopping[job] = words
 
     def ended(self, job: str, signal: str) -> None:
-        """Learn that a foreign job ended by a signal that a person had sent from here."""
+        """Record that a foreign job ended by a signal sent from this viewer."""
         self._late.foreign.ended_by[job] = signal
 
     def stop(self) -> None:

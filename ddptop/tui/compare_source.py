@@ -1,4 +1,4 @@
-"""Several jobs beside each other."""
+"""A comparison of several jobs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the part of it that is looked at closely."""
 
 LEAST_PAUSE_S = 2.0
-"""A live job's losses are read again no sooner than this."""
+"""Shortest interval between reads of a live job's losses."""
 COST_SHARE = 0.05
 """Reading them takes no more of the time than this."""
 REMEMBERED = 8
-"""So many jobs' losses are kept: a person goes up and down the list."""
+"""Number of jobs whose losses are cached while the cursor moves through the list."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Several jobs beside each other."""
+    """A comparison of several jobs."""
 
     jobs: tuple[str, ...] = ()
     comparison: Comparison | None = None
     by_time: FiguresData = field(default_factory=FiguresData)
     """Their losses since each one's start."""
     by_step: FiguresData | None = None
-    """Their losses by step; None where not all of them tell their steps."""
+    """Their losses by step; None if any job's steps are unknown."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class CompareSource:
         return known.run
 
     def _closer(self, run: Run, part: Part) -> Run:
-        """A run with finer losses where a person looks closely."""
+        """A run with finer losses in the zoomed part."""
         span = times_of(run.curve, part)
         if span is None:
             return run

@@ -35,7 +35,7 @@ TIERS: tuple[tuple[int, int], ...] = ((1, 900), (10, 720), (60, 1440))
 """Seconds of a bucket, and buckets: a quarter of an hour, two hours, a day."""
 
 RECENT = 60
-"""Buckets of ten seconds that are told of every device."""
+"""Ten-second buckets reported for every device."""
 
 IDLE_PERCENT = 1.0
 """Up to this utilization a device does nothing."""
@@ -149,7 +149,7 @@ class _Device:
 
 
 class DeviceHistorySource:
-    """Remembers what was sampled. Used by the collector's thread alone."""
+    """Remembers device samples. Used only by the collector's thread."""
 
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}

@@ -7,7 +7,7 @@ from textual.css.query import NoMatches
 from textual.dom import NoScreen
 
 OF_THE_END = (NoMatches, NoScreen, ScreenStackError)
-"""What a screen fails for whose widgets are gone, or never came."""
+"""Exceptions raised by a screen whose widgets are gone or were never mounted."""
 
 
 class EndingApp(App[None]):

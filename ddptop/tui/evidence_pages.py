@@ -13,7 +13,7 @@ SHOWN_BYTES = 24 * 1024
 """Of one file, its end; the folder has it whole."""
 
 _ORDER = ("summary", "stacks", "tail", "status", "snapshot")
-"""What a person wants first, by the beginning of a file's name."""
+"""Display order of files, by the start of their names."""
 
 
 def folders(view: JobView) -> list[Path]:

@@ -52,7 +52,7 @@ class ForeignSource:
     """The foreign jobs of this host, one of them followed closely while its screen is open."""
 
     def __init__(self, watched: ForeignJob | None = None) -> None:
-        """`watched` stays a job whether or not it is recognised: a person pointed at it."""
+        """`watched` remains a job even if it is not recognized, because the user selected it."""
         self.ended_by: dict[str, str] = {}
         """The signal that was sent from here, by the job that it ended."""
         self.stopping: dict[str, str] = {}

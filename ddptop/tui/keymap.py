@@ -30,7 +30,7 @@ RESERVED = {
 """Keys that cannot be remapped, and why."""
 
 SAME_BYTE = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+left_square_bracket": "escape"}
-"""Keys that a terminal cannot tell from others."""
+"""Keys that a terminal cannot distinguish from others."""
 
 _NAMES = {
     "esc": "escape",
@@ -48,7 +48,7 @@ class KeyMap(msgspec.Struct, frozen=True):
     """The keys in use."""
 
     chosen: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """By action, where a person chose others than the default; Textual's names."""
+    """User-defined keys by action, in Textual's names."""
 
     def keys(self, action: Action) -> tuple[str, ...]:
         """The keys of an action, by Textual's names."""
@@ -56,7 +56,7 @@ class KeyMap(msgspec.Struct, frozen=True):
         return tuple(action.keys.split(",")) if chosen is None else chosen
 
     def text(self, action: Action) -> str:
-        """All of its keys as a person types them; empty for none."""
+        """All keys of an action as typed; empty if it has none."""
         return "  ".join(key_text(key) for key in self.keys(action))
 
     def short(self, action: Action) -> str:

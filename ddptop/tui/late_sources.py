@@ -22,7 +22,7 @@ class LateSources:
     """One of each, for the collector's life."""
 
     def __init__(self, watched: ForeignJob | None) -> None:
-        """`watched` is the foreign job that a person pointed at."""
+        """`watched` is the foreign job that the user selected."""
         self._watched = watched
 
     @functools.cached_property
@@ -34,7 +34,7 @@ class LateSources:
 
     @property
     def asked_foreign(self) -> ForeignSource | None:
-        """The same, once somebody has asked for it."""
+        """The foreign source if it has been used; else None."""
         return self.foreign if "foreign" in vars(self) else None
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""From the form to a running job: the same command line that a person would type."""
+"""Launches a job from the form with the command line that a user would type."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def problem(form: LaunchForm) -> str | None:
 
 
 def launch_argv(form: LaunchForm) -> list[str]:
-    """The words after `ddptop` that launch what the form says.
+    """The arguments to `ddptop` that launch the form's job.
 
     Raises:
         ValueError: when a quote in the arguments or a command is not closed.

@@ -1,4 +1,4 @@
-"""What the reader of logs tells the screen of logs."""
+"""Messages from the log reader to the log screen."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ LATE_LOOKS, OLD_LOOKS = 3, 60
 EARLIER = "──── last {:,} lines from each rank; open a rank to see its full log ────"
 
 Told = tuple[str, Level, bool]
-"""A line, its level, and whether it goes on with the one before."""
+"""A line, its level, and whether it continues the previous one."""
 
 
 def lines_of_each(ranks: int) -> int:

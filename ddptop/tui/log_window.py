@@ -23,7 +23,7 @@ PIECE_BYTES = 1 << 15
 CHUNK_BYTES = 1 << 16
 """Read at once for a window."""
 SCAN_BYTES = 1 << 18
-"""Read at once where lines are only looked through."""
+"""Read at once when lines are only scanned."""
 CONTEXT_BYTES = 1 << 14
 """Looked at before a window, to know whether it starts inside a traceback."""
 MOST_BYTES = 1 << 22
@@ -53,7 +53,7 @@ class Searched(msgspec.Struct, frozen=True):
     """How far a search is, or where it ended."""
 
     at: int
-    """The byte up to which was looked."""
+    """The byte up to which lines were scanned."""
     found: LogRow | None = None
     is_over: bool = False
 

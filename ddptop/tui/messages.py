@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SnapshotReady(Message):
-    """The collector looked again."""
+    """The collector has a new snapshot."""
 
     snapshot: Snapshot
 
@@ -30,7 +30,7 @@ class SnapshotReady(Message):
 
 @dataclass
 class CollectorFailed(Message):
-    """The collector met a defect and ended."""
+    """The collector crashed."""
 
     error: Exception
 
@@ -62,10 +62,10 @@ class LogRead(Message):
 
 @dataclass
 class CommandDone(Message):
-    """A command that a person gave has been carried out, or refused."""
+    """An operation finished or was refused."""
 
     text: str
-    """What was done, for the person."""
+    """What was done, for the notification."""
     error: DdptopError | None = None
     ended: tuple[str, str] | None = None
     """A job that ddptop did not start and the signal that ended it."""
@@ -85,7 +85,7 @@ class JobLaunched(Message):
 
 @dataclass
 class JobPicked(Message):
-    """A person wants to see a job."""
+    """Open a job's screen."""
 
     job: str
     foreign: bool = False
@@ -94,7 +94,7 @@ class JobPicked(Message):
 
 @dataclass
 class SectionsWanted(Message):
-    """A person wants to read something in full."""
+    """Open a dialog with sections of text."""
 
     title: str
     hint: str
@@ -105,12 +105,12 @@ class SectionsWanted(Message):
 
 
 class LaunchWanted(Message):
-    """A person wants to launch a job."""
+    """Open the launch form."""
 
 
 @dataclass
 class OperationWanted(Message):
-    """A person wants something done to a job; it is still to be confirmed."""
+    """Run an operation on a job, after confirmation."""
 
     view: AnyJob
     make: Callable[[AnyJob], Operation]
@@ -120,14 +120,14 @@ class OperationWanted(Message):
 
 @dataclass
 class StacksWanted(Message):
-    """A person wants to see where the ranks stand."""
+    """Show the ranks' stacks."""
 
     view: AnyJob
 
 
 @dataclass
 class EvidenceWanted(Message):
-    """A person wants to read what was kept at a failure or hang."""
+    """Show the evidence saved at a failure or hang."""
 
     view: AnyJob
     attempt: int | None = None
@@ -140,7 +140,7 @@ class WishChanged(Message):
 
 @dataclass
 class RankPicked(Message):
-    """A person chose a rank to look at."""
+    """Open a rank's screen."""
 
     job: str
     rank: int
@@ -149,34 +149,34 @@ class RankPicked(Message):
 
 @dataclass
 class DevicesWanted(Message):
-    """A person wants to see the devices alone."""
+    """Open the device screen."""
 
     uuid: str | None = None
-    """The device to begin with; None is the first."""
+    """Device to select first; None selects the first one."""
 
 
 @dataclass
 class LogsWanted(Message):
-    """A person wants to read what a job printed."""
+    """Open a job's logs."""
 
     job: str
     rank: int | None = None
     """Whose lines; None is everyone's."""
     foreign: bool = False
     attempt: int | None = None
-    """The attempt to begin with; None is the last one."""
+    """Attempt to show first; None shows the latest."""
 
 
 @dataclass
 class StoryWanted(Message):
-    """A person wants to know what happened to a job."""
+    """Open a job's story."""
 
     job: str
 
 
 @dataclass
 class CompareWanted(Message):
-    """A person wants to see jobs beside each other."""
+    """Open a comparison of jobs."""
 
     jobs: tuple[str, ...]
     """One, whose companion is still to be chosen, or two."""
@@ -184,7 +184,7 @@ class CompareWanted(Message):
 
 @dataclass
 class ReplayWanted(Message):
-    """A person wants to see a job as it was."""
+    """Open a replay of a job."""
 
     job: str
     at: float | None = None

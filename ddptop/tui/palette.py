@@ -45,7 +45,7 @@ class Command:
 
 
 class CommandProvider(Provider):
-    """Commands by name; the key of each stands beside it."""
+    """Commands by name, each with its key."""
 
     def commands(self, query: str) -> Iterator[Command]:
         """What can be done now.
@@ -78,7 +78,7 @@ def _display(name: Content, command: Command) -> Content:
 
 
 class ActionProvider(CommandProvider):
-    """Every action of the screen that can be done to what is under the cursor."""
+    """Every screen action that applies to the item under the cursor."""
 
     def commands(self, query: str) -> Iterator[Command]:
         """Those that the row of keys would offer, and those it has no room for."""

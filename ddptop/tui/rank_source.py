@@ -1,4 +1,4 @@
-"""One rank over time: what its steps went into, and what it and its device used."""
+"""One rank over time: its step time by part, and its own and its device's usage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RankHistory:
     job: str = ""
     rank: int = 0
     split: SplitData = field(default_factory=SplitData)
-    """What the time of its steps went into."""
+    """Its step time, by part."""
     load: FiguresData = field(default_factory=FiguresData)
     """Its CPU and memory, and its device's load, memory and power."""
 

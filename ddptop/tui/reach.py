@@ -33,14 +33,14 @@ DEFAULT_KEYS = KeyMap()
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """The interface as one person has it on one terminal."""
+    """One user's interface settings on one terminal."""
 
     interface: Interface = PLAIN
     keys: KeyMap = DEFAULT_KEYS
     themes: Sequence[Theme] = ()
-    """A person's own."""
+    """User-defined themes."""
     theme: str = DARK.name
-    """The one to begin with."""
+    """The theme at startup."""
     letters: str | None = None
     """Draw with ASCII only, and write a person's names in this encoding; None draws everything."""
     problems: Sequence[str] = ()
@@ -128,7 +128,7 @@ class ReachApp(KeyedApp):
     def __init__(self, reach: Reach | None = None) -> None:
         super().__init__()
         self.reach = reach or Reach()
-        """How the person has the interface."""
+        """The user's interface settings."""
         self.keys = self.reach.keys
         self._glyphs = _Glyphs(self.reach.letters) if self.reach.letters is not None else None
         self._no_colour = NoColor()
@@ -164,7 +164,7 @@ class ReachApp(KeyedApp):
         give_back()
 
     def greet(self) -> None:
-        """Say what is wrong in the settings, and at the very first start where help is."""
+        """Report errors in the settings and, on the first start, show where help is."""
         self.theme_changed_signal.subscribe(self, self._colours_changed)
         if self.reach.problems:
             first, *others = self.reach.problems

@@ -16,7 +16,7 @@ MOST_SPARKS = 16
 """With more ranks there are no cards, and nothing is read for them."""
 
 TREND_EVERY_S = (5.0, 60.0)
-"""The trend is taken again no sooner and no later."""
+"""Shortest and longest interval between trend updates."""
 
 RANKS_PER_S = 32
 """Nor sooner than one second for so many ranks: reading a thousand takes a while."""

@@ -51,7 +51,7 @@ class PastView(JobView, frozen=True, dict=True):
 
     @functools.cached_property
     def state(self) -> JobState:
-        """As its events told it."""
+        """The state according to its events."""
         return "starting" if self.snapshot is None else self.snapshot.state
 
     @property

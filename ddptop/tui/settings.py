@@ -35,15 +35,15 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import config_file
 
 First = Literal["jobs", "devices"]
-"""The screens that ddptop can begin with."""
+"""The screens that ddptop can start on."""
 
 FIRSTS: tuple[First, ...] = ("jobs", "devices")
 REFRESH_S = (0.2, 60.0)
-"""The least and the greatest time between two looks."""
+"""The shortest and longest refresh interval."""
 
 TABLES = ("interface", "keys", "themes")
 OTHERS = ("runs",)
-"""Tables of the file that are somebody else's."""
+"""Tables of the file that other modules read."""
 
 
 class Interface(msgspec.Struct, frozen=True):

@@ -66,7 +66,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     trouble: str | None = None
     """What could not be read, in words."""
     only: frozenset[int] | None = None
-    """The ranks that a person asked for; None: all."""
+    """The ranks that the filter selects; None: all."""
 
     @property
     def ranks(self) -> list[RankSample]:
@@ -95,7 +95,7 @@ class Wish(msgspec.Struct, frozen=True):
     chart_until: float | None = None
     """Right edge of the chart, unix seconds; None: what is newest."""
     chart_columns: int = 200
-    """Dots across; more points than that cannot be told apart."""
+    """Dots across; more points cannot be distinguished."""
     log_rank: int | None = None
     """The rank whose log is followed; None: none is shown."""
     viewer: int = 0
@@ -107,9 +107,9 @@ class Wish(msgspec.Struct, frozen=True):
     device: str | None = None
     """UUID of the one whose figures are shown over that time; of the others, how busy they were."""
     trends: bool = False
-    """Whether it is told which way each job's loss goes."""
+    """Whether each job's loss trend is needed."""
     story: bool = False
-    """Whether every attempt of `job` is told."""
+    """Whether every attempt of `job` is needed."""
     story_attempt: int | None = None
     """The attempt whose last words are wanted; None is the last one."""
     compare: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     damaged: tuple[tuple[str, str], ...] = ()
     """Run folders that cannot be read as a job: name, and why."""
     unreadable: tuple[Unreadable, ...] = ()
-    """Processes that may be training, and that may not be looked into."""
+    """Processes that may be training but cannot be inspected."""
     cpu_percent: float | None = None
     """Of this viewer itself, over the last seconds; 100 is one core."""
     devices: Devices = msgspec.field(default_factory=Devices)

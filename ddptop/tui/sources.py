@@ -39,7 +39,7 @@ FRESH_S = 3.5
 """A snapshot this old still speaks for its devices."""
 
 STEADY_LOOKS = 3
-"""What is to be sampled must stay the same for so many looks before the sampler is replaced."""
+"""The sampled set must be unchanged for this many refreshes before the sampler is replaced."""
 
 
 def _stamp(path: Path) -> int | None:
@@ -236,7 +236,7 @@ class DeviceSource:
             self._hand_over(self._end, feed)
 
     async def close(self) -> None:
-        """End every sampler, and begin none any more; to be awaited in the loop."""
+        """Stop every sampler and start no more; await it in the event loop."""
         self._is_closed, self._feed = True, None
         for feed in [*self._begun]:
             self._end(feed)

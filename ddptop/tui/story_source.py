@@ -22,9 +22,9 @@ from ddptop_runner.store.registry import JobView
 TAIL_LINES = 40
 """Last lines that are read of the rank that failed first."""
 LOOK_BACK_S = 60.0
-"""The history of this long before an attempt's end tells how far it came."""
+"""How much history before an attempt's end is read to find its last step."""
 MOST_EVENTS = 20_000
-"""So many of the latest events are told; a story of more is one of the last ones."""
+"""Only this many of the latest events are shown."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How the interface in a terminal is stopped and goes on."""
+"""Suspends and resumes the interface in a terminal."""
 
 from __future__ import annotations
 

@@ -116,9 +116,9 @@ class TestKeys:
         chart = both_of(pilot).loss
         for weight in ("0.6", "0.9", "0.97"):
             await pilot.press("w")
-            assert f"smoothed {weight} " in title(chart)
+            assert f"smoothing {weight} " in title(chart)
         await pilot.press("w")
-        assert "smoothed" not in title(chart)
+        assert "smoothing" not in title(chart)
 
     async def test_zooming_asks_for_more_exact_figures(self, pilot: Pilot[None]) -> None:
         both = both_of(pilot)

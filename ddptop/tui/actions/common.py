@@ -11,7 +11,7 @@ from textual.keys import format_key
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One thing that a person can do."""
+    """One user action."""
 
     id: str
     """Stable name, for keymaps."""
@@ -182,7 +182,7 @@ _KEY_NAMES = {
 
 
 def key_text(key: str) -> str:
-    """A key by Textual's name as a person types it: `question_mark` is `?`."""
+    """Textual's name of a key as it is typed: `question_mark` is `?`."""
     modifiers, plus, last = key.rpartition("+")
     is_function_key = last[:1] == "f" and last[1:].isdigit()
     name = _KEY_NAMES.get(last) or (last.upper() if is_function_key else format_key(last))
@@ -190,5 +190,5 @@ def key_text(key: str) -> str:
 
 
 def keys_text(action: Action) -> str:
-    """The keys of an action as a person types them."""
+    """The keys of an action as they are typed."""
     return "  ".join(key_text(key) for key in action.keys.split(","))

@@ -21,7 +21,7 @@ VERTICAL = [(0, "-short"), (32, "-tall")]
 
 
 class MonitorScreen(Screen[None]):
-    """A screen that shows snapshots and says what should be in them."""
+    """A screen that shows snapshots and requests their contents."""
 
     HORIZONTAL_BREAKPOINTS = HORIZONTAL
     VERTICAL_BREAKPOINTS = VERTICAL
@@ -62,7 +62,7 @@ class MonitorScreen(Screen[None]):
         return cost(snapshot.cpu_percent, devices.sampler_cpu_percent, devices.queries_per_s)
 
     def show_findings(self, view: AnyJob | None, snapshot: Snapshot) -> None:
-        """All that is wrong with a job, in full."""
+        """Show all findings for a job."""
         if view is None:
             self.notify("no job selected", severity="warning")
             return
@@ -91,11 +91,11 @@ class MonitorScreen(Screen[None]):
         """A character that is no key of this screen, and for no field."""
 
     def action_back(self) -> None:
-        """To where one came from."""
+        """Go back to the previous screen."""
         self.dismiss()
 
     def action_leave(self) -> None:
-        """To where one came from, or out of ddptop where it was opened on this screen."""
+        """Go back to the previous screen, or quit if ddptop was opened on this one."""
         if self.is_first:
             self.app.exit()
         else:

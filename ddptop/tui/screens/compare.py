@@ -1,4 +1,4 @@
-"""Jobs beside each other."""
+"""Comparison of jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_THE_LIST = ("compare.keep", "view.filter")
 """Actions that say nothing where no companion is to be chosen."""
 TABLE_SHARE = 0.4
 LIST_SHARE = 0.25
-"""Where the list stands above the chart, it takes this much of the height."""
+"""Share of the height for the list when it is above the chart."""
 
 
 class CompareScreen(ChartKeys):
@@ -89,7 +89,7 @@ class CompareScreen(ChartKeys):
         return self.given
 
     def compose(self) -> ComposeResult:
-        """The list beside the chart or above it, and the table below."""
+        """The list next to the chart or above it, and the table below."""
         yield self._title
         with Horizontal(id="beside"):
             yield from (self._companions, self._chart)
@@ -206,7 +206,7 @@ class CompareScreen(ChartKeys):
             self._show_companions(self.snapshot)
 
     def action_back(self) -> None:
-        """Without the cursor or the filter first, then to where one came from."""
+        """Remove the cursor or the filter, then go back to the previous screen."""
         if self.chart_escape() or self._filter.drop():
             return
         self.dismiss()

@@ -13,7 +13,7 @@ from ddptop.tui.keymap import help_hint
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Says what will happen; the answer that changes nothing has the focus."""
+    """States the effect; the answer that changes nothing has the focus."""
 
     DEFAULT_CSS = """
     ConfirmScreen { align: center middle; background: $background 60%; }
@@ -52,7 +52,7 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Button(f"{self._verb}  (y)", id="yes", variant="error", compact=True)
 
     def on_mount(self) -> None:
-        """Enter alone must not end a training."""
+        """Pressing enter must not end a training run."""
         self.query_one("#no", Button).focus()
 
     def explain(self) -> list[tuple[str, str]]:

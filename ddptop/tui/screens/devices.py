@@ -45,7 +45,7 @@ _OF_A_DEVICE = frozenset(
 
 
 class DevicesScreen(ChartKeys):
-    """A table of devices; of the one under the cursor its history, processes and troubles."""
+    """A table of devices, and the history, processes, and problems of the selected one."""
 
     DEFAULT_CSS = """
     DevicesScreen {
@@ -66,7 +66,7 @@ class DevicesScreen(ChartKeys):
     BINDINGS = bindings(DEVICES)
 
     def __init__(self, uuid: str | None = None, *, readonly: bool = False) -> None:
-        """`uuid` is the device to begin with; None is the first."""
+        """`uuid` is the device to select first; None selects the first one."""
         super().__init__(readonly=readonly)
         self._first = uuid
         self._title = TitleBar(readonly=readonly)

@@ -142,7 +142,7 @@ class _HelpText(LinesView):
 
 
 class HelpScreen(PagerScreen):
-    """What this here means, what each key does, and what each word means."""
+    """Help: the item under the cursor, the keys, and the terms."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }

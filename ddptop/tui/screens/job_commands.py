@@ -95,7 +95,7 @@ class JobCommands(ChartKeys):
         self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
 
     def action_story(self) -> None:
-        """What became of each attempt."""
+        """Show each attempt and its outcome."""
         if self._has_history("story"):
             self.post_message(StoryWanted(self.job))
 
@@ -107,7 +107,7 @@ class JobCommands(ChartKeys):
             self.post_message(ReplayWanted(self.job, at))
 
     def action_compare(self) -> None:
-        """Its loss beside another job's."""
+        """Compare its loss with another job's."""
         if self._has_history("history"):
             self.post_message(CompareWanted((self.job,)))
 

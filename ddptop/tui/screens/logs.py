@@ -358,7 +358,7 @@ class LogsScreen(LogSearch):
             self.action_show(first)
 
     def action_leave(self) -> None:
-        """To where one came from."""
+        """Go back to the previous screen."""
         self.dismiss()
 
     def explain(self) -> list[tuple[str, str]]:

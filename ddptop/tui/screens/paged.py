@@ -53,7 +53,7 @@ class PagedScreen(JobCommands):
         self.page = "main" if self.page == page else page
 
     def action_back(self) -> None:
-        """Take the chart's cursor away, then to all pages, then to where one came from."""
+        """Remove the chart's cursor, then show all pages, then go back to the previous screen."""
         if self.chart_escape():
             return
         if self.page != "main":

@@ -262,7 +262,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.notify(text, title=found.kind, markup=False, timeout=3)
 
     def action_back(self) -> None:
-        """To all panels, then to where one came from."""
+        """Show all panels, then go back to the previous screen."""
         if self.page != "main":
             self.page = "main"
         else:

@@ -16,13 +16,13 @@ from ddptop.tui.screens.pager import PagerScreen
 from ddptop.tui.snapshot import Snapshot
 
 MORE = "; j and k scroll"
-"""Said where not all of the text has room."""
+"""Shown when the text does not fit."""
 
 READING = "j, k, page up, page down, g, and G scroll; esc, q, or the key that opened it closes it"
 
 
 class SectionsScreen(PagerScreen):
-    """Sections with a heading each, some of which may come later."""
+    """Sections with headings, some of which may arrive later."""
 
     DEFAULT_CSS = """
     SectionsScreen { align: center middle; background: $background 60%; }

@@ -41,7 +41,7 @@ WHY_SHARE = 0.55
 
 
 class StoryScreen(JobCommands):
-    """A list of attempts; of the chosen one why it ended, and its events."""
+    """A list of attempts, and the cause and events of the selected one."""
 
     DEFAULT_CSS = """
     StoryScreen {

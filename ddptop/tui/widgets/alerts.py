@@ -1,4 +1,4 @@
-"""What a person should look at, and why a job ended."""
+"""Alerts, and why a job ended."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ChartKeys(MonitorScreen):
             self.post_message(WishChanged())
 
     def action_back(self) -> None:
-        """Take the cursor away, else to where one came from."""
+        """Remove the cursor, or go back to the previous screen."""
         if not self.chart_escape():
             super().action_back()
 

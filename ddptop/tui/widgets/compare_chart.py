@@ -13,7 +13,7 @@ from ddptop.tui.widgets.figure_chart import FigureChart
 
 
 class CompareChart(FigureChart):
-    """By step where all jobs tell theirs, else by the time since each one's start."""
+    """By step if all jobs report theirs, else by the time since each one's start."""
 
     def __init__(self) -> None:
         super().__init__("loss", id="curves")
@@ -24,7 +24,7 @@ class CompareChart(FigureChart):
 
     @property
     def has_steps(self) -> bool:
-        """Whether all jobs tell their steps."""
+        """Whether all jobs report their steps."""
         return self._by_step is not None
 
     @property

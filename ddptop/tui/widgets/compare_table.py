@@ -24,11 +24,11 @@ COMPANIONS = (
 
 
 NOBODY = "no other jobs to compare with;\nlaunch this one again with different arguments"
-"""What to do where there is nobody to compare with."""
+"""Shown when there is no other job to compare with."""
 
 
 class CompareTable(Table):
-    """One row a thing that is told of every job, one column a job."""
+    """One row per property, one column per job."""
 
     def __init__(self) -> None:
         super().__init__("differences", (LABEL,), empty="", id="differences")

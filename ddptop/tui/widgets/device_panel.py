@@ -38,7 +38,7 @@ class DevicePanel(LinesView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor came to another device."""
+        """The cursor moved to another device."""
 
         panel: DevicePanel
 
@@ -118,11 +118,11 @@ class DevicePanel(LinesView, can_focus=True):
         self._move_to(self._cursor + rows)
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by what is visible."""
+        """Move the cursor by one page."""
         self.action_move(pages * max(1, self.size.height - HEAD_LINES))
 
     def action_half(self, halves: int) -> None:
-        """Move the cursor by half of what is visible."""
+        """Move the cursor by half a page."""
         self.action_move(halves * max(1, (self.size.height - HEAD_LINES) // 2))
 
     def _move_to(self, index: int) -> None:
@@ -172,7 +172,7 @@ class DevicePanel(LinesView, can_focus=True):
             self.post_message(self.Chosen(self))
 
     def explain(self) -> list[tuple[str, str]]:
-        """What stands in the row of the device under the cursor."""
+        """Explanation of the row of the device under the cursor."""
         gpu = self.chosen
         return [] if gpu is None else explain_device(gpu)
 
@@ -248,7 +248,7 @@ class DevicePanel(LinesView, can_focus=True):
 
 
 def _cut(lines: list[Line], height: int) -> list[Line]:
-    """As many lines as fit; the last one says how many are missing."""
+    """As many lines as fit; the last one counts those left out."""
     if len(lines) <= height or height < 2:
         return lines[:height]
     missing = len(lines) - height + 1

@@ -1,4 +1,4 @@
-"""Lines along which a person drags."""
+"""Lines that can be dragged along."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ddptop.tui.widgets.lines import LinesView
 
 
 class DraggedView(LinesView):
-    """Follows the pointer from where a button is pressed until it is let go."""
+    """Follows the pointer while a button is pressed."""
 
     is_dragged = False
     """Whether a button is held that was pressed here."""
@@ -34,7 +34,7 @@ class DraggedView(LinesView):
             self.dragged_to(event.x)
 
     def on_mouse_up(self) -> None:
-        """The pointer is let go."""
+        """Release the pointer."""
         if self.is_dragged:
             self.is_dragged = False
             self.release_mouse()

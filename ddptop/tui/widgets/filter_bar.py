@@ -18,7 +18,7 @@ from ddptop.tui.widgets.lines import LinesView
 
 
 class _Says(LinesView):
-    """What stands beside the text: how much is found, or what is wrong."""
+    """Shown next to the text: the number of matches, or the error."""
 
     DEFAULT_CSS = "_Says { height: 1; width: auto; }"
 
@@ -135,7 +135,7 @@ class FilterBar(Horizontal):
         self.screen.set_focus(self._typed)  # at once: what is typed next may already be there
 
     def say(self, text: str, *, trouble: bool = False) -> None:
-        """Say at its right end how much is found, or what is wrong."""
+        """Show the number of matches, or the error, at the right end."""
         if self.display:
             keys = "" if trouble else "   enter applies, esc clears " if self.is_typing else ""
             mark = "▲ " if trouble else ""

@@ -58,7 +58,7 @@ def is_divided(gpu: GpuSample) -> bool:
 
 
 def is_free(gpu: GpuSample) -> bool:
-    """Whether it can be used and nobody is known to hold it."""
+    """Whether it is usable and has no known user."""
     known = gpu.processes is not None
     return known and not gpu.lost and not is_divided(gpu) and not _use(gpu).busy
 
@@ -86,7 +86,7 @@ class GpuChoice(Table):
         return tuple(sorted(self._chosen))
 
     def offer(self, gpus: Sequence[GpuSample]) -> None:
-        """List devices; those that nobody holds are chosen."""
+        """List devices and select those that are free."""
         self._gpus = [gpu for gpu in gpus if not is_instance(gpu)]
         self._chosen = {gpu.index for gpu in self._gpus if is_free(gpu)}
         self._show()

@@ -43,10 +43,10 @@ MOST_MARKS = 4
 
 
 class JobsTable(Table):
-    """One row a job: first what needs a person."""
+    """One row per job, the most urgent first."""
 
     def __init__(self, me: str | None = None, *, readonly: bool = False) -> None:
-        """`me` is the user whose name need not be said."""
+        """`me` is the user whose name is left out."""
         how = "run in a shell:" if readonly else "press n to launch one, or run in a shell:"
         super().__init__("jobs", job_rows.NARROW, empty=FIRST_LOOK, id="jobs")
         self._none = EMPTY.format(how=how)
@@ -168,7 +168,7 @@ class JobsTable(Table):
         return next((one for one in self._listed if one.view.job == self.cursor_key), None)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What stands in the row under the cursor."""
+        """Explanation of the row under the cursor."""
         one = self.chosen
         return [] if one is None else explain_job(one, self._trends.get(one.view.job), self._now)
 

@@ -56,7 +56,7 @@ class KeyBar(LinesView):
             self.redraw()
 
     def offers(self, action: Action) -> bool:
-        """Whether an action can be done now to what is under the cursor."""
+        """Whether an action applies now to the item under the cursor."""
         if action.id in self._without:
             return False
         return action.is_offered(self._live, foreign=self._foreign, readonly=self._readonly)

@@ -28,7 +28,7 @@ def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
 
 
 def common_spans(old: Line, new: Line) -> Line:
-    """The spans that both lines begin with."""
+    """The spans that both lines start with."""
     number = 0
     for one, other in zip(old, new, strict=False):
         if one != other:

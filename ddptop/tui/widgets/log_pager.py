@@ -33,7 +33,7 @@ MARGIN = 100
 WHEEL_LINES = 3
 SHIFT_CELLS = 16
 FAR_BEHIND_BYTES = 8 << 20
-"""Where more than this was printed since, the end is read anew instead of all between."""
+"""If more than this was printed meanwhile, only the end is read."""
 
 
 class LogPager(LinesView, can_focus=True):

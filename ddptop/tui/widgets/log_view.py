@@ -93,7 +93,7 @@ class LogView(Vertical):
         self._title.redraw()
 
     def take(self, message: LogRead) -> None:
-        """Add lines, or begin anew."""
+        """Add lines, or start over."""
         self._whole = message.whole
         rows, partial = self._fed.take(message)
         pager = self._pager

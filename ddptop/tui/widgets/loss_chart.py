@@ -158,7 +158,7 @@ class LossChart(ChartWidget):
 
 
 def _log_axis(chart: Chart) -> str:
-    """Whether values are logarithmic, where a person wants them so."""
+    """The axis label if a logarithmic axis was requested."""
     return (
         "log axis"
         if chart.logarithmic or chart.area is None

@@ -14,7 +14,7 @@ TO_DO = (
 
 
 class MachinePanel(LinesView):
-    """Shown where the machine has no device, or the driver tells of none."""
+    """Shown if the machine has no device or the driver reports none."""
 
     def __init__(self) -> None:
         super().__init__(id="machine")

@@ -71,7 +71,7 @@ class RankCards(RankGrid):
         return lines
 
     def _edges(self, column: int, cells: int) -> tuple[int, int]:
-        """Where a column of cards begins, and how wide it is."""
+        """Start and width of a column of cards."""
         assert self._grid is not None
         more = cells - (self._grid.width + GAP) * self._grid.columns + GAP
         start = column * (self._grid.width + GAP) + min(column, more)
@@ -88,7 +88,7 @@ class RankCards(RankGrid):
         return None
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the chosen card says."""
+        """Explanation of the selected card."""
         if not self.shown or self.place < 0:
             return glossary("launcher") if self.has_launcher else []
         rank = self.shown[self.place]

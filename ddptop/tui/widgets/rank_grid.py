@@ -25,11 +25,11 @@ class RankGrid(LinesView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor came to another rank."""
+        """The cursor moved to another rank."""
 
         grid: RankGrid
         rank: int | None
-        """None is the launcher of a command, which stands above its ranks."""
+        """None is a command's launcher, shown above its ranks."""
 
     class Chosen(Moved):
         """Enter, or a click on the rank under the cursor."""
@@ -41,13 +41,13 @@ class RankGrid(LinesView, can_focus=True):
         self.rank: int | None = None
         """The chosen rank; None while there is none, and on the launcher."""
         self.has_launcher = False
-        """Whether a launcher stands above the ranks, and can be chosen."""
+        """Whether a launcher is shown above the ranks and can be selected."""
         self.per_row = 1
-        """Ranks beside each other."""
+        """Ranks per row."""
 
     @property
     def place(self) -> int:
-        """Where the chosen rank stands among those shown; -1 is the launcher."""
+        """Index of the selected rank among those shown; -1 is the launcher."""
         if self.rank is None:
             return -1 if self.has_launcher else 0
         for place, rank in enumerate(self.shown):
@@ -92,7 +92,7 @@ class RankGrid(LinesView, can_focus=True):
         return 1
 
     def action_across(self, ranks: int) -> None:
-        """To the rank beside."""
+        """Move to the adjacent rank."""
         self.step(ranks)
 
     def action_move(self, rows: int) -> None:
@@ -108,11 +108,11 @@ class RankGrid(LinesView, can_focus=True):
             self.step(len(self.shown))  # the last row is not full
 
     def action_page(self, pages: int) -> None:
-        """By what is visible."""
+        """Move by one page."""
         self.action_move(pages * max(1, self.rows_shown() - 1))
 
     def action_half(self, pages: int) -> None:
-        """By half of what is visible."""
+        """Move by half a page."""
         self.action_move(pages * max(1, self.rows_shown() // 2))
 
     def action_choose(self) -> None:

@@ -37,7 +37,7 @@ SHAPES: tuple[Shape, ...] = ("cards", "table", "heat")
 
 
 def usual_shape(ranks: int) -> Shape:
-    """What suits so many ranks: cards up to 8, a table up to 64, beyond that a map."""
+    """The view for a number of ranks: cards up to 8, a table up to 64, a map beyond that."""
     if ranks == 0 or MOST_CARDS < ranks < FEWEST:
         return "table"
     return "cards" if ranks <= MOST_CARDS else "heat"
@@ -85,7 +85,7 @@ class RankPanel(Vertical):
         self.shape: Shape = "table"
         """What is shown."""
         self._wanted: Shape | None = None
-        """What a person asked for; None is what suits the number of ranks."""
+        """The view that the user chose; None follows the number of ranks."""
         self._launcher = _Rows()
         self._foot = _Rows()
         self._ranks: list[RankSample] = []
@@ -164,7 +164,7 @@ class RankPanel(Vertical):
         return bool(self._launcher_line(detail)) + bool(self._foot_line(detail, 1000))
 
     def _launcher_of(self, detail: JobDetail) -> LauncherSample | None:
-        """The process that stands above the ranks, where it is none of them."""
+        """The process shown above the ranks if it is not one of them."""
         snapshot = detail.view.snapshot
         launcher = None if snapshot is None else snapshot.launcher
         if snapshot is None or launcher is None or is_rank_too(launcher, snapshot.ranks):
@@ -240,7 +240,7 @@ class RankPanel(Vertical):
         return "cards" if usual_shape(number) == "cards" else "table"
 
     def next_shape(self) -> Shape:
-        """Cards, table, map; what was asked for stays, as long as it fits."""
+        """Switch to cards, table, or map; the choice stays as long as it fits."""
         self._wanted = SHAPES[(SHAPES.index(self.shape) + 1) % len(SHAPES)]
         return self._wanted
 

@@ -81,7 +81,7 @@ FOREIGN_COLUMNS = (
     Column("pid", "pid", 8, ">", drop=5),
     Column("why", " why", 21, drop=2, flex=True),
 )
-"""Of a job seen from outside: what its ranks use is what is known of them."""
+"""Columns for a foreign job: only its ranks' resource usage is known."""
 
 FOREIGN_CPU_COLUMNS = tuple(
     column
@@ -114,7 +114,7 @@ class RankTable(Table):
             self.show(*self._shown)
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the row under the cursor says."""
+        """Explanation of the row under the cursor."""
         rank = self._by_rank.get(self.rank) if self.rank is not None else None
         if rank is None or self._shown is None:
             return glossary("launcher") if self._launcher else []

@@ -1,4 +1,4 @@
-"""What the time of a step went into, over time."""
+"""Parts of the step time, over time."""
 
 from __future__ import annotations
 

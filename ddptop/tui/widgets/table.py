@@ -24,7 +24,7 @@ class Table(LinesView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor came to another row."""
+        """The cursor moved to another row."""
 
         table: Table
         key: str
@@ -94,11 +94,11 @@ class Table(LinesView, can_focus=True):
             self.move_to(self._rows[index][0])
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by what is visible."""
+        """Move the cursor by one page."""
         self.action_move(pages * max(1, self.size.height - HEAD_LINES))
 
     def action_half(self, pages: int) -> None:
-        """Move the cursor by half of what is visible."""
+        """Move the cursor by half a page."""
         self.action_move(pages * max(1, (self.size.height - HEAD_LINES) // 2))
 
     def action_choose(self) -> None:

@@ -31,7 +31,7 @@ class TimeLine(DraggedView, can_focus=True):
 
     @dataclass
     class Jumped(Message):
-        """A person wants to be at another moment."""
+        """Go to another moment."""
 
         at: float
         """Unix seconds."""
@@ -70,7 +70,7 @@ class TimeLine(DraggedView, can_focus=True):
             self.post_message(self.Jumped(moment_at(self._course, x, self.size.width)))
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Over a mark it is told what happened."""
+        """Show what happened at the mark under the pointer."""
         if self.is_dragged:
             return
         course = self._course

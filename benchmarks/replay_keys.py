@@ -24,7 +24,7 @@ from ddptop.tui.replay_source import ReplaySource
 from feed import JOB, Feed
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.store.registry import read_job
+from ddptop_runner.job.registry import read_job
 
 LEFT, RIGHT, HOME = "\x1b[D", "\x1b[C", "\x1b[H"
 MINUTES_BACK = "\x1b[1;2D" * 5

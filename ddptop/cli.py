@@ -92,7 +92,7 @@ def cli(context: click.Context, readonly: bool, ascii_only: bool | None) -> int 
     wait_with_garbage()
     from ddptop.commands.attach import run_overview
     from ddptop.unguarded import guard
-    from ddptop_runner.store.registry import all_jobs
+    from ddptop_runner.job.registry import all_jobs
 
     if not readonly:
         guard(all_jobs())
@@ -280,7 +280,7 @@ def logs(job: str | None, rank: str | None, follow: bool, lines: int, attempt: i
     """Print the output of a rank or a command."""
     from ddptop.commands.logs import run
     from ddptop.unguarded import taken_up
-    from ddptop_runner.store.registry import read_job, resolve
+    from ddptop_runner.job.registry import read_job, resolve
 
     if rank is not None and rank != "all" and not rank.isdigit():
         raise UsageError(f"-r {rank} is not a valid rank", "use a number or all")
@@ -421,7 +421,7 @@ def events(job: str | None, as_json: bool) -> int:
     """Print a job's events in order."""
     from ddptop.commands.events import run
     from ddptop.unguarded import taken_up
-    from ddptop_runner.store.registry import resolve
+    from ddptop_runner.job.registry import resolve
 
     return run(taken_up(resolve(job)).folder, as_json)
 

@@ -24,7 +24,7 @@ def complete_job(
     """Return the jobs whose names begin with `incomplete`, each with its state."""
     from click.shell_completion import CompletionItem
 
-    from ddptop_runner.store.registry import all_jobs
+    from ddptop_runner.job.registry import all_jobs
 
     return [
         CompletionItem(view.job, help=view.state)
@@ -47,7 +47,7 @@ def attach(job: str | None, readonly: bool, ascii_only: bool | None) -> int:
     from ddptop.tui.garbage import wait_with_garbage
 
     wait_with_garbage()
-    from ddptop_runner.store.registry import resolve
+    from ddptop_runner.job.registry import resolve
 
     view = resolve(job)
     if not is_terminal():

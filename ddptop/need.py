@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import RECENT_S, AnyJob, JobView
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
-from ddptop_runner.store.registry import RECENT_S, AnyJob, JobView
 
 STALE_S = 3.0
 """Metrics older than this are marked stale."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
-from ddptop_runner.store.registry import JobView
 
 REPLICATING = ("DataParallel", "MirroredStrategy")
 """Launchers that are one process on several devices."""

@@ -14,11 +14,11 @@ from ddptop.output import NOT_AVAILABLE, duration, number, size
 from ddptop.pause_words import in_words
 from ddptop.progress_words import BAR_CELLS, LIST_CELLS, place, share, shown_percent, text_bar
 from ddptop_runner.base.spans import name_gpus, name_ranks
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import JobStatus
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Alert, RankSample
-from ddptop_runner.store.registry import JobView
 
 Part = tuple[str, str]
 """Text, and `good`, `warn`, `bad`, `strong` or nothing."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from ddptop.output import say
-from ddptop_runner.store.registry import JobView, read_job
+from ddptop_runner.job.registry import JobView, read_job
 
 TRY_AGAIN_S = 30.0
 """How long to wait before trying to adopt a job again."""

@@ -38,7 +38,7 @@ from world import (
 )
 
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.store.registry import read_job
+from ddptop_runner.job.registry import read_job
 
 TRAIN = HERE.parent / "ddptop" / "demo" / "train.py"
 SLOW_RANK = 5

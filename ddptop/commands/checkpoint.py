@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ddptop.output import put, say
 from ddptop.unguarded import taken_up
+from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.judge.saves.book import seconds_in_words, size_in_words
 from ddptop_runner.judge.saves.step_words import at_step
-from ddptop_runner.store.registry import resolve
 
 
 def run(job: str | None, timeout_s: float | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddptop.output import put_json
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
-from ddptop_runner.store.registry import JobView, all_jobs, resolve
+from ddptop_runner.job.registry import JobView, all_jobs, resolve
 
 MOST_JOBS = 4
 

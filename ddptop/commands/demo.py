@@ -10,11 +10,11 @@ from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
 from ddptop.progress_words import step_text
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.for_launch import free_now
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
-from ddptop_runner.store.registry import JobView, read_job
 
 CPU_RANKS = 2
 PROGRESS_EVERY_S = 2.0

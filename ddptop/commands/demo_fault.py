@@ -19,9 +19,9 @@ from ddptop.faults.kinds import Fault
 from ddptop.output import put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.request import LaunchRequest
-from ddptop_runner.store.registry import JobView
 
 LIST = "list"
 PLACES = ("disk", "device")

@@ -17,7 +17,7 @@ from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.snapshot import SCHEMA
 
 if TYPE_CHECKING:
-    from ddptop_runner.store.registry import JobView
+    from ddptop_runner.job.registry import JobView
 
 Label = Callable[[int], "tuple[str, int | None] | None"]
 """(job, rank) of a pid, or None when it is no rank of a job."""
@@ -36,7 +36,7 @@ def run(json_output: bool, *, links: bool = False) -> int:
     reading = ForkedReading(links=links)
     from ddptop.commands.gpus_text import as_text
     from ddptop.output import put, put_json, say
-    from ddptop_runner.store.registry import all_jobs, rank_of_pid
+    from ddptop_runner.job.registry import all_jobs, rank_of_pid
 
     views = all_jobs()
     owners = rank_of_pid(views)

@@ -14,10 +14,10 @@ from ddptop.output import put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.devices.names import cuda_names, name_of, renumbered, wanted_in_words
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.launch.launchers.consult import QuestionError, typed
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
-from ddptop_runner.store.registry import JobView
 
 RANK_VARIABLES = (
     "RANK",

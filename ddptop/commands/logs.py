@@ -142,7 +142,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
     Raises:
         UsageError: the job is known to have no such rank.
     """
-    from ddptop_runner.store.registry import read_job
+    from ddptop_runner.job.registry import read_job
 
     snapshot = read_job(folder).snapshot
     size = None if snapshot is None else snapshot.world_size

@@ -9,8 +9,8 @@ from ddptop.pause_words import short
 from ddptop.progress_words import bar_and_share, eta, step_cell
 from ddptop.unguarded import guard
 from ddptop_runner.base.clock import utc_now
+from ddptop_runner.job.registry import is_recent, read_all
 from ddptop_runner.jobs.contract import DamagedRow, JobList, JobRow, job_row
-from ddptop_runner.store.registry import is_recent, read_all
 
 
 def run(show_all: bool, as_json: bool) -> int:

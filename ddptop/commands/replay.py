@@ -7,7 +7,7 @@ import re
 
 from ddptop.commands import watch
 from ddptop_runner.base.errors import DdptopError, NoSuchJobError, UsageError
-from ddptop_runner.store.registry import JobView, resolve
+from ddptop_runner.job.registry import JobView, resolve
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?$")
 _SINCE = re.compile(r"([+-])(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?$")

@@ -7,8 +7,8 @@ import os
 from ddptop.output import say
 from ddptop.unguarded import taken_up
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import commands, launch
-from ddptop_runner.store.registry import resolve
 
 
 def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJobError
 from ddptop_runner.base.paths import RunFolder, run_folder
+from ddptop_runner.job.registry import JobView, is_there, resolve
 from ddptop_runner.jobs import commands
-from ddptop_runner.store.registry import JobView, is_there, resolve
 
 
 def run(jobs: Sequence[str], force: bool = False) -> int:

@@ -9,8 +9,8 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import owner_in_words, owner_name
+from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs import commands
-from ddptop_runner.store.registry import JobView, resolve
 
 
 def run(job: str | None, rank: int | None) -> int:

@@ -30,12 +30,12 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.spans import name_ranks
 from ddptop_runner.devices.names import devices_in_words
+from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.judge.saves.book import size_in_words
 from ddptop_runner.judge.saves.step_words import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 from ddptop_runner.store.log_follow import last_words
-from ddptop_runner.store.registry import JobView, resolve
 
 DETAILS = 16
 """Lines on ranks below their table."""

@@ -16,8 +16,8 @@ from ddptop.status_lines import Part, job_line, job_lines
 from ddptop.unguarded import KeptGuarded, guard, taken_up
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DamagedFileError, NoSuchJobError
+from ddptop_runner.job.registry import JobView, is_recent, read_all, read_job, resolve
 from ddptop_runner.jobs.contract import JobList, job_row, job_status
-from ddptop_runner.store.registry import JobView, is_recent, read_all, read_job, resolve
 
 NO_JOBS = "no jobs yet; start one with ddptop launch train.py"
 

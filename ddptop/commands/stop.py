@@ -5,8 +5,8 @@ from __future__ import annotations
 from ddptop.output import say
 from ddptop.unguarded import taken_up
 from ddptop_runner.base.errors import DdptopError, WaitTimeoutError
+from ddptop_runner.job.registry import JobView, read_job, resolve
 from ddptop_runner.jobs import commands
-from ddptop_runner.store.registry import JobView, read_job, resolve
 
 END_ALLOWANCE_S = 60.0
 """Beyond the grace: evidence, leftovers, history. After it something is stuck in the kernel."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddptop.unguarded import KeptGuarded, taken_up
+from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.commands import wait_until_ended
-from ddptop_runner.store.registry import JobView, resolve
 
 STOPPED = 4
 LOST = 5

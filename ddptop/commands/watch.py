@@ -7,8 +7,8 @@ from ddptop_runner.devices.once import sample_once
 from ddptop_runner.foreign.census import CensusTaker, resolve
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
-from ddptop_runner.store.registry import JobView, all_jobs
-from ddptop_runner.store.registry import resolve as resolve_own
+from ddptop_runner.job.registry import JobView, all_jobs
+from ddptop_runner.job.registry import resolve as resolve_own
 
 
 def find(target: str) -> JobView | ForeignJob:

@@ -9,12 +9,12 @@ from pathlib import Path
 from ddptop.comparing.curve import LossCurve, Sample, offsets_of
 from ddptop.comparing.run import Run
 from ddptop_runner.base import bounded
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample, decode_snapshot
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_bands import Band, BandReader
 from ddptop_runner.store.history_steps import attempts_taken
-from ddptop_runner.store.registry import JobView
 
 MOST_POINTS = 1000
 """Of a whole run; of a part of it as many."""

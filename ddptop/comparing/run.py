@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ddptop.comparing.curve import LossCurve
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import RunStep
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.store.registry import AnyJob, JobView
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from ddptop.faults.places import STUB_STATE, lose_device
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.store.registry import JobView
 
 Undo = Callable[[], None]
 

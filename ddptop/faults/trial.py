@@ -17,11 +17,11 @@ from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId
 from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_index import read_index
-from ddptop_runner.store.registry import JobView, read_job
 
 Tell = Callable[[str], None]
 

@@ -13,7 +13,7 @@ from ddptop.tui.reach import Reach, ReachApp
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 if TYPE_CHECKING:
     from ddptop.tui.screens.sections import SectionsScreen

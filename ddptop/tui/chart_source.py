@@ -12,13 +12,13 @@ from ddptop.tui.render.series import AttemptSteps, ChartData
 from ddptop.tui.series_points import at_new_steps, band_points, points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.job.moment_events import alert_of
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import marked
 from ddptop_runner.model.run_step import is_printed
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_bands import BandReader, points_for, rows_read, width_of
 from ddptop_runner.store.history_steps import AttemptTaken, attempts_taken
-from ddptop_runner.store.registry import JobView
 
 BAND_RANKS = 64
 """Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""

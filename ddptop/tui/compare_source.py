@@ -15,7 +15,7 @@ from ddptop.comparing.run import Run
 from ddptop.tui.render.chart_figures import FiguresData
 from ddptop.tui.render.compare_curves import by_step_data, by_time_data
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 Part: TypeAlias = tuple[str, float, float]
 """An axis, "time" or "step", and the part of it that is looked at closely."""

@@ -16,9 +16,9 @@ import msgspec
 
 from ddptop.tui.render.series import Points
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.registry import JobView
 
 if TYPE_CHECKING:
     from ddptop.tui.snapshot import Wish

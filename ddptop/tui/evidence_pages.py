@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.job.evidence import log_tail
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.store.log_clean import sanitize
-from ddptop_runner.store.registry import JobView
 
 SHOWN_BYTES = 24 * 1024
 """Of one file, its end; the folder has it whole."""

@@ -10,7 +10,7 @@ import msgspec
 from textual.message import Message
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.store.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:
     from ddptop.tui.operations import Operation

@@ -18,9 +18,9 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.log_clean import sanitize
-from ddptop_runner.store.registry import AnyJob, JobView
 
 if TYPE_CHECKING:
     from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan

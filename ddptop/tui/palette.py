@@ -19,7 +19,7 @@ from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.store.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200
 """Jobs that are offered by name."""

@@ -13,10 +13,10 @@ from ddptop.tui.render.rank_figures import device_curves, device_of
 from ddptop.tui.render.series import ChartData, Points
 from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_bands import BandReader, width_of
-from ddptop_runner.store.registry import JobView
 
 
 @dataclass(frozen=True)

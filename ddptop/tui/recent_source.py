@@ -6,8 +6,8 @@ from ddptop.tui.render.learning import POINTS, medians, stretch_s, trend
 from ddptop.tui.render.recent import SPARK_S, Recent
 from ddptop.tui.render.series import Points
 from ddptop.tui.series_points import at_new_steps, points_of
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.registry import JobView
 
 SPARK_POINTS = 60
 SPARK_EVERY_S = SPARK_S / SPARK_POINTS

@@ -24,10 +24,10 @@ from ddptop_runner.devices.report import (
     no_library_report,
     without_figures,
 )
+from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.registry import JobView, read_job, require_own_name
 
 if TYPE_CHECKING:
     from ddptop_runner.store.log_follow import LogFollower

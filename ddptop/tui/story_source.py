@@ -11,13 +11,13 @@ from ddptop.tui.attempts import FAILURES, Attempt, attempts_of
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_steps import attempts_taken
 from ddptop_runner.store.log_follow import last_words
-from ddptop_runner.store.registry import JobView
 
 TAIL_LINES = 40
 """Last lines that are read of the rank that failed first."""

@@ -8,8 +8,8 @@ from ddptop.tui.render import learning
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.series_points import at_new_steps, points_of
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.registry import AnyJob, JobView
 
 EVERY_S = 10.0
 """A trend is read again no sooner."""

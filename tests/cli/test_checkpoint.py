@@ -12,9 +12,9 @@ from tests.runner.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Checkpoint
-from ddptop_runner.store.registry import JobView
 
 WRONG = {
     "an ended job": (["checkpoint", "ended"], ["ended has ended (finished)"]),

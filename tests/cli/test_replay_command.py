@@ -14,10 +14,10 @@ from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.foreign.types import ForeignJob
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample, encode
 from ddptop_runner.model.spec import write_spec
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.registry import read_job
 
 NOON = 1_773_489_600.0
 """2026-03-14 12:00:00 UTC."""

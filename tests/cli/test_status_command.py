@@ -6,9 +6,9 @@ from ddptop.commands import status
 from tests.runner.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
-from ddptop_runner.store.registry import read_job
 
 
 def said(folder: RunFolder, is_live: bool = True) -> list[str]:

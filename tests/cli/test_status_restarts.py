@@ -11,10 +11,10 @@ from tests.runner.builders import put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.contract import job_row, job_status
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.spec import Device
-from ddptop_runner.store.registry import read_job
 
 DEVICES = [Device(index=n, uuid=f"GPU-{n}", name="H100") for n in (0, 1)]
 CASES = {

@@ -29,9 +29,9 @@ from tests.runner.builders import make_snapshot, put_job
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import read_all
 from ddptop_runner.model.snapshot import Alert, Cause, Progress, RankSample, encode
 from ddptop_runner.model.spec import read_spec
-from ddptop_runner.store.registry import read_all
 
 WaitUntil = Callable[..., Any]
 ALIVE = {"guardian": procs.identify(os.getpid())}

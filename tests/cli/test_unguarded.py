@@ -15,10 +15,10 @@ from tests.runner.builders import gone, put_job
 
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.node import adoption
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.registry import read_job
 
 TAKEN_UP = "ddptop: train lost its guardian; adopted it\n"
 

@@ -10,9 +10,9 @@ from ddptop.comparing.differences import compare, differences, losses_at_common_
 from ddptop.comparing.run import Run, companions, options_of
 
 from ddptop_runner.base.paths import run_folder
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.spec import Device, JobSpec
-from ddptop_runner.store.registry import JobView
 
 NOW = dt.datetime(2026, 3, 14, 12, tzinfo=dt.timezone.utc)
 

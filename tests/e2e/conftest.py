@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ddptop_runner.base.paths import run_folder
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.contract import job_status
 from ddptop_runner.model.snapshot import encode
-from ddptop_runner.store.registry import read_job
 
 DESCENT = Path(__file__).with_name("descent.py")
 LEAN = """model = torch.nn.Linear(16, 1)

@@ -19,7 +19,7 @@ from tests.e2e.terminal import Terminal
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import run_folder
-from ddptop_runner.store.registry import read_all
+from ddptop_runner.job.registry import read_all
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 

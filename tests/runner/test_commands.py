@@ -27,11 +27,11 @@ from ddptop_runner.base.files import lock, write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host import procs
 from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.model.words import HAS_ENDED
 from ddptop_runner.node import control
-from ddptop_runner.store.registry import read_job
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}

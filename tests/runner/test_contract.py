@@ -13,6 +13,7 @@ from tests.runner.builders import make_snapshot, make_spec
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import run_folder
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import contract
 from ddptop_runner.jobs.contract import JobList, job_row, job_status
 from ddptop_runner.model.devices import GpuProcess, GpuSample
@@ -27,7 +28,6 @@ from ddptop_runner.model.snapshot import (
     encode,
 )
 from ddptop_runner.model.words import JobState, LossSource, LossState
-from ddptop_runner.store.registry import JobView
 
 
 def words(text: str) -> set[str]:

@@ -9,11 +9,11 @@ from tests.runner.builders import gone, make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.host import procs
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.node import job_clock
 from ddptop_runner.node.job_clock import JobClock
 from ddptop_runner.node.past import look_back
-from ddptop_runner.store import registry
-from ddptop_runner.store.registry import elapsed_s, read_job
 
 HOUR = dt.timedelta(hours=1)
 NOW = utc_now()

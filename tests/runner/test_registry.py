@@ -19,11 +19,11 @@ from ddptop_runner.base.errors import DamagedFileError, NewerFileError, NoSuchJo
 from ddptop_runner.base.files import write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder, runs_dir
 from ddptop_runner.host import procs
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.snapshot import RankSample, encode
 from ddptop_runner.model.words import LIVE_STATES
-from ddptop_runner.store import registry
-from ddptop_runner.store.registry import JobView, all_jobs, is_recent, read_all, read_job, resolve
 
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 ALIVE = {"state": "running", "guardian": procs.identify(os.getpid())}

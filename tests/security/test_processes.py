@@ -20,8 +20,8 @@ from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.host import procs
 from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
-from ddptop_runner.store.registry import read_job
 
 JOB_ID = make_spec("train").job_id
 

@@ -28,10 +28,10 @@ from ddptop_runner.base import paths
 from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import RunFolder, create_local_dir, run_folder
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobView, is_locked, read_all, read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.history_schema import ddl
-from ddptop_runner.store.registry import JobView, is_locked, read_all, read_job
 
 IN_TIME_S = 30.0
 
@@ -476,7 +476,7 @@ def test_one_that_may_live_is_left_alone(ddptop_home, sign):
 
 def test_what_cannot_be_proven_takes_force_and_every_refusal_says_so(ddptop_home, monkeypatch):
     folder = put_gone()
-    monkeypatch.setattr("ddptop_runner.store.registry.shared_file_system", lambda path: "nfs")
+    monkeypatch.setattr("ddptop_runner.job.registry.shared_file_system", lambda path: "nfs")
     view = read_job(folder)
     assert (view.state, view.on_other_host) == ("running", True)
     for refused in (commands.stop, commands.kill, commands.restart_group, commands.remove):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddptop_runner.base.paths import run_folder
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.node import control
-from ddptop_runner.store.registry import read_job
 
 
 @pytest.mark.tmux

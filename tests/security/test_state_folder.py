@@ -27,9 +27,9 @@ from ddptop_runner.base.paths import (
     why_not_own,
 )
 from ddptop_runner.host import procs, tmux
+from ddptop_runner.job.registry import read_all, read_job
 from ddptop_runner.jobs.commands import remove
 from ddptop_runner.launch.gpus import claims
-from ddptop_runner.store.registry import read_all, read_job
 
 VERBS = {
     "ls": ["ls"],

@@ -18,7 +18,7 @@ from tests.tui.fake_home import GIB, HOST, NOW
 from tests.tui.terminal import Terminal
 
 from ddptop_runner.host import procs
-from ddptop_runner.store import registry
+from ddptop_runner.job import registry
 
 MACHINE = Machine(
     host=HOST,

@@ -10,8 +10,8 @@ from ddptop.tui.render.job_rows import Listed, job_row
 from tests.tui.fake_home import HOST, NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.store.registry import AnyJob, JobView
 
 
 def view_of(snapshot: object = None, **more: object) -> JobView:

@@ -20,10 +20,10 @@ from tests.tui.driving import look, said, settle, until
 from textual.widgets import Static
 
 from ddptop_runner.base.errors import ControlError, DdptopError
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.jobs import commands
 from ddptop_runner.model.snapshot import Checkpoint
-from ddptop_runner.store.registry import JobView
 
 MakeApp = Callable[..., DdptopApp]
 

@@ -17,8 +17,8 @@ from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Alert, Cause
-from ddptop_runner.store.registry import JobView, read_job
 
 RAISED = Cause(
     kind="exception",

@@ -17,9 +17,9 @@ from tests.tui import fake_home
 from tests.tui.fake_home import HOST, NOW
 
 from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Alert, Event, RankSample
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.registry import JobView, read_job
 
 NOW_S = NOW.timestamp()
 SECONDS = 300

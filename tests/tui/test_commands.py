@@ -22,8 +22,8 @@ from tests.tui.fake_home import NOW, ago, change
 from tests.tui.own_views import row_of
 from textual.pilot import Pilot
 
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Cause, LauncherSample, RankSample
-from ddptop_runner.store.registry import read_job
 
 MakeApp = Callable[..., DdptopApp]
 Compare = Callable[..., bool]

@@ -8,8 +8,8 @@ from ddptop.tui.render.filter_facts import JOB_WORDS, RANK_WORDS, job_facts, ran
 from tests.tui import fake_foreign, fake_gpus
 from tests.tui.fake_home import NOW
 
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.store.registry import read_job
 
 WORDS = Vocabulary(("state", "user", "gpu"), {"loss": "", "util": "%", "mem": "bytes", "eta": "s"})
 FACTS = Facts(

@@ -7,8 +7,8 @@ from ddptop.tui.render.findings import findings
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import view_of
 
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert, Cause
-from ddptop_runner.store.registry import JobView
 
 CAUSE = Cause(kind="exception", rank=1, summary="Rank 1 was the first to fail: exit status 1.")
 

@@ -10,7 +10,7 @@ from tests.tui.fake_home import NOW, snapshot_of, spec_of
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 
 def test_a_queued_job_has_no_ranks_to_be_ended() -> None:

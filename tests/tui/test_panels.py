@@ -12,9 +12,9 @@ from ddptop.tui.widgets.rank_table import COLUMNS as RANK_COLUMNS
 from tests.tui.fake_home import NOW, ago, snapshot_of, spec_of
 from tests.tui.own_views import rank, view_of
 
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint, NodeSnapshot
 from ddptop_runner.model.words import JobState, Phase, RankState
-from ddptop_runner.store.registry import JobView
 
 
 class TestWords:

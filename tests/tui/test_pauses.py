@@ -15,9 +15,9 @@ from ddptop.tui.render.text import plain
 from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import rank, view_of
 
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs.contract import job_row, job_status
 from ddptop_runner.model.snapshot import Pause, encode
-from ddptop_runner.store.registry import JobView
 
 FALLING = LossTrend("falling", 60.0, -0.2)
 

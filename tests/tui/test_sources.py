@@ -20,8 +20,8 @@ from tests.tui.fake_gpus import FrozenFeed
 from tests.tui.fake_home import NOW
 from textual.message import Message
 
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.registry import JobView, read_job
 
 MACHINE = Machine(host="node-a")
 

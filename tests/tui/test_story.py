@@ -19,8 +19,8 @@ from tests.tui.fake_home import write_log
 from textual.message import Message
 from textual.pilot import Pilot
 
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Event
-from ddptop_runner.store.registry import read_job
 
 MakeApp = Callable[..., DdptopApp]
 

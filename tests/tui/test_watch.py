@@ -16,7 +16,7 @@ from tests.tui.terminal import Terminal
 from ddptop_runner.base.errors import NoSuchJobError, UsageError
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 WaitUntil = Callable[..., Any]
 Start = Callable[..., Terminal]

@@ -17,9 +17,9 @@ from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
 from ddptop_runner.base.spans import name_ranks
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample
-from ddptop_runner.store.registry import AnyJob, pause_of
 
 LASTING_S = 2.0
 """What a rank does instead of steps is shown after this long."""

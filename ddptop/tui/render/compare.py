@@ -13,8 +13,8 @@ from ddptop.tui.render import units, words
 from ddptop.tui.render.compare_curves import LETTERS, name_of
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Span
+from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
-from ddptop_runner.store.registry import JobView, elapsed_s
 
 NOTABLE = 0.005
 """Losses that lie nearer to each other than this share are called the same."""

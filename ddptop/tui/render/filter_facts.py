@@ -8,10 +8,10 @@ from ddptop.tui.render.filter import Facts, Filter, Vocabulary
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import progress_of
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
-from ddptop_runner.store.registry import AnyJob, pause_of
 
 JOB_WORDS = Vocabulary(
     ("state", "user", "gpu", "by", "host", "name"),

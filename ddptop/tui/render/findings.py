@@ -7,9 +7,9 @@ import datetime as dt
 from ddptop.tui.render import units, words
 from ddptop.tui.render.foreign import note_alerts
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.findings_help import explain
 from ddptop_runner.model.snapshot import Alert
-from ddptop_runner.store.registry import AnyJob
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 

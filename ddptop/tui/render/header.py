@@ -23,10 +23,10 @@ from ddptop.tui.render.text import (
     spread,
     width,
 )
+from ddptop_runner.job.registry import AnyJob, JobView, pause_of
 from ddptop_runner.judge.saves.step_words import step_beside
 from ddptop_runner.model.run_step import of_snapshot as run_step_of
 from ddptop_runner.model.snapshot import NodeSnapshot, Pause, Progress, RankSample
-from ddptop_runner.store.registry import AnyJob, JobView, pause_of
 
 LABELLED = 110
 """From this width on each row begins with the question that it answers."""

@@ -27,8 +27,8 @@ from ddptop.tui.render.text import (
     spread,
     width,
 )
+from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, RankSample
-from ddptop_runner.store.registry import AnyJob, JobView
 
 LONGEST_NAME = 20
 """Of a launcher, in cells."""

@@ -18,9 +18,9 @@ from ddptop.tui.render.text import (
     wrap,
 )
 from ddptop.tui.snapshot import Machine
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert, Cause, NodeSnapshot, RankSample
-from ddptop_runner.store import registry
-from ddptop_runner.store.registry import AnyJob
 
 HOT_C = 85.0
 """From here on a temperature is drawn as a warning."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ddptop.progress_words import place, shown_percent
 from ddptop.tui.render import units
+from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.reading.progress.combine import of_snapshot
-from ddptop_runner.store.registry import AnyJob
 
 LEAST_BAR = 10
 """Cells; a narrower bar says nothing."""

@@ -14,7 +14,7 @@ from ddptop.tui.render.text import Line, line
 from ddptop.tui.render.units import cost
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.store.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob
 
 HORIZONTAL = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]
 VERTICAL = [(0, "-short"), (32, "-tall")]

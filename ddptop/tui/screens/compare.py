@@ -26,7 +26,7 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 MOST_JOBS = len(LETTERS)
 OF_THE_LIST = ("compare.keep", "view.filter")

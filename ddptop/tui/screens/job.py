@@ -38,8 +38,8 @@ from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert, Cause
-from ddptop_runner.store.registry import AnyJob, pause_of
 
 SET_BACK = ("restarting", "starting")
 

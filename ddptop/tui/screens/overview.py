@@ -42,7 +42,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.store.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob
 
 SAID_ROWS = 3
 """For what is to be said of the job under the cursor, where there is room."""

@@ -10,7 +10,7 @@ from ddptop.tui.render.columns import Column
 from ddptop.tui.render.compare import Row, companion_row, explained, rows
 from ddptop.tui.render.compare_curves import name_of
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.store.registry import JobView
+from ddptop_runner.job.registry import JobView
 
 LABEL = Column("what", "", 22)
 COMPANIONS = (

@@ -10,7 +10,7 @@ from ddptop.tui.render.rank_help import explain_state
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.store.registry import AnyJob
+from ddptop_runner.job.registry import AnyJob
 
 SHORT = 28
 """Screens of fewer rows get a header of three."""

@@ -11,11 +11,11 @@ import msgspec
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import ControlError, UsageError, WaitTimeoutError
 from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.job.save_request import SaveAsked, is_taken
 from ddptop_runner.jobs import commands
 from ddptop_runner.judge.saves.where import locate
 from ddptop_runner.model.snapshot import Checkpoint, NodeSnapshot
-from ddptop_runner.store.registry import JobView, read_job
 
 POLL_S = 0.1
 TIMEOUT_S = 60.0

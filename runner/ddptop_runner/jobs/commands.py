@@ -25,16 +25,16 @@ from ddptop_runner.base.ownership import belongs
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import procs
-from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.model.words import HAS_ENDED
-from ddptop_runner.node import control
-from ddptop_runner.store.registry import (
+from ddptop_runner.job.registry import (
     START_ALLOWANCE_S,
     JobView,
     is_locked,
     read_job,
     was_written_lately,
 )
+from ddptop_runner.model.snapshot import ProcessId
+from ddptop_runner.model.words import HAS_ENDED
+from ddptop_runner.node import control
 
 POLL_S = 0.1
 GUARDIAN_EXIT_S = 5.0

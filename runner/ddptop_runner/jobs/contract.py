@@ -9,6 +9,7 @@ import msgspec
 
 from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank
 from ddptop_runner.host import procs
+from ddptop_runner.job.registry import JobView, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.base import Base
 from ddptop_runner.model.devices import GpuSample
@@ -26,7 +27,6 @@ from ddptop_runner.model.snapshot import (
 )
 from ddptop_runner.model.words import JobState, StepCounts
 from ddptop_runner.reading.progress.combine import of_snapshot
-from ddptop_runner.store.registry import JobView, pause_of
 
 
 class RankRow(Base, frozen=True, kw_only=True):

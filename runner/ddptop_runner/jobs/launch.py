@@ -31,6 +31,7 @@ from ddptop_runner.base.paths import (
     state_home,
 )
 from ddptop_runner.host import handover, procs, survival, tmux
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import retention
 from ddptop_runner.launch.checks import (
     executable_of,
@@ -47,7 +48,6 @@ from ddptop_runner.launch.program import name_for, program_for
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.model.spec import JobSpec, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
-from ddptop_runner.store.registry import JobView, read_job
 from ddptop_runner.store.upkeep.space import is_no_room
 
 SHELL_NOISE = frozenset(

@@ -55,8 +55,8 @@ def prune() -> str | None:
     limit_bytes = keep_bytes(settings)
     if settings.keep_days is None and limit_bytes is None:
         return None
+    from ddptop_runner.job.registry import all_jobs
     from ddptop_runner.jobs.commands import remove_damaged
-    from ddptop_runner.store.registry import all_jobs
 
     views = {
         view.job: view

@@ -24,10 +24,10 @@ from ddptop_runner.base.start import own_words
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.host.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
 from ddptop_runner.host.handover import Handover
+from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.launch.gpus.select import job_environment
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node.guardian_start import bring_up, starting
-from ddptop_runner.store.registry import JobView, read_job
 
 SEEN_WITHIN_S = 30.0
 """A new guardian's supervisor has written its first snapshot by then."""

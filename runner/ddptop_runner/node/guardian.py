@@ -42,10 +42,10 @@ from ddptop_runner.base.umask import PRIVATE
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
 from ddptop_runner.host.agent_launch import agent_command, agent_plan
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.node import control
-from ddptop_runner.store.registry import read_job
 
 PR_SET_CHILD_SUBREAPER = 36
 RESTART_PAUSES_S = (0.0, 0.2, 1.0, 5.0)

@@ -21,11 +21,11 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.rank_record import RankRecord
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.job.save_request import SaveAsked
 from ddptop_runner.jobs import checkpoint as wanted
 from ddptop_runner.model.snapshot import Checkpoint, RankSample
 from ddptop_runner.probe import save_request
-from ddptop_runner.store.registry import JobView
 
 CHILD = """
 import signal, sys, time

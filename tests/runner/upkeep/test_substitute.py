@@ -9,11 +9,11 @@ import pytest
 
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host.procs import host_name
+from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.spec import JobSpec, write_spec
 from ddptop_runner.node import past
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.registry import read_job
 
 NOW = dt.datetime(2026, 1, 2, 12, tzinfo=dt.timezone.utc)
 

@@ -19,11 +19,11 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
+from ddptop_runner.job import registry
+from ddptop_runner.job.registry import JobView
 from ddptop_runner.launch.gpus.idle import DeviceUse, key, use_of
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import Device, JobSpec
-from ddptop_runner.store import registry
-from ddptop_runner.store.registry import JobView
 
 LOCK_NAME = ".gpus.lock"
 POLL_S = 0.02

@@ -16,12 +16,12 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.names import wanted_in_words
 from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.job import registry
 from ddptop_runner.launch.gpus import claims as gpu_claims
 from ddptop_runner.launch.gpus.idle import DeviceUse, busy_in_words, free_streaks, grant
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
-from ddptop_runner.store import registry
 from ddptop_runner.store.story import Story
 
 LOOK_S = 3.0

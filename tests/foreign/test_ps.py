@@ -133,7 +133,7 @@ def test_what_could_not_be_looked_into_is_said():
     hidden = process(50, 1, "python secret.py", uid=1001, environ=None)
     found = census(hidden, devices={50: ["GPU-1"], 99: ["GPU-0"]})
     text = ps.unreadable_text(foreign_list(found, gpus(2)).unreadable, gpus(2)).splitlines()
-    assert text[1].startswith("  pid 50 of user1001 GPU 1 python secret.py: owned by user1001")
+    assert text[1].startswith("  pid 50 (user1001) GPU 1 python secret.py: owned by user1001")
     assert text[2].startswith("  pid 99 GPU 0: the driver reports this pid")
 
 

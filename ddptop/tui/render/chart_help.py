@@ -43,7 +43,7 @@ def explain_loss(data: ChartData, options: ChartOptions) -> list[tuple[str, str]
     if options.smoothing:
         found.append(
             (
-                f"smoothed {options.smoothing:g}",
+                f"smoothing {options.smoothing:g}",
                 "each line is a moving average with this weight, as in TensorBoard; the band "
                 "still shows measured values. w changes the weight",
             )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COMPLETE_VARIABLE = "_DDPTOP_COMPLETE"
 """What click's completion scripts set; click derives the same name from the program's."""
 WITHOUT_JOBS = ("completion", "doctor", "gpus", "keys", "ps")
-"""Commands that are of use where the state folder cannot be read."""
+"""Commands that are useful even if the state folder cannot be read."""
 
 SECTIONS = {
     "Run": ["launch", "demo", "stop", "kill", "restart", "checkpoint", "wait", "rm"],

@@ -1,7 +1,7 @@
 """A job in three lines, and all jobs in one line each, for `ddptop status --watch`. Pure.
 
-A line is a list of parts, the most important first; what does not fit the terminal is left out from
-the end. Each part has the name of a colour, which says nothing that its words do not say.
+A line is a list of parts, the most important first; parts that do not fit are dropped from the end.
+Each part has a color name, but its words carry all the information.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def run(
     opening: Message | None = None,
     ascii_only: bool | None = None,
 ) -> int:
-    """Show one job until the person leaves; the process's exit status.
+    """Show one job until the user quits; return the exit status.
 
     Args:
         job: one of ddptop's own; None for all jobs.
@@ -60,5 +60,5 @@ def run(
 
 
 def run_overview(*, readonly: bool = False, ascii_only: bool | None = None) -> int:
-    """Show all jobs until the person leaves; the process's exit status."""
+    """Show all jobs until the user quits; return the exit status."""
     return run(None, readonly=readonly, ascii_only=ascii_only)

@@ -1,4 +1,4 @@
-"""`ddptop checkpoint`: have a job save now, and print where."""
+"""`ddptop checkpoint`: make a job save now, and print the path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptop_runner.judge.saves.step_words import at_step
 
 
 def run(job: str | None, timeout_s: float | None) -> int:
-    """Ask for a checkpoint, wait until it is whole, and print its path."""
+    """Request a checkpoint, wait until it is complete, and print its path."""
     view = taken_up(resolve(job))
     asked = wanted.ask(view)
     say(f"ddptop: requested a checkpoint from {view.job}: {asked.in_words()}")

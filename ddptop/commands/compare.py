@@ -12,10 +12,10 @@ MOST_JOBS = 4
 
 
 def find(names: Sequence[str]) -> list[JobView]:
-    """The jobs that a person means.
+    """Return the jobs with these names.
 
     Raises:
-        NoSuchJobError: one is not there.
+        NoSuchJobError: one does not exist.
         UsageError: a name is ambiguous, one job is named twice, or there are too many.
     """
     if len(names) > MOST_JOBS:
@@ -35,13 +35,13 @@ def run(
     terminal: bool,
     ascii_only: bool | None = None,
 ) -> int:
-    """Show jobs beside each other until the person leaves, or print what was compared.
+    """Show jobs side by side until the user quits, or print the comparison.
 
-    Of one job alone the screen offers the others; as JSON it is compared with the newest job of
-    the same script, or else with the newest of all.
+    Given one job, the screen offers the others; as JSON, it is compared with the newest job of the
+    same script, or otherwise with the newest job.
 
     Raises:
-        NoSuchJobError: a job is not there, or there is none to compare with.
+        NoSuchJobError: a job does not exist, or there is none to compare it with.
         UsageError: a name is ambiguous, or there is no terminal.
         DdptopError: a history cannot be read.
     """

@@ -1,4 +1,4 @@
-"""`ddptop demo`: launch the bundled training, which is an unchanged DDP script."""
+"""`ddptop demo`: launch the bundled training script, which is plain DDP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
 
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
-    """Launch it; watch it on a terminal, print progress until its end elsewhere."""
+    """Launch it; then watch it on a terminal, or print progress until it ends."""
     view = start_plan(launch.prepare(request_of(arguments), os.environ))
     if watch:
         become_attach(view.job)
@@ -33,7 +33,7 @@ def run(arguments: list[str], detach: bool, watch: bool) -> int:
 
 
 def request_of(arguments: list[str]) -> LaunchRequest:
-    """The bundled training on all free GPUs, or on CPU ranks where none is free."""
+    """Return a request for all free GPUs, or for CPU ranks if none is free."""
     free = free_now(os.environ)
     if free == 0:
         say(f"ddptop: no free GPUs; training on {CPU_RANKS} CPU ranks")

@@ -1,4 +1,4 @@
-"""`ddptop demo --fault KIND`: a fault on a live job, and what becomes of it."""
+"""`ddptop demo --fault KIND`: inject a fault into a live job and show the result."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from ddptop_runner.launch.request import LaunchRequest
 
 LIST = "list"
 PLACES = ("disk", "device")
-"""Faults that need something made for them."""
+"""Faults that need a temporary disk or driver."""
 SMALL = (
     *("--layers", "2", "--width", "64", "--context", "64"),
     *("--steps", "600", "--pause", "0.05", "--save-every", "20"),
     *("--record", "record", "--fault-file", "fault"),
 )
-"""Half a minute of training; what the person adds comes after it, and wins."""
+"""Half a minute of training; the user's own arguments follow and take precedence."""
 
 
 def run(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
-    """Launch the bundled training, commit the fault once it trains, and show what follows.
+    """Launch the bundled training, inject the fault once it trains, and show what follows.
 
-    On a terminal the job's screen shows it; elsewhere the story is printed, and the exit status
-    says whether it was as expected.
+    On a terminal, this opens the job's screen; otherwise it prints the story, and the exit status
+    is 0 if everything went as expected.
 
     Raises:
-        UsageError: for a fault that there is not, or that cannot be committed here.
+        UsageError: the fault is unknown or cannot be injected here.
     """
     if name == LIST:
         for line in kinds.in_lines():
@@ -94,7 +94,7 @@ def _request_of(fault: Fault, arguments: list[str]) -> LaunchRequest:
 
 
 def _again_with_driver(name: str, rank: int, arguments: list[str]) -> int:
-    """The same command once more: the loader looks for a driver only where it did at the start."""
+    """Run the command again: the loader reads the driver's path only when a process starts."""
     with tempfile.TemporaryDirectory(prefix="ddptop-demo-") as folder:
         driver = places.stand_in_driver(Path(folder), 2)
         say("ddptop: using a simulated driver with two GPUs; the ranks run on the CPU")
@@ -105,7 +105,7 @@ def _again_with_driver(name: str, rank: int, arguments: list[str]) -> int:
 
 @contextmanager
 def _place_for(fault: Fault) -> Iterator[list[str]]:
-    """What the fault needs around the job; more arguments for the script."""
+    """Set up what the fault needs, and yield more arguments for the script."""
     if fault.name == "tmux-killed":  # other jobs keep their panes
         os.environ["DDPTOP_TMUX_SOCKET"] = f"ddptop-demo-{uuid.uuid4().hex[:8]}"
     if fault.place != "disk":
@@ -135,14 +135,14 @@ def _commit_in_background(
 def _after_the_screen(
     view: JobView, fault: Fault, child: subprocess.Popen[bytes], told: Path
 ) -> int:
-    """Say what was told meanwhile; the verdict is there once the job has ended."""
+    """Print what was recorded meanwhile; the verdict follows once the job has ended."""
     if fault.place in PLACES and child.poll() is None:
         say(f"ddptop: waiting for {view.job} to end, because it uses a temporary {fault.place}")
         child.wait()
     status = child.poll()
     put(told.read_text(encoding="utf-8", errors="replace").rstrip())
     if status is None:
-        child.returncode = 0  # it goes on with the job, and outlives this process
+        child.returncode = 0  # it stays with the job and outlives this process
         put(f"{view.job} is still running; the result will be in {told}")
         return 0
     return status

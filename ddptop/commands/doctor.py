@@ -1,4 +1,4 @@
-"""`ddptop doctor`: what this machine lacks for a long training, and what to do about it."""
+"""`ddptop doctor`: check this machine for long training runs, and suggest remedies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT_WIDTH = 100
 
 
 def run(as_json: bool, python: str | None) -> int:
-    """Print all checks; 1 when one of them is an error, else 0."""
+    """Print all checks; return 1 if any is an error, otherwise 0."""
     try:
         folder = Path.cwd()
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def run(as_json: bool, python: str | None) -> int:
 
 
 def settings_check() -> Check | None:
-    """Whether config.toml is valid; None where there is none."""
+    """Return whether config.toml is valid; None if there is none."""
     file = config_file()
     if not file.exists():
         return None
@@ -66,7 +66,7 @@ def settings_check() -> Check | None:
 
 
 def render(checks: list[Check], colours: bool) -> str:
-    """One paragraph per check, its remedy below it, and a closing line that counts."""
+    """Return one paragraph per check, with its remedy below, and a summary line."""
     mark_width = max(len(MARKS[check.status]) for check in checks)
     title_width = max(len(check.title) for check in checks)
     lines = []

@@ -9,14 +9,14 @@ from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.logs import sanitize
 
 CONTINUED = 14
-"""Where the rest of a long line begins: under what comes after the time."""
+"""Indentation of the rest of a long line: it lines up with the text after the time."""
 
 
 def run(folder: RunFolder, json_output: bool) -> int:
     """Print every event in order: as text in local time, or as one JSON object per line.
 
     Raises:
-        DamagedFileError: when the history cannot be read.
+        DamagedFileError: the history cannot be read.
     """
     events = HistoryReader(folder.history_db).events()
     if json_output:
@@ -29,7 +29,7 @@ def run(folder: RunFolder, json_output: bool) -> int:
 
 
 def story(events: list[Event]) -> list[str]:
-    """One line per event; a line with the date stands wherever the day changes."""
+    """Return one line per event, and a line with the date whenever the day changes."""
     lines = []
     day = None
     for event in events:

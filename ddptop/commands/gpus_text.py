@@ -1,4 +1,4 @@
-"""What `ddptop gpus` says to a person: tables, and below them in words what is wrong or unknown."""
+"""The text output of `ddptop gpus`: tables, then notes on what is wrong or unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddptop_runner.launch.gpus.idle import is_hot, unknown_holder
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 WIDE_COLUMNS = 112
-"""From here on every column is shown."""
+"""Terminals at least this wide show every column."""
 _SHORTEST_COMMAND = 10
 _LONGEST_COMMAND = 60
 _LONGEST_JOB, _LONGEST_USER = 16, 12
@@ -26,18 +26,18 @@ class _Column(NamedTuple):
     header: str
     cell: Callable[[GpuSample], str]
     fields: tuple[str, ...]
-    """Fields of GpuSample whose reasons explain an n/a in it."""
+    """Fields of GpuSample whose reasons explain an n/a in this column."""
     wide_only: bool = False
     left: bool = False
 
 
 def as_text(report: DeviceReport, width: int | None = None, *, links: bool = False) -> str:
-    """Aligned columns for a person; what is not known reads n/a, with its reason below.
+    """Return aligned columns; unknown values are n/a, with the reason below.
 
     Args:
-        report: what was read.
-        width: columns of the terminal; None cuts nothing.
-        links: whether PCIe and NVLink were asked for.
+        report: the devices.
+        width: columns of the terminal; None for no limit.
+        links: whether to include PCIe and NVLink rates.
     """
     if not report.gpus:
         return _wrapped(f"no GPUs: {report.note or 'the driver reports none'}", width)
@@ -105,7 +105,7 @@ def _names(gpus: Sequence[GpuSample]) -> list[str]:
 
 
 def _model(gpu: GpuSample) -> str:
-    """The device's name without what all have in common; of an instance only its profile."""
+    """Return the device's name without the vendor; for a MIG instance, only its profile."""
     name = (gpu.name or NOT_AVAILABLE).removeprefix("NVIDIA ")
     if gpu.parent_uuid is not None and " MIG " in name:
         name = "MIG " + name.split(" MIG ", 1)[1]
@@ -190,13 +190,13 @@ def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
 
 
 def _is_said(part: str, gpus: Sequence[GpuSample]) -> bool:
-    """Whether a part of the report's note is said of the lost devices already."""
+    """Return whether the notes on lost devices already include this part."""
     lost = part.startswith("GPU ") and " lost: " in part
     return not part or (lost and any(gpu.lost and gpu.note for gpu in gpus))
 
 
 def _remarks(gpu: GpuSample) -> Iterable[str]:
-    """What is wrong with one device."""
+    """Yield the problems of one device."""
     note = gpu.note or ""
     if gpu.lost:
         yield f"LOST: {note.removeprefix('lost: ')}" if note else "LOST"
@@ -222,7 +222,7 @@ def _remarks(gpu: GpuSample) -> Iterable[str]:
 def _unknowns(
     gpus: Sequence[GpuSample], names: Sequence[str], columns: Sequence[_Column]
 ) -> list[str]:
-    """Why cells read n/a: one line for each reason, with its columns and devices."""
+    """Return why cells are n/a: one line per reason, with its columns and devices."""
     where: dict[tuple[str, str], list[str]] = {}
     for name, gpu in zip(names, gpus, strict=True):
         if gpu.lost:
@@ -241,7 +241,7 @@ def _unknowns(
 
 
 def _process_notes(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
-    """Why processes, their shares or their owners are not known."""
+    """Return why processes, their shares, or their owners are unknown."""
     where: dict[str, list[str]] = {}
     for name, gpu in zip(names, gpus, strict=True):
         if gpu.lost:

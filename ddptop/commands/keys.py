@@ -43,7 +43,7 @@ class KeyReport(Base, frozen=True, kw_only=True):
 
 
 def run(as_json: bool) -> int:
-    """Print the actions; 1 when the settings are not all usable, else 0."""
+    """Print the actions; return 1 if any setting is invalid, otherwise 0."""
     reach = reach_of(read_settings())
     report = KeyReport(
         file=str(config_file()), keys=key_lines(reach.keys), problems=list(reach.problems)
@@ -77,7 +77,7 @@ def _line(action: Action, screen: str, keys: KeyMap) -> KeyLine:
 
 
 def render(report: KeyReport) -> str:
-    """A table for each screen, and the problems behind them."""
+    """Return a table per screen, followed by the problems."""
     wide = max(len(line.id) for line in report.keys)
     key_wide = max(len(" ".join(line.keys)) for line in report.keys)
     lines: list[str] = []

@@ -29,7 +29,7 @@ RANK_VARIABLES = (
     "TORCHELASTIC_*",
     "DDPTOP_*",
 )
-"""What every rank gets, as under torchrun; said by `--dry-run`."""
+"""What every rank gets, as under torchrun; listed by `--dry-run`."""
 
 COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
 """What a command gets: nothing of torch elastic's, which would mislead another launcher."""
@@ -37,7 +37,7 @@ COMMAND_VARIABLES = ("PYTHONUNBUFFERED", "DDPTOP_*")
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be trained, as typed."""
+    """The script, module, or command to run, as typed."""
 
     kind: Literal["script", "module", "command"]
     """`script`, `module` or `command`."""
@@ -48,14 +48,14 @@ class Target:
 def split_arguments(
     arguments: Sequence[str], takes_value: Collection[str]
 ) -> tuple[list[str], Target | None]:
-    """Separate ddptop's options from the target, from which on everything is verbatim.
+    """Separate ddptop's options from the target; everything after it is kept verbatim.
 
     Args:
-        arguments: all that follows `launch`.
+        arguments: everything after `launch`.
         takes_value: names of the options that are followed by a value.
 
     Returns:
-        The options, and the target; None when there is none.
+        The options, and the target, or None if there is none.
     """
     options: list[str] = []
     index = 0
@@ -79,14 +79,14 @@ def split_arguments(
 
 
 LEAST_LOG_BYTES = 64 * 1024
-"""Below this a log would be all archives."""
+"""With a lower limit, a log would consist only of archives."""
 
 
 def hang_timeout(text: str) -> tuple[float | None, bool]:
     """(seconds or None, whether they are learned) of `--hang-timeout`.
 
     Raises:
-        UsageError: for what is neither `auto`, `off` nor a positive number.
+        UsageError: it is neither `auto`, `off`, nor a positive number.
     """
     if text in ("off", "auto"):
         return None, text == "auto"
@@ -106,7 +106,7 @@ def size_bytes(text: str | None) -> int | None:
     """Bytes of a size such as `512M` or `2G` (powers of 1024); None for None.
 
     Raises:
-        UsageError: for what is not a positive size.
+        UsageError: it is not a positive size.
     """
     if text is None:
         return None
@@ -124,10 +124,10 @@ def size_bytes(text: str | None) -> int | None:
 
 
 def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchRequest:
-    """The request that a command line stands for.
+    """Build the request from the command line.
 
     Raises:
-        UsageError: when it names nothing to launch, or a value that is none.
+        UsageError: there is nothing to launch, or a value is invalid.
     """
     if target is None:
         raise UsageError("nothing to launch", "use ddptop launch [OPTIONS] SCRIPT [ARGS]...")
@@ -159,7 +159,7 @@ def request_of(target: Target | None, options: Mapping[str, Any]) -> LaunchReque
 
 
 def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bool = False) -> int:
-    """Launch; on a terminal go on as `attach`, otherwise print the job's name."""
+    """Launch; then become `attach` on a terminal, or print the job's name."""
     request = request_of(target, options)
     try:
         plan = launcher.prepare(request, os.environ)
@@ -178,14 +178,14 @@ def run(target: Target | None, options: Mapping[str, Any], watch: bool, asks: bo
 
 
 MOST_ANSWERS = 3
-"""So often a word that is no answer is asked about again."""
+"""How many invalid answers are accepted before giving up."""
 
 
 def ask(question: QuestionError) -> LaunchRequest | None:
-    """Ask on the terminal how to start a script whose ranks would not do what ranks are for.
+    """Ask on the terminal how to start a script whose ranks would not train together.
 
     Returns:
-        The launch that was chosen; None where the person wants none, or says nothing.
+        The chosen launch, or None if the user cancels or does not answer.
     """
     ways: list[LaunchRequest | None] = []
     say(f"ddptop: {question.problem}")
@@ -217,7 +217,7 @@ def start(plan: LaunchPlan, watch: bool) -> int:
 
 
 def start_plan(plan: LaunchPlan) -> JobView:
-    """Start a plan, telling the person what there is to know."""
+    """Start a plan and print its notes."""
     for note in plan.notes:
         say(f"ddptop: {note}")
     view, trouble = launcher.start(plan)
@@ -232,12 +232,12 @@ def start_plan(plan: LaunchPlan) -> JobView:
 
 
 def become_attach(job: str) -> None:
-    """Replace this process by the TUI, so that what launching loaded is gone. Never returns."""
+    """Replace this process with the TUI, which frees what launching loaded. Never returns."""
     os.execv(sys.executable, own_command("ddptop", "attach", job))
 
 
 def describe(plan: LaunchPlan) -> str:
-    """What `--dry-run` prints: devices, ranks, variables' names, argv and policy."""
+    """Return what `--dry-run` prints: devices, ranks, variable names, argv, and policy."""
     spec = plan.spec
     devices = "none (CPU)"
     if plan.choice.waits and spec.queue is not None:

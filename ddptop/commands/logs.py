@@ -1,4 +1,4 @@
-"""`ddptop logs`: what ranks wrote, from the end of their logs, or as it comes.
+"""`ddptop logs`: the end of the ranks' logs, optionally followed.
 
 A terminal gets clean lines, so that no log can clear the screen; a pipe or a file gets the bytes
 as they were written.

@@ -35,11 +35,11 @@ NONE_FOUND = (
 _HEADERS = ("JOB", "LAUNCHER", "USER", "RANKS", "GPUS", "CPU", "MEMORY", "ELAPSED", "COMMAND")
 _RIGHT = (5, 6, 7)
 _FROM_OUTPUT = ("STEP", "DONE", "ETA")
-"""Columns before the last, where the output of a job tells one of them."""
+"""Columns before the last one, shown if the output of a job provides any of them."""
 _WIDE = 160
-"""From so many columns on the ranks are shown without being asked for."""
+"""Terminals at least this wide show the ranks by default."""
 _CPU_INTERVAL_S = 0.1
-"""Over which CPU is measured."""
+"""Interval over which CPU use is measured."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Usage:
     cpu_s: float
     rss_bytes: int
     cpu_percent: float | None = None
-    """Over the time since the look before; None for a process that was not there then."""
+    """Since the previous reading; None for a process that did not exist then."""
 
 
 def run(as_json: bool, show_ranks: bool) -> int:
-    """Print the jobs and what could not be looked into; 0 without any as well."""
+    """Print the jobs and the processes that cannot be inspected; always return 0."""
     taker = CensusTaker()
     before = {} if as_json else read_usage(taker.take())
     began_s = time.monotonic()
@@ -76,7 +76,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
 
 
 def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
-    """By job: what the end of its output tells."""
+    """Return what the end of each job's output shows."""
     if not census.jobs:
         return {}
     from ddptop_runner.foreign.output_once import read_outputs  # not needed where nothing is found
@@ -87,7 +87,7 @@ def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
 def read_usage(
     census: Census, before: Mapping[int, Usage] | None = None, elapsed_s: float = 0.0
 ) -> dict[int, Usage]:
-    """CPU and memory by pid of every process of every job."""
+    """Return CPU and memory use by PID, for every process of every job."""
     found = {}
     for pid in {pid for job in census.jobs for pid in job.pids}:
         fields = procs.stat_fields(pid)
@@ -110,7 +110,7 @@ def as_text(
     gpus: Sequence[GpuSample],
     show_ranks: bool,
 ) -> str:
-    """Aligned columns, and below them each job's ranks and notes."""
+    """Return aligned columns, with each job's ranks and notes below."""
     rows = [_cells(row, census, usage, gpus) for row in found.jobs]
     headers: tuple[str, ...] = _HEADERS
     right: tuple[int, ...] = _RIGHT
@@ -161,7 +161,7 @@ def _told(row: ForeignRow) -> tuple[str, str, str]:
 
 
 def unreadable_text(rows: Sequence[UnreadableRow], gpus: Sequence[GpuSample]) -> str:
-    """One line per process that may be training, with the reason why that is not known."""
+    """Return one line per process that may be training, and why that is unknown."""
     lines = ["possible training jobs that cannot be inspected:"]
     for row in rows:
         held = span(gpu.index for gpu in gpus if gpu.uuid in row.gpus)

@@ -1,4 +1,4 @@
-"""`ddptop replay`: a job as it was at any moment of its history."""
+"""`ddptop replay`: a job at any time in its history."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FORMS = "14:05, 14:05:30, 2026-03-14T14:05:30, +90m (after the start), or -10m (
 
 
 def moment(text: str, first: float, last: float) -> float:
-    """The moment that a person means, in unix seconds.
+    """Return the time that the user specified, in Unix seconds.
 
-    A time of day is that of the last day of the history that has it.
+    A time of day refers to the last day of the history that includes it.
 
     Args:
         text: one of FORMS.
@@ -25,7 +25,7 @@ def moment(text: str, first: float, last: float) -> float:
         last: of the last.
 
     Raises:
-        UsageError: it is none of FORMS, or lies outside of the history.
+        UsageError: it matches none of FORMS, or is outside the history.
     """
     found = _parsed(text.strip(), first, last)
     if found is None:
@@ -61,10 +61,10 @@ def _local(at: float) -> dt.datetime:
 
 
 def span_of(view: JobView) -> tuple[float, float]:
-    """When a job's history begins and ends, in unix seconds.
+    """Return when a job's history starts and ends, in Unix seconds.
 
     Raises:
-        DdptopError: nothing is recorded of it, or its history cannot be read.
+        DdptopError: the job has no history, or it cannot be read.
     """
     from ddptop_runner.jobs.history_moment import MomentReader
 
@@ -85,12 +85,12 @@ def run(
     terminal: bool,
     ascii_only: bool | None = None,
 ) -> int:
-    """Show a job as it was until the person leaves.
+    """Show a job as it was, until the user quits.
 
     Raises:
         NoSuchJobError: there is no such job.
-        UsageError: there is no terminal, or `at` is no moment of the job.
-        DdptopError: nothing is recorded of the job.
+        UsageError: there is no terminal, or `at` is not in the job's history.
+        DdptopError: the job has no history.
     """
     try:
         view = watch.find(job)

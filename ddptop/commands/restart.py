@@ -1,4 +1,4 @@
-"""`ddptop restart`: a group restart of a live job, a new attempt of an ended one."""
+"""`ddptop restart`: restart the group of a live job, or relaunch an ended one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddptop_runner.jobs import commands, launch
 
 
 def run(job: str, force: bool = False, wait_gpus: bool = False) -> int:
-    """Restart the job; of an ended one, name the variables that this shell lacks."""
+    """Restart the job; for an ended one, list the variables missing from this shell."""
     view = taken_up(resolve(job))
     if view.is_live:
         if force or wait_gpus:

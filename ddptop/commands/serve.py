@@ -1,4 +1,4 @@
-"""`ddptop serve`: the same screens in a browser on this machine."""
+"""`ddptop serve`: the screens in a browser on this machine."""
 
 from __future__ import annotations
 

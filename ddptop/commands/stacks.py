@@ -1,4 +1,4 @@
-"""`ddptop stacks`: where every rank stands."""
+"""`ddptop stacks`: the stack of every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddptop stop` and `ddptop kill`: return when the last process is gone."""
+"""`ddptop stop` and `ddptop kill`: return when the last process has exited."""
 
 from __future__ import annotations
 

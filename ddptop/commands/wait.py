@@ -1,4 +1,4 @@
-"""`ddptop wait`: until a job has ended; its end is the exit status."""
+"""`ddptop wait`: wait for a job to end; the exit status reflects its state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_WORTH_REQUEUEING = 93
 
 
 def run(job: str | None, timeout_s: float | None) -> int:
-    """Wait, then return the exit status that stands for the job's end."""
+    """Wait, then return the exit status for the job's final state."""
     return exit_status(wait_until_ended(taken_up(resolve(job)), timeout_s, KeptGuarded()))
 
 

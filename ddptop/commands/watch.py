@@ -1,4 +1,4 @@
-"""`ddptop watch`: the job screen on training that ddptop did not start."""
+"""`ddptop watch`: the job screen for training that ddptop did not start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddptop_runner.job.registry import resolve as resolve_own
 
 
 def find(target: str) -> JobView | ForeignJob:
-    """The job that a person means by a pid or a name, ddptop's own before foreign ones.
+    """Return the job with this PID or name; ddptop's own jobs come before foreign ones.
 
     Raises:
         NoSuchJobError: nothing of that pid or name is there.
@@ -39,7 +39,7 @@ def _own(target: str) -> JobView | None:
 
 
 def run(target: str, *, readonly: bool, terminal: bool, ascii_only: bool | None = None) -> int:
-    """Show the job until the person leaves; the process's exit status.
+    """Show the job until the user quits; return the exit status.
 
     Raises:
         NoSuchJobError: nothing of that pid or name is there.

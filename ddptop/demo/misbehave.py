@@ -1,4 +1,4 @@
-"""Faults that the bundled training commits on request, to show what a launcher does about them."""
+"""Faults that the bundled training injects on request, to show how a launcher handles them."""
 
 from __future__ import annotations
 

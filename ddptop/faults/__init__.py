@@ -1,5 +1,5 @@
-"""Faults committed on purpose, to see that a job survives them, and that its story tells them.
+"""Inject faults into a job to check that it survives them and reports them correctly.
 
-`kinds` says what there is and what should happen; `commit` does it, `trial` watches, `verdict`
-compares. `ddptop demo --fault`, the tests and `make faults` all use these.
+`kinds` defines the faults and expected results, `commit` injects one, `trial` watches the job, and
+`verdict` compares. `ddptop demo --fault`, the tests, and `make faults` all use these.
 """

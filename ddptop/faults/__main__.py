@@ -1,6 +1,6 @@
-"""Commits a fault on a job from the background, while a person watches the job on screen.
+"""Injects a fault into a job in the background while the user watches the job on screen.
 
-Its arguments: JOB KIND RANK.
+Arguments: JOB KIND RANK.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddptop_runner.base.paths import run_folder
 
 
 def main(job: str, kind: str, rank: str) -> int:
-    """Commit it, watch to the end; what is told goes to stdout."""
+    """Inject the fault, watch the job until it ends, and print what happens."""
     try:
         return tell_all(run_folder(job), fault_of(kind), int(rank), _put)
     except DdptopError as error:

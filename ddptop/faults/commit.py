@@ -1,6 +1,6 @@
-"""Commits a fault on a live job, and undoes what is not meant to last.
+"""Injects a fault into a live job, and undoes temporary faults.
 
-Signals go only to processes that the job's own snapshot names, and that are still the same ones.
+Signals go only to processes in the job's snapshot, after checking that no PID was reused.
 """
 
 from __future__ import annotations

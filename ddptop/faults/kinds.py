@@ -1,4 +1,4 @@
-"""What can go wrong, as data: what is done, what should happen, and who is to be named."""
+"""The kinds of faults, as data: what is done, what should happen, and which rank is named."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def fault_of(name: str) -> Fault:
     """The fault of that name.
 
     Raises:
-        UsageError: listing what there is.
+        UsageError: there is none; the hint lists all faults.
     """
     if name not in BY_NAME:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What some faults need around a job: a small file system, a driver that can lose a device."""
+"""What some faults need: a small file system, or a driver that can lose a device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mount_small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """Take a small disk away, also while somebody stands in it."""
+    """Unmount a small disk, even while it is in use."""
     subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
 
 

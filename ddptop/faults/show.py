@@ -1,4 +1,4 @@
-"""A fault shown to a person: what is done, the job's story beside it, and the verdict."""
+"""Print a fault's progress: what is done, the job's story, and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.5
 END_S = 3600.0
 """How long the bundled training may go on after the fault."""
 UNEVENTFUL = ("rank_started", "rank_exited")
-"""Told by the events beside them."""
+"""Event types that are redundant next to the others."""
 
 
 class StoryTeller:

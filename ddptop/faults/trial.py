@@ -1,4 +1,4 @@
-"""One fault on one living job: waits until it trains, commits the fault, watches what follows."""
+"""One fault on one live job: wait until it trains, inject the fault, and watch what follows."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Trial:
         return verdict.Flood(wanted, len(numbers), in_order, live_bytes)
 
     def _play_the_person(self, fault: Fault) -> None:
-        """A job without a guardian is taken up by the next command that anybody types."""
+        """Run a command, which adopts a job without a guardian."""
         if fault.name != "guardian-killed" or "unguarded" not in self._was:
             return
         if time.monotonic() - self._commanded_s > COMMAND_S:

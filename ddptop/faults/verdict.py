@@ -1,4 +1,4 @@
-"""Compares what happened with what should have: pure, from a job's story to complaints in words."""
+"""Compares what happened with what was expected: pure, from a job's story to complaints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import Series
 
 GOES_ON_STEPS = 3
-"""So many more steps of every rank prove that training goes on."""
+"""This many more steps on every rank prove that training continues."""
 TROUBLE = ("failure", "hang", "group_restart", "failed")
 LATE_S = 3.0
 """What a rank did so shortly before its end may not have been heard any more: the probe speaks four

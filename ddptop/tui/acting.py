@@ -124,7 +124,7 @@ class ActingApp(ReachApp):
             from ddptop.tui.screens.sections import SectionsScreen
 
             screen = SectionsScreen(
-                f"evidence for {view.job}", "saved before any signal was sent; press esc to close"
+                f"evidence for {view.job}", "saved before any signal was sent; esc closes"
             )
             self._read_into(screen, lambda: evidence_pages.read(view, message.attempt))
 

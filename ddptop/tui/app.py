@@ -111,7 +111,7 @@ class DdptopApp(ActingApp):
         self._hang_up = HangUp()
         self.collector = Collector(self.post_message, now, machine, watched, takes_up=not readonly)
         self.latest: Snapshot | None = None
-        """The latest look."""
+        """The latest snapshot."""
 
     # --- life ----------------------------------------------------------------------------------
 

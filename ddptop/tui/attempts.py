@@ -12,8 +12,8 @@ from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 
 Ending = Literal["lives", "failed", "finished", "stopped", "again", "lost", "unknown"]
-"""How an attempt ended. `again`: all ranks were restarted because a person asked; `lost`: its
-processes went without a word; `unknown`: another one follows it, and nothing tells why."""
+"""How an attempt ended. `again`: a user restarted all ranks; `lost`: its processes
+disappeared without a recorded cause; `unknown`: another attempt followed for an unknown reason."""
 
 FAILURES = ("failure", "hang")
 """Event types that carry the cause of a failure."""

@@ -24,10 +24,10 @@ BAND_RANKS = 64
 """Of more ranks the history adds up least, median and greatest; only odd ones are read alone."""
 
 ODD_SHOWN = 6
-"""At most so many odd ranks are drawn beside the band of very many."""
+"""Maximum number of outlier ranks drawn next to the band."""
 
 SOON_ROWS = 100_000
-"""Rows that are added up in 0.3 s: with more the first look at a part is a rough one."""
+"""Rows aggregated in 0.3 s; with more, the first read of a part is coarse."""
 
 REJUDGE_S = 30.0
 """A rank more leaves the band no sooner than this after the last one."""
@@ -40,7 +40,7 @@ GLANCE_S = 5.0
 
 
 def redraw_pause_s(chart: ChartData, wish: Wish) -> float:
-    """How long a chart can be shown as it is: until it would look different by a column."""
+    """How long a chart stays valid: until it would change by a column."""
     step_s = (chart.until - chart.since) / max(1, wish.chart_columns)
     return min(MAX_REDRAW_S, max(0.9 if wish.follow else GLANCE_S, step_s))
 
@@ -73,7 +73,7 @@ def away_from_median(
 
 
 class ChartSource:
-    """One job's chart, read again only when it can look different."""
+    """One job's chart, reread only when it may look different."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -88,7 +88,7 @@ class ChartSource:
         """Ranks that are no part of the band, as of `_without_at`."""
         self._without_at = -REJUDGE_S
         self._attempts: tuple[object, object, list[AttemptTaken]] = (None, None, [])
-        """Of which history, up to when, and what was read."""
+        """The history, the time up to which it was read, and the result."""
 
     def read(self, view: JobView, wish: Wish, now_s: float) -> ChartData:
         """The losses over the window that is wished for; the same object while nothing changed."""
@@ -142,7 +142,7 @@ class ChartSource:
     def _taken(
         self, reader: HistoryReader, span: tuple[int, int], *, printed: bool
     ) -> list[AttemptTaken]:
-        """Each attempt's steps; asked again with each read, for the last one goes on."""
+        """Each attempt's steps; reread each time because the last attempt is still running."""
         of, seen, known = self._attempts
         if of != (reader.path, printed):
             known = []

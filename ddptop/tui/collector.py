@@ -55,7 +55,7 @@ COST_LOOKS = 10
 
 
 class Collector:
-    """Looks when asked; what is asked for meanwhile is one more look, not many."""
+    """Collects a snapshot on request; requests during a collection are merged into one."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Collector:
         self._takes_up = takes_up
         self._tried: dict[str, float] = {}
         self.wish = Wish()
-        """What to look at; replaced as a whole by the screens."""
+        """What to collect; the screens replace it as a whole."""
         self._deliver = deliver
         self._now = now
         self._machine = machine
@@ -92,7 +92,7 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread; it looks once at once. Samplers of devices run in `loop`."""
+        """Start the thread, which collects immediately. Device samplers run in `loop`."""
         self.devices.loop = loop
         self._asked.set()
         self._thread.start()
@@ -113,7 +113,7 @@ class Collector:
         self._late.foreign.ended_by[job] = signal
 
     def stop(self) -> None:
-        """End the thread, waiting two seconds at most: a hung disk must not hold the person."""
+        """Stop the thread, waiting at most two seconds in case a disk hangs."""
         self._stopping = True
         self._asked.set()
         if self._thread.is_alive():
@@ -177,7 +177,7 @@ class Collector:
                 adoption.take_up(view, os.environ)
 
     def look(self, wish: Wish) -> Snapshot:
-        """One look at what the wish names."""
+        """Collect one snapshot of what the wish names."""
         own = self._jobs.read()
         now = self._now()
         devices = self._look_at_devices(own, wish)
@@ -234,7 +234,7 @@ class Collector:
         return more
 
     def _cost(self) -> float | None:
-        """CPU of this process over the last looks, in percent of one core."""
+        """CPU usage of this process over the last refreshes, in percent of one core."""
         self._spent.append((time.monotonic(), time.process_time()))
         (since_s, before_s), (now_s, cpu_s) = self._spent[0], self._spent[-1]
         return None if now_s - since_s < 1.0 else 100 * (cpu_s - before_s) / (now_s - since_s)
@@ -274,7 +274,7 @@ class Collector:
         )
 
     def _cause_tail(self, view: JobView) -> tuple[str, ...]:
-        """Last lines of the rank that failed first, or of a command; read once per failure."""
+        """Last log lines of the rank that failed first, or of a command; read once per failure."""
         snapshot = view.snapshot
         if snapshot is None or snapshot.cause is None:
             return ()

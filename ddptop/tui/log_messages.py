@@ -33,7 +33,7 @@ class PageRead(Message):
     """Lines of the log that is read."""
 
     generation: int
-    """Of the request to read this log in this way: later ones make it worthless."""
+    """Number of the request that it answers; later requests supersede it."""
     placement: Placement
     rows: tuple[LogRow, ...]
     low: int = 0
@@ -45,7 +45,7 @@ class PageRead(Message):
     at: int | None = None
     """The line to be shown in the middle; None: the end."""
     limit: int = 0
-    """Of merged lines: how many last ones of each rank were read."""
+    """For merged lines: how many of the last lines of each rank were read."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class LogGrew(Message):
 
 @dataclass
 class PlacesRead(Message):
-    """Which logs there are has been looked up."""
+    """The list of logs is known."""
 
     generation: int
     places: Places
@@ -75,9 +75,9 @@ class SearchMoved(Message):
 
     generation: int
     number: int
-    """Of the search."""
+    """Number of the search."""
     share: float
-    """Of what is to be looked through."""
+    """Share of the log that has been searched."""
     is_over: bool = False
     found: LogRow | None = None
 

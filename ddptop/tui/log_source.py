@@ -34,7 +34,7 @@ from ddptop_runner.store import logs
 from ddptop_runner.store.log_tags import are_tagged
 
 POLL_S = 0.5
-"""Each look that finds a line sends the whole view to the terminal."""
+"""Each poll that finds a line sends the whole view to the terminal."""
 SLOW_POLL_S = 2.0
 PLACES_EVERY_S = 1.0
 PAGE_ROWS = 200
@@ -44,7 +44,7 @@ SLICE_S = 0.02
 """A search lets others have the thread, and the interpreter, this often."""
 REPORT_S = 0.1
 SLOW_S = 0.7
-"""Where reading the ends of many logs takes longer, it is said."""
+"""If reading the ends of many logs takes longer, a message says so."""
 JOIN_S = 2.0
 
 
@@ -77,7 +77,7 @@ class LogReader:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self.is_live = True
-        """Whether more lines are expected; else it is looked less often."""
+        """Whether more lines are expected; if not, the log is polled less often."""
         self._generation = 0
         self._view = LogView()
         self._file: FileLog | None = None
@@ -94,7 +94,7 @@ class LogReader:
         self._told_missing = (0, "")
         self._opened_at = 0.0
         self._is_slow = False
-        """Whether it was said that it takes long."""
+        """Whether the message about slow reading was shown."""
         self._opened = -1
         """The attempt whose logs are open."""
 
@@ -105,7 +105,7 @@ class LogReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a hung disk does not hold the person for longer than two seconds."""
+        """Stop the thread, waiting at most two seconds in case a disk hangs."""
         self._asked.put(None)
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
@@ -125,7 +125,7 @@ class LogReader:
     def find(
         self, generation: int, number: int, pattern: LogPattern, position: int | None, step: int
     ) -> None:
-        """Search from a line on, which is not looked at itself; None: from the end it comes to."""
+        """Search from a line, excluding that line; None: from the nearest end."""
         self._asked.put(lambda: self._find(generation, number, pattern, position, step))
 
     def cancel(self) -> None:
@@ -167,7 +167,7 @@ class LogReader:
         self._file = self._tails = self._search = self._loading = None
 
     def _work(self) -> None:
-        """A part of what takes long, or else a look for more lines."""
+        """Run a slice of a long task, or poll for more lines."""
         until = time.monotonic() + SLICE_S
         if self._loading is not None:
             if not self._is_slow and time.monotonic() - self._opened_at > SLOW_S:

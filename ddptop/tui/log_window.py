@@ -40,13 +40,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Lines in a row, and which bytes were looked at for them."""
+    """Consecutive lines, and the bytes scanned for them."""
 
     rows: tuple[LogRow, ...]
     low: int
     high: int
     partial: LogRow | None = None
-    """The line at the log's end that has not ended yet; it stands behind `high`."""
+    """The unfinished line at the end of the log, after `high`."""
 
 
 class Searched(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ def pieces(part: Part, *, starts: bool) -> list[tuple[int, int, bool]]:
 
 
 def first_start(part: Part) -> int | None:
-    """The first byte at which a line surely starts, of bytes that may begin inside of one."""
+    """The first byte known to start a line, in bytes that may start within one."""
     newline = part.data.find(b"\n")
     cut = -(-(part.at + PIECE_BYTES) // PIECE_BYTES) * PIECE_BYTES
     if cut < (part.to if newline < 0 else part.at + newline):

@@ -53,7 +53,7 @@ class LogRead(Message):
     key: LogKey
     lines: list[str]
     restarted: bool
-    """Whether these are the first lines: what was shown before belongs to something else."""
+    """Whether these are the first lines of another log, replacing the lines shown."""
     partial: str = ""
     """The line that has not ended yet, such as a progress bar."""
     whole: bool = False

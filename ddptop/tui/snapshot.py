@@ -30,7 +30,7 @@ class Machine(msgspec.Struct, frozen=True):
 
     host: str
     cpu_percent: float | None = None
-    """Of all cores: 100 is all of them."""
+    """Utilization of the machine's cores; 100 is all of them."""
     cores: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -43,9 +43,9 @@ class Devices(msgspec.Struct, frozen=True):
     note: str | None = None
     """Why devices are missing or incomplete, in words."""
     driver: str | None = None
-    """Version of the driver, where this viewer's own sampler told it."""
+    """Driver version, if this viewer's own sampler reported it."""
     sampler_cpu_percent: float | None = None
-    """Of this viewer's own sampler; None while it needs none."""
+    """CPU usage of this viewer's own sampler; None if it has none."""
     queries_per_s: float | None = None
     """Questions that it asks the driver each second."""
 
@@ -89,7 +89,7 @@ class Wish(msgspec.Struct, frozen=True):
     foreign: bool = True
     """Whether training that ddptop did not start is shown."""
     follow: bool = False
-    """Whether `job` has a screen of its own: a foreign one is then watched closely."""
+    """Whether `job` has its own screen; a foreign job is then followed closely."""
     chart_window_s: float | None = None
     """None: the whole run."""
     chart_until: float | None = None
@@ -111,11 +111,11 @@ class Wish(msgspec.Struct, frozen=True):
     story: bool = False
     """Whether every attempt of `job` is needed."""
     story_attempt: int | None = None
-    """The attempt whose last words are wanted; None is the last one."""
+    """The attempt whose last log lines are needed; None is the latest."""
     compare: tuple[str, ...] = ()
     """Jobs whose losses are shown on one axis."""
     compare_part: tuple[str, float, float] | None = None
-    """The axis, "time" or "step", and the part of it that is looked at closely; None: all of it."""
+    """The axis, "time" or "step", and the zoomed part of it; None: all of it."""
     replay: bool = False
     """Whether `job` is shown as it was at `replay_at`."""
     replay_at: float | None = None
@@ -123,11 +123,11 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """One look at everything that is on the screen."""
+    """A snapshot of everything on the screen."""
 
     taken_at: dt.datetime
     wish: Wish
-    """What was asked for: what it leaves out is not known here."""
+    """What was requested; anything else is absent from this snapshot."""
     machine: Machine
     jobs: tuple[AnyJob, ...] = ()
     """Live ones first, and of each the newest; ddptop's own and foreign ones."""
@@ -136,19 +136,19 @@ class Snapshot(msgspec.Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     """Processes that may be training but cannot be inspected."""
     cpu_percent: float | None = None
-    """Of this viewer itself, over the last seconds; 100 is one core."""
+    """CPU usage of this viewer over the last few seconds; 100 is one core."""
     devices: Devices = msgspec.field(default_factory=Devices)
     owners: Mapping[int, tuple[str, int | None]] = msgspec.field(default_factory=dict)
     """Job and rank of every process of a live job on this host, by pid."""
     detail: JobDetail | None = None
-    """Of the job asked for; None when none was, or when it is gone."""
+    """Detail of the requested job; None if none was requested or it is gone."""
     rank: RankHistory | None = None
-    """Of the rank asked for."""
+    """History of the requested rank."""
     device_history: DeviceHistory | None = None
     trends: Mapping[str, LossTrend] = msgspec.field(default_factory=dict)
     """By job: which way its loss goes."""
     story: Story | None = None
-    """Of the job asked for."""
+    """Story of the requested job."""
     compared: Compared | None = None
     replay: Replay | None = None
-    """Of the job asked for; its own `detail` is as it was at that moment."""
+    """Replay of the requested job; its own `detail` is as of that moment."""

@@ -27,7 +27,7 @@ class MonitorScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = VERTICAL
 
     snapshot: var[Snapshot | None] = var(None, init=False, always_update=True)
-    """The latest look."""
+    """The latest snapshot."""
 
     def __init__(self, *, readonly: bool = False) -> None:
         """`readonly` hides every key that does something to a job."""
@@ -35,7 +35,7 @@ class MonitorScreen(Screen[None]):
         self.readonly = readonly
         """Whether this viewer refuses to do anything to a job."""
         self.is_first = False
-        """Whether ddptop was opened on it: leaving it then leaves ddptop."""
+        """Whether ddptop was opened on this screen; leaving it then quits ddptop."""
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -52,7 +52,7 @@ class MonitorScreen(Screen[None]):
         """Lines of a log, which most screens do not show."""
 
     def place(self, snapshot: Snapshot) -> Line:
-        """For the title: where this viewer looks, and when."""
+        """The host and time shown in the title."""
         local = snapshot.taken_at.astimezone()
         return line((snapshot.machine.host, ""), (f"  {local:%H:%M:%S}", "dim"))
 
@@ -106,7 +106,7 @@ class MonitorScreen(Screen[None]):
         self.post_message(WishChanged())
 
     def watch_snapshot(self, snapshot: Snapshot | None) -> None:
-        """Show each look once."""
+        """Show each snapshot once."""
         if snapshot is None or not self.is_mounted:
             return
         # while a screen opens or closes, parts of it may not be there: the next look finds them

@@ -30,7 +30,7 @@ from ddptop_runner.job.registry import JobView
 
 MOST_JOBS = len(LETTERS)
 OF_THE_LIST = ("compare.keep", "view.filter")
-"""Actions that say nothing where no companion is to be chosen."""
+"""Actions that are hidden when the jobs are fixed."""
 TABLE_SHARE = 0.4
 LIST_SHARE = 0.25
 """Share of the height for the list when it is above the chart."""
@@ -56,10 +56,10 @@ class CompareScreen(ChartKeys):
     BINDINGS = bindings(COMPARE)
 
     def __init__(self, jobs: tuple[str, ...], *, readonly: bool = False) -> None:
-        """Of one job its companion is chosen from a list; two to four stand beside each other."""
+        """One job is compared with jobs from a list; two to four are compared directly."""
         super().__init__(readonly=readonly)
         self.given = jobs[:MOST_JOBS]
-        """The jobs' names that were asked for."""
+        """Names of the requested jobs."""
         self._kept: list[str] = []
         self._title = TitleBar(readonly=readonly)
         self._companions = CompanionTable()
@@ -71,7 +71,7 @@ class CompareScreen(ChartKeys):
 
     @property
     def chooses(self) -> bool:
-        """Whether companions are still to be chosen."""
+        """Whether jobs to compare with can be chosen."""
         return len(self.given) < 2
 
     @property

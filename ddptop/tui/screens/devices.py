@@ -100,11 +100,11 @@ class DevicesScreen(ChartKeys):
         self.devices.focus()
 
     def charts(self) -> Sequence[ChartWidget]:
-        """The one of the chosen device."""
+        """The chart of the selected device."""
         return [self._chart]
 
     def wish(self) -> Wish:
-        """Every device, and of the chosen one as far back as the chart shows."""
+        """All devices, and the selected one's history over the range of the chart."""
         return Wish(devices=True, device_history_s=self._span_s(), device=self._chosen_uuid())
 
     def _chosen_uuid(self) -> str | None:
@@ -146,7 +146,7 @@ class DevicesScreen(ChartKeys):
         self._show_chosen()
 
     def _show_chosen(self) -> None:
-        """The device under the cursor, at once as far as it is known."""
+        """Show what is known about the device under the cursor."""
         snapshot, gpu = self.snapshot, self.devices.chosen
         if snapshot is None or gpu is None:
             return
@@ -156,7 +156,7 @@ class DevicesScreen(ChartKeys):
         self._fit(len(gpu.processes or []))
 
     def _show_figures(self, snapshot: Snapshot, gpu: GpuSample) -> None:
-        """A chart is drawn again only where it would look different."""
+        """Redraw the chart only if it would look different."""
         history, now_s = snapshot.device_history, snapshot.taken_at.timestamp()
         title = f"GPU {gpu.index}, {window_label(self._chart.view.span)}"
         if history is None or history.device != gpu.uuid:
@@ -213,12 +213,12 @@ class DevicesScreen(ChartKeys):
 
         def look(later: Snapshot) -> tuple[str, list[tuple[str, str]]]:
             found = next((one for one in later.devices.gpus if key_of(one) == key), gpu)
-            return "what each metric means; press esc to close", explain_device(found)
+            return "what each metric means; esc closes", explain_device(found)
 
         self.post_message(
             SectionsWanted(
                 f"GPU {gpu.index}",
-                "what each metric means; press esc to close",
+                "what each metric means; esc closes",
                 explain_device(gpu),
                 look,
             )

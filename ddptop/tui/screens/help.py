@@ -1,4 +1,4 @@
-"""The help: what is under the cursor, then keys, then terms."""
+"""The help: the item under the cursor, then keys, then terms."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ TOP_SHARE = {"cards": 0.42, "table": 0.42, "heat": 0.62}
 """Ranks and devices take at most this much of the height."""
 
 LEAST_CHART = 6
-"""Rows that are kept for the chart; one of fewer is not shown beside a map that needs them."""
+"""Rows reserved for the chart; with fewer, a map hides it."""
 
 SMALL_CHART = 4
 """One of fewer rows is never shown."""
@@ -57,7 +57,7 @@ MAP_ALONE = 32
 
 
 class JobScreen(PagedScreen):
-    """Header, ranks as cards, table or map, losses, events and the log of the chosen rank."""
+    """Header, ranks as cards, a table, or a map, losses, events, and the selected rank's log."""
 
     DEFAULT_CSS = Path(__file__).with_name("job.tcss").read_text(encoding="utf-8")
 
@@ -80,7 +80,7 @@ class JobScreen(PagedScreen):
         self.is_first = is_first
         self._failed_rank_shown = False
         self._awaited: int | None = None
-        """The rank that was chosen since the others wait for it."""
+        """The rank that was selected because the others are waiting for it."""
         self._top_height: int | None = None
         self._title = TitleBar(job, readonly=readonly)
         self._cause = CausePanel()
@@ -97,7 +97,7 @@ class JobScreen(PagedScreen):
         self.ranks = RankPanel()
         """The ranks."""
         self.log_view = LogView()
-        """The chosen rank's log."""
+        """The selected rank's log."""
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -121,7 +121,7 @@ class JobScreen(PagedScreen):
 
     @property
     def detail(self) -> JobDetail | None:
-        """The latest look at this job."""
+        """The latest snapshot of this job."""
         if self.snapshot is None or self.snapshot.wish.job != self.job:
             return None
         return self.snapshot.detail
@@ -132,7 +132,7 @@ class JobScreen(PagedScreen):
         return self.ranks.rank
 
     def wish(self) -> Wish:
-        """This job, its chart as wide as it is drawn, and the log of the chosen rank."""
+        """This job, its chart at the drawn width, and the selected rank's log."""
         wish = Wish(
             job=self.job,
             devices=self.foreign,
@@ -189,7 +189,7 @@ class JobScreen(PagedScreen):
         self.log_view.show_title(self.ranks.rank, attempt, view.is_live, output, launcher)
 
     def _follow_the_awaited(self, view: AnyJob) -> None:
-        """Show the log of the rank that the others wait for, unless a person chose another."""
+        """Show the log of the rank that others are waiting for, unless the user chose another."""
         pause, ranks = pause_of(view), [] if view.snapshot is None else view.snapshot.ranks
         if pause is None or not pause.ranks or not ranks:
             return
@@ -312,7 +312,7 @@ class JobScreen(PagedScreen):
             self.focus_main()
 
     def action_back(self) -> None:
-        """Without the filter first, then as on any page."""
+        """Clear the filter first, then act as on any page."""
         if not self._filter.drop():
             super().action_back()
 
@@ -324,14 +324,14 @@ class JobScreen(PagedScreen):
 
     @on(RankPanel.Chosen)
     def action_open_rank(self) -> None:
-        """The chosen rank alone; of a command's launcher its log."""
+        """Open the selected rank, or the launcher's log."""
         if self.ranks.rank is None:
             self.action_logs()
         else:
             self.post_message(RankPicked(self.job, self.ranks.rank, self.foreign))
 
     def on_log_read(self, message: LogRead) -> None:
-        """Lines of a rank's log; of the rank chosen before they are out of date."""
+        """Show lines of a rank's log, unless another rank has been selected since."""
         if message.key.viewer == id(self) and message.key.rank == self.ranks.rank:
             self.log_view.take(message)
 
@@ -398,7 +398,7 @@ def _rows_of(widget: LinesView) -> int:
 
 
 def what_now(detail: JobDetail) -> str:
-    """What a person can do about a job that failed: the story's last words."""
+    """What to do about a failed job: the end of its story."""
     from ddptop.tui.attempts import Attempt  # only a failed job needs it
     from ddptop.tui.render import story
 

@@ -1,4 +1,4 @@
-"""What a person can do to the job of a screen."""
+"""User actions on a screen's job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobCommands(ChartKeys):
     job: str
     """The job's name."""
     foreign: bool
-    """Whether ddptop did not start it: it is then looked at from outside."""
+    """Whether ddptop did not start it, so it is observed from outside."""
 
     @property
     def chosen_rank(self) -> int | None:
@@ -36,11 +36,11 @@ class JobCommands(ChartKeys):
 
     @property
     def detail(self) -> JobDetail | None:
-        """The latest look at the job."""
+        """The latest snapshot of the job."""
         raise NotImplementedError
 
     def _seen(self) -> JobDetail | None:
-        """The latest look; where the job is gone, says so."""
+        """The latest snapshot; notifies the user if the job is gone."""
         looked = self.snapshot is not None and self.snapshot.wish.job == self.job
         if looked and self.detail is None:
             self.notify(f"{self.job} no longer exists", severity="warning", markup=False)
@@ -51,15 +51,15 @@ class JobCommands(ChartKeys):
             self.post_message(OperationWanted(detail.view, make, needs_live))
 
     def action_stop(self) -> None:
-        """Stop the job, once confirmed."""
+        """Stop the job after confirmation."""
         self._want(operations.stop, True)
 
     def action_kill(self) -> None:
-        """Kill the job, once confirmed."""
+        """Kill the job after confirmation."""
         self._want(operations.kill, True)
 
     def action_restart(self) -> None:
-        """Restart all ranks, once confirmed."""
+        """Restart all ranks after confirmation."""
         self._want(operations.restart_group, True)
 
     def action_save(self) -> None:
@@ -67,7 +67,7 @@ class JobCommands(ChartKeys):
         self._want(operations.save, True)
 
     def action_again(self) -> None:
-        """Start the ended job again, once confirmed."""
+        """Relaunch the ended job after confirmation."""
         self._want(operations.again, False)
 
     def action_stacks(self) -> None:
@@ -86,11 +86,11 @@ class JobCommands(ChartKeys):
             self.show_findings(detail.view, self.snapshot)
 
     def action_logs(self) -> None:
-        """What the chosen rank printed."""
+        """Show the selected rank's output."""
         self.post_message(LogsWanted(self.job, self.chosen_rank, self.foreign))
 
     def action_devices(self) -> None:
-        """All devices; first that of the chosen rank."""
+        """Show all devices, with the selected rank's device selected."""
         snapshot = None if self.detail is None else self.detail.view.snapshot
         self.post_message(DevicesWanted(device_uuid(snapshot, self.chosen_rank)))
 

@@ -64,7 +64,7 @@ class Word(Input):
 
 
 class Tick(Checkbox):
-    """A box whose tick is told by more than its colour."""
+    """A checkbox whose state is shown by more than its color."""
 
     BUTTON_INNER = " "
 
@@ -175,7 +175,7 @@ class LaunchScreen(ModalScreen[str | None]):
         self._show_command()
 
     def show_devices(self, devices: Devices) -> None:
-        """List the devices once they are known; those that nobody holds are chosen."""
+        """List the devices when they are known, and select those that are free."""
         if self._gpus is not None or not self.is_mounted:
             return
         if not devices.gpus and devices.note == "querying the driver":

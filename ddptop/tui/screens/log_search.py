@@ -30,7 +30,7 @@ class LogSearch(MonitorScreen):
         self._step = 1
 
     def action_search(self) -> None:
-        """Type what to look for; what was typed before is forgotten."""
+        """Open an empty search bar."""
         self._bar.drop()
         self._bar.open()
 
@@ -95,7 +95,7 @@ class LogSearch(MonitorScreen):
         return f"{self.pattern.note}   " if self.pattern is not None and self.pattern.note else ""
 
     def action_back(self) -> None:
-        """End the search, then forget it, then go back."""
+        """Cancel the search, then clear it, then go back."""
         if self._is_searching:
             self._is_searching = False
             self._reader.cancel()

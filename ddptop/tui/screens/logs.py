@@ -81,7 +81,7 @@ class LogsScreen(LogSearch):
         yield from (self._title, self._head, self.pager, self._bar, self._keys)
 
     def on_mount(self) -> None:
-        """Read the log's end at once."""
+        """Start reading the end of the log."""
         self.pager.empty = [line(("  reading", "dim"))]
         self.pager.focus()
         self._reader.start()
@@ -333,7 +333,7 @@ class LogsScreen(LogSearch):
         self._open(replace(self.view, least=least), self._share())
 
     def action_alike(self) -> None:
-        """Of merged lines: identical ones as one, alike ones as one, or each alone."""
+        """Collapse identical merged lines, collapse similar ones, or show each."""
         if not self._is_merged:
             self.notify(
                 "only the merged log can be collapsed; press m to merge", severity="warning"

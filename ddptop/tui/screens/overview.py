@@ -45,7 +45,7 @@ from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 SAID_ROWS = 3
-"""For what is to be said of the job under the cursor, where there is room."""
+"""Rows for the job under the cursor, if there is room."""
 
 HISTORY_S = 600.0
 """How far back the devices' small curves go."""
@@ -297,7 +297,7 @@ class OverviewScreen(MonitorScreen):
             self.show_findings(self._chosen(), self.snapshot)
 
     def action_unseen(self) -> None:
-        """Processes that may be training, and why they may not be looked into."""
+        """Show processes that may be training but cannot be inspected, and why."""
         unreadable = self.snapshot.unreadable if self.snapshot is not None else ()
         hint = "these may be training jobs, but ddptop cannot inspect them"
         if not unreadable:
@@ -313,19 +313,19 @@ class OverviewScreen(MonitorScreen):
         self.post_message(LaunchWanted())
 
     def action_stop(self) -> None:
-        """Stop the job under the cursor, once confirmed."""
+        """Stop the job under the cursor after confirmation."""
         self._want(operations.stop, True)
 
     def action_kill(self) -> None:
-        """Kill the job under the cursor, once confirmed."""
+        """Kill the job under the cursor after confirmation."""
         self._want(operations.kill, True)
 
     def action_again(self) -> None:
-        """Start the ended job under the cursor again, once confirmed."""
+        """Relaunch the ended job under the cursor after confirmation."""
         self._want(operations.again, False)
 
     def action_remove(self) -> None:
-        """Delete the ended job under the cursor, once confirmed."""
+        """Delete the ended job under the cursor after confirmation."""
         self._want(operations.remove, False)
 
     def action_leave(self) -> None:
@@ -334,5 +334,5 @@ class OverviewScreen(MonitorScreen):
 
 
 def my_name() -> str:
-    """The user whose jobs need no name beside them."""
+    """The user whose name is left out of the table."""
     return user_name(os.getuid())

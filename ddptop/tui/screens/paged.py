@@ -31,7 +31,7 @@ class PagedScreen(JobCommands):
         raise NotImplementedError
 
     def show_page(self) -> None:
-        """Bring up to date what looks different on another page."""
+        """Update what depends on the page."""
 
     def watch_page(self, page: str) -> None:
         """Show one page, and give it the keys."""

@@ -117,7 +117,7 @@ class RankScreen(PagedScreen):
 
     @property
     def detail(self) -> JobDetail | None:
-        """The latest look at its job."""
+        """The latest snapshot of its job."""
         if self.snapshot is None or self.snapshot.wish.job != self.job:
             return None
         return self.snapshot.detail
@@ -234,7 +234,7 @@ class RankScreen(PagedScreen):
             self._load.show(self._seen_load(detail, snapshot))
 
     def _seen_load(self, detail: JobDetail, snapshot: Snapshot) -> FiguresData:
-        """Of a foreign rank: its device, as this viewer saw it."""
+        """A foreign rank's device, as sampled by this viewer."""
         device = device_of(detail.view.snapshot, self.rank)
         seen = snapshot.device_history
         if device is None or seen is None or seen.device != device.uuid:
@@ -289,5 +289,5 @@ class RankScreen(PagedScreen):
             self.app.pop_screen()
 
     def explain(self) -> list[tuple[str, str]]:
-        """What the sentence means, then what is under the cursor."""
+        """Explain the sentence, then the item under the cursor."""
         return [*self._head.explain(), *super().explain(), *glossary("data wait", "sync")]

@@ -45,7 +45,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     AUTO_FOCUS = "#timeline"
 
     def __init__(self, job: str, at: float | None = None, *, readonly: bool = False) -> None:
-        """Replay `job`, from the moment `at` in unix seconds; None is where it went wrong last."""
+        """Replay `job` from unix time `at`; None starts at the last failure or hang."""
         super().__init__(job, readonly=readonly)
         self.at = at
         """The moment that is shown, in unix seconds; None until the history is read."""
@@ -123,7 +123,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
         return self.timeline.size.height or 3
 
     def _show_cause(self, detail: JobDetail) -> Cause | None:
-        """What had gone wrong by then; the cursor stays where the person put it."""
+        """Show what had gone wrong by then; the cursor does not move."""
         super()._show_cause(detail)
         if self.has_class("-short"):  # the time line says as much
             self._setback.hide()
@@ -149,7 +149,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     # --- what a person does --------------------------------------------------------------------
 
     def go(self, at: float) -> None:
-        """Show another moment: the time line at once, the panels with the next look."""
+        """Show another moment: the timeline immediately, the panels with the next snapshot."""
         replay = self.replay
         if replay is None or replay.course is None:
             return
@@ -172,7 +172,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
 
     @on(RankPanel.Chosen)
     def _rank_entered(self, message: RankPanel.Chosen) -> None:
-        """Its log of then: a rank's own screen tells of now."""
+        """Show its log at that time; a rank's own screen shows the present."""
         message.prevent_default()
         self.page = "log"
 
@@ -184,7 +184,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
             self.go(cursor)
 
     def action_play(self) -> None:
-        """Go on by itself, or stand still; from the end it begins anew."""
+        """Play or pause; at the end, start over."""
         replay = self.replay
         if replay is None or replay.course is None or self.at is None:
             return

@@ -49,7 +49,7 @@ class SectionsScreen(PagerScreen):
         sections: list[tuple[str, str]] | None = None,
         look: Callable[[Snapshot], tuple[str, list[tuple[str, str]]]] | None = None,
     ) -> None:
-        """A screen of these sections; None waits for them. `look` makes them anew."""
+        """A screen with these sections; None waits for them. `look` rebuilds them."""
         super().__init__()
         self._look = look
         self._title, self._hint, self._sections = title, hint, sections

@@ -37,7 +37,7 @@ VOCABULARY = Vocabulary(fields=("event", "rank"))
 MOST_SHARE = 0.3
 """The attempts take at most this much of the height."""
 WHY_SHARE = 0.55
-"""And why the chosen one ended, where it lies above its events, this much of the rest."""
+"""Share of the rest for the selected attempt's cause, when it is above its events."""
 
 
 class StoryScreen(JobCommands):
@@ -89,7 +89,7 @@ class StoryScreen(JobCommands):
 
     @property
     def detail(self) -> JobDetail | None:
-        """The latest look at the job."""
+        """The latest snapshot of the job."""
         if self.snapshot is None or self.snapshot.wish.job != self.job:
             return None
         return self.snapshot.detail
@@ -99,7 +99,7 @@ class StoryScreen(JobCommands):
         return ()
 
     def wish(self) -> Wish:
-        """The whole story, and the last words of the chosen attempt."""
+        """The whole story, and the last log lines of the selected attempt."""
         chosen = self._attempts.chosen
         return Wish(
             job=self.job,
@@ -127,7 +127,7 @@ class StoryScreen(JobCommands):
         self._show_chosen()
 
     def _show_chosen(self) -> None:
-        """Why the chosen attempt ended, and its events."""
+        """Show why the selected attempt ended, and its events."""
         snapshot = self.snapshot
         if snapshot is None or snapshot.detail is None or snapshot.story is None:
             return
@@ -193,7 +193,7 @@ class StoryScreen(JobCommands):
         (self._attempts if self._told.has_focus else self._told).focus()
 
     def action_evidence(self) -> None:
-        """What was kept when the chosen attempt failed."""
+        """Show the evidence saved when the selected attempt failed."""
         if (detail := self.detail) is None or (chosen := self._attempts.chosen) is None:
             return
         if chosen.cause is None:
@@ -234,6 +234,6 @@ class StoryScreen(JobCommands):
         self._show_chosen()
 
     def action_back(self) -> None:
-        """Without the filter first, then to where one came from."""
+        """Clear the filter, then go back to the previous screen."""
         if not self._filter.drop():
             super().action_back()

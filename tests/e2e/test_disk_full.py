@@ -110,13 +110,13 @@ def test_a_full_disk_costs_neither_the_training_nor_its_end(
     with Hog(small_disk / "hog"):
         wait_until(are_rings, what="both logs are rings")
         assert job.status()["state"] in ("starting", "running")
-        assert "the disk of the run folder is full" in wait_until(alert)
+        assert "the run folder's disk has been full" in wait_until(alert)
         assert job.status()["snapshot_age_s"] < 5
     wait_until(lambda: not alert(), what="there is space again")
     wait_until(lambda: any("has space again" in e["message"] for e in job.events("alert")))
     told = [event["message"] for event in job.events("alert")]
     for rank in (0, 1):
-        words = rf"disk full: dropped [\d.]+ \w+ \(bytes 0 to \d+\) of rank {rank}'s log"
+        words = rf"disk full: dropped [\d.]+ \w+ \(bytes 0 to \d+\) from rank {rank}'s log"
         assert any(re.search(words, message) for message in told), told
     back = next(message for message in told if "has space again" in message)
     assert re.search(r"it was full from \d\d:\d\d:\d\d to \d\d:\d\d:\d\d", back)

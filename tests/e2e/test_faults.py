@@ -114,7 +114,7 @@ def test_the_demo_shows_a_full_disk_on_its_screen(
     except UsageError as error:
         pytest.skip(str(error))
     terminal = Terminal.of_ddptop("demo", "--fault", "disk-full", *TINY, "--steps", "400")
-    terminal.read_until(b"disk of the run folder is full", 90)
+    terminal.read_until(b"run folder's disk has been full", 90)
     terminal.read_until(b"finished", 90)
     terminal.type(b"q")
     terminal.read_until(b"disk-full: as expected", 60)

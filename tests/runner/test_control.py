@@ -90,7 +90,7 @@ BROKEN = {
     "no UTF-8": (b"\xff\xfe\n", "closed the connection"),
     "a list": (b"[1]\n", "closed the connection"),
     "null": (b"null\n", "closed the connection"),
-    "refuses without a word": (b"{}\n", "the supervisor refused"),
+    "refuses without a word": (b"{}\n", "the supervisor refused the request"),
 }
 
 

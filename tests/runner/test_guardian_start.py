@@ -96,7 +96,7 @@ def test_without_the_wrapper_where_that_does_not_work(
     scope = wrapper(tmp_path, text)
     spec = make_spec(backing=backing)
     note = start_guardian(folder, spec, {}, (scope,), attempt=0)
-    assert note == f"{scope} could not start the job; it may end with this login session"
+    assert note == f"{scope} could not start the job; the job may end with this login session"
     assert len(started(folder)) == 1
     wait_until(lambda: procs.pids_of_job(spec.job_id) == [], what="nothing to be left")
 
@@ -112,7 +112,7 @@ def test_a_guardian_that_does_not_come_up(folder, backing, monkeypatch, wait_unt
     monkeypatch.setattr(guardian_start, "GUARDIAN_START_S", 0.3)
     monkeypatch.setattr(guardian_start, "_taken_over", when_it_has_ended)
     pretend(monkeypatch, "import sys; sys.exit('no room in here')")
-    with pytest.raises(DdptopError, match="the guardian of train did not start") as caught:
+    with pytest.raises(DdptopError, match="the guardian for train did not start") as caught:
         start_guardian(folder, make_spec(backing=backing), {}, (), attempt=0)
     if backing == "daemon":  # in tmux its words went with the pane
         assert "(no room in here)" in str(caught.value)

@@ -116,7 +116,7 @@ PASTS = {
     "all killed": (
         {"state": "running", "boot_id": procs.boot_id(), "attempt": 2},
         {},
-        (False, "lost", "attempt 2 was lost: all of its processes were gone"),
+        (False, "lost", "attempt 2 was lost: all its processes had exited"),
     ),
 }
 

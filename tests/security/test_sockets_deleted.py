@@ -27,7 +27,7 @@ def test_a_job_without_sockets_binds_them_again_and_without_any_is_still_killed(
         lambda: [
             line
             for line in ddptop_cli("events", "sleeper").stdout.splitlines()
-            if "sockets had been deleted" in line
+            if "recreated the job's sockets" in line
         ]
     )
     assert len(told) == 1

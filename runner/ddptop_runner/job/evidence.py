@@ -141,7 +141,7 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
             await _settled([dump])
             text = _read_from(path, dump.offset)
         parts.append(
-            f"--- data loader process {pid} ---\n{text or 'no stacks: it does not respond'}"
+            f"--- data loader process {pid} ---\n{text or 'no stacks: the process is not responding'}"
         )
     return "\n".join(parts)
 
@@ -152,7 +152,7 @@ def _why_not(record: RankRecord) -> str | None:
     if record.usage is not None and record.usage.state_letter in "Tt":
         return "the rank is paused (SIGSTOP) and cannot respond"
     if record.stack_signal is None:
-        return "no probe responded in this rank"
+        return "no probe is responding in this rank"
     if not procs.catches_signal(record.pid, record.stack_signal):
         return "the rank no longer handles the probe's signal"
     return None

@@ -78,7 +78,7 @@ def judge(
         ends = _ends_in_command(folder, attempt, table.launcher, ends)
     blamed = culprit.find(ends)
     if blamed is None:
-        summary = "The worker group exited; cause unknown."
+        summary = "The worker group exited; the cause is unknown."
         cause = Cause(kind="unknown", summary=summary, evidence=None if kept is None else str(kept))
         return AttemptOutcome(attempt, lived_s, steps, None, None, None), cause
     if culprit.is_mismatch(blamed) and (left := _left_order(folder, attempt, ends)):

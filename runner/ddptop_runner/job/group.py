@@ -304,7 +304,7 @@ class Group(GroupAlone):
             self.exit_code = 0
             self._story.tell(
                 "finished",
-                f"finished: {self._who_ends} exited with 0 in {self.life}",
+                f"finished in {self.life}: {self._who_ends} exited with 0",
                 once=True,
                 attempt=self.attempt,
             )

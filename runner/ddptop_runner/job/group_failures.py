@@ -370,7 +370,7 @@ class FailureHandling(MetRanks):
         if (last.step or 0) < (bad.step or 0):
             return ""
         name = PurePath(last.path).name
-        return f"{name}, saved{at_step(last)}, is newer than that and may be bad as well."
+        return f"{name}, saved{at_step(last)}, is newer than that step and may be bad too."
 
     def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
         lived_s = boottime_s() - self.attempt_started_s

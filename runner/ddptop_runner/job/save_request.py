@@ -84,7 +84,7 @@ def ask(folder: RunFolder, records: Sequence[RankRecord]) -> SaveAsked:
             refused[record.rank] = why_not
     if stamp is None and not signalled:
         raise ControlError(
-            f"{folder.save_flag} cannot be created ({error})", "fix it, and try again"
+            f"cannot create {folder.save_flag} ({error})", "fix the cause and try again"
         )
     return SaveAsked(signalled, str(folder.save_flag), stamp, at, refused)
 
@@ -110,7 +110,7 @@ def _signal_for(pid: int, handled: Sequence[int]) -> tuple[int | None, str]:
         if procs.blocks_signal(pid, number):
             return None, f"{signal_name(number)} is blocked"
         return number, ""
-    return None, "no handler anymore"
+    return None, "no longer handled"
 
 
 def is_taken(flag_file: str, stamp: int | None) -> bool:

@@ -107,7 +107,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             return [*ranks, *sweep.agent_processes(job_id, owner)]
 
         asyncio.run(sweep.end_all(find, grace_s))
-        return f"the supervisor of {view.job} cannot be reached; its processes exited without it"
+        return f"the supervisor for {view.job} cannot be reached; its processes exited without it"
     return None
 
 

@@ -279,7 +279,7 @@ def _wait_for_attempt(folder: RunFolder, attempt: int) -> JobView:
             return view
         if time.monotonic() > deadline_s:
             raise DdptopError(
-                f"the supervisor of {folder.job} did not start", f"see {folder.supervisor_log}"
+                f"the supervisor for {folder.job} did not start", f"see {folder.supervisor_log}"
             )
         time.sleep(0.02)
 

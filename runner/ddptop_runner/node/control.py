@@ -49,12 +49,12 @@ def request(
             line = _read_line(connection, deadline_s)
     except TimeoutError as error:
         raise ControlError(
-            f"the supervisor of {folder.job} did not respond within {timeout_s:g} s",
+            f"the supervisor for {folder.job} did not respond within {timeout_s:g} s",
             f"see {folder.supervisor_log}",
         ) from error
     except OSError as error:
         raise ControlError(
-            f"the supervisor of {folder.job} cannot be reached ({error.strerror or error})",
+            f"the supervisor for {folder.job} cannot be reached ({error.strerror or error})",
             f"see {folder.supervisor_log}",
         ) from error
     if not line:
@@ -66,7 +66,9 @@ def request(
     if not isinstance(answer, dict):
         raise _broken_off(folder)
     if not answer.get("ok"):
-        raise ControlError(str(answer.get("error") or "the supervisor refused"), answer.get("hint"))
+        raise ControlError(
+            str(answer.get("error") or "the supervisor refused the request"), answer.get("hint")
+        )
     return answer
 
 
@@ -91,5 +93,5 @@ def _read_line(connection: socket.socket, deadline_s: float) -> bytes:
 
 def _broken_off(folder: RunFolder) -> ControlError:
     return ControlError(
-        f"the supervisor of {folder.job} closed the connection", f"see {folder.supervisor_log}"
+        f"the supervisor for {folder.job} closed the connection", f"see {folder.supervisor_log}"
     )

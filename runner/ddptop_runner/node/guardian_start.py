@@ -122,11 +122,13 @@ def bring_up(
         # a refused job's folder goes with its log, so the message has to quote it
         said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
-            f"the guardian of {spec.job} did not start ({''.join(said) or 'no message'})",
+            f"the guardian for {spec.job} did not start ({''.join(said) or 'no message'})",
             "run ddptop doctor",
         )
     return (
-        f"{wrap[0]} could not start the job; it may end with this login session" if wrap else None
+        f"{wrap[0]} could not start the job; the job may end with this login session"
+        if wrap
+        else None
     )
 
 

@@ -172,14 +172,14 @@ class RunFolderKeeper:
 
     def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"disk full: dropped {size_in_words(size)} (bytes {from_byte} to {to_byte}) of"
+            f"disk full: dropped {size_in_words(size)} (bytes {from_byte} to {to_byte}) from"
             f" {_log(rank)} to keep the job running"
         )
 
     def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
             f"log limit reached: deleted the oldest {size_in_words(size)}"
-            f" (bytes {from_byte} to {to_byte}) of {_log(rank)}"
+            f" (bytes {from_byte} to {to_byte}) from {_log(rank)}"
         )
 
     def _tell(self, message: str) -> None:
@@ -192,8 +192,8 @@ class RunFolderKeeper:
             ranks = tuple(rank for rank in unpunchable if rank != LAUNCHER)
             limit = size_in_words(self._limit)
             message = (
-                f"logs exceed their limit of {limit}: the file system of the run folder does not"
-                " support punching holes in files"
+                f"logs exceed their {limit} limit: the run folder's file system does not support"
+                " hole punching"
             )
             found.append(Finding("log-limit", "warning", message, ranks))
         if self._damaged:
@@ -254,12 +254,12 @@ class RunFolderKeeper:
         if self._full_since is not None:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
-                f"the disk of the run folder is full since {since} ({left} free): the job keeps"
-                " running, logs drop their oldest lines, figures stay in memory; free some space"
+                f"the run folder's disk has been full since {since} ({left} free): the job keeps"
+                " running, logs drop their oldest lines, and metrics stay in memory; free some space"
             )
             return [Finding("disk-full", "error", message)]
         if room is not None and room.is_low:
-            message = f"the disk of the run folder is nearly full: {left} free"
+            message = f"the run folder's disk is nearly full: {left} free"
             return [Finding("disk-low", "warning", message, hold_s=3.0)]
         return []
 
@@ -275,7 +275,7 @@ class RunFolderKeeper:
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
         self._given_up.tell(self._tell_given_up, None)
         lost = self._given_up.sum_up()
-        parts += [f"lost {size_in_words(size)} of {_log(rank)}" for rank, size in lost]
+        parts += [f"lost {size_in_words(size)} from {_log(rank)}" for rank, size in lost]
         if not lost:
             parts.append("no log lines were lost")
         self._tell("; ".join([*parts, *self._history_gap()]))
@@ -300,7 +300,7 @@ class RunFolderKeeper:
             history.check()
         if history.begun_anew is not None and history.begun_anew != self._begun_anew:
             self._begun_anew = history.begun_anew
-            words = f"{history.begun_anew}; a new history was started without the earlier data"
+            words = f"{history.begun_anew}; started a new history without the earlier data"
             self._damaged.append(words)
             self._tell(words)
         if history.problem is None and self._full_since is None:
@@ -310,7 +310,7 @@ class RunFolderKeeper:
         if history.problem is None or self._full_since is not None:
             return []
         return [
-            Finding("history", "error", f"{history.problem}; figures stay in memory", hold_s=10.0)
+            Finding("history", "error", f"{history.problem}; metrics stay in memory", hold_s=10.0)
         ]
 
 

@@ -45,7 +45,7 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
             event = Event(ts=utc_now(), type="alert", attempt=hello["attempt"], message=damage)
         return Past(snapshot, lives_on=False, event=event)
     if adopted and not restarts:
-        words = "the guardian was gone; a new one adopted the job"
+        words = "the guardian had exited; a new one adopted the job"
         event = Event(ts=utc_now(), type="guardian_restarted", message=words)
     else:
         words = "the supervisor restarted; nothing was lost"
@@ -98,7 +98,7 @@ def _lost(snapshot: NodeSnapshot | None) -> Event | None:
     rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (
         snapshot.boot_id != procs.boot_id()
     )
-    why = "the machine rebooted" if rebooted else "all of its processes were gone"
+    why = "the machine rebooted" if rebooted else "all its processes had exited"
     heard = snapshot.ts.astimezone()
     day = "" if heard.date() == utc_now().astimezone().date() else f"{heard:%Y-%m-%d} "
     words = f"attempt {snapshot.attempt} was lost: {why}; last seen {day}{heard:%H:%M:%S}"

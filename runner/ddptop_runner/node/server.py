@@ -157,7 +157,7 @@ def _message(line: bytes) -> Message:
     """
     message = bounded.decode_json(_decoder, line)
     if not isinstance(message, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     return message
 
 

@@ -216,7 +216,7 @@ class Supervisor:
             where = self._folder.live_dir
             self._story.tell(
                 "alert",
-                f"the job's sockets had been deleted from {where} and were recreated",
+                f"recreated the job's sockets, which had been deleted from {where}",
                 attempt=self._group.attempt,
             )
 
@@ -350,7 +350,7 @@ class Supervisor:
     def _leave(self) -> None:
         """Make room for the supervisor of a new guardian, which goes on from the snapshot."""
         if not self._unguarded:
-            raise ControlError("the job has a guardian")
+            raise ControlError("the job already has a guardian")
 
         def leave() -> None:
             self.publish()
@@ -362,15 +362,15 @@ class Supervisor:
     async def _stacks(self, rank: int | None) -> Message:
         records = [record for record in self._group.table if rank in (None, record.rank)]
         if not records and rank is None:
-            raise ControlError("no rank is known yet", "ranks appear once they train")
+            raise ControlError("no ranks detected yet", "ranks appear once training starts")
         if not records:
-            raise ControlError(f"there is no rank {rank}", self._ranks_in_words())
+            raise ControlError(f"rank {rank} does not exist", self._ranks_in_words())
         found = await evidence.collect_stacks(self._folder, self._group.attempt, records)
         return {"stacks": msgspec.to_builtins(found)}
 
     def _ranks_in_words(self) -> str:
         ranks = [record.rank for record in self._group.table]
-        return f"ranks are {min(ranks)} to {max(ranks)}" if ranks else "no rank is known yet"
+        return f"valid ranks: {min(ranks)} to {max(ranks)}" if ranks else "no ranks detected yet"
 
     # -- what goes out ---------------------------------------------------------------------------
 

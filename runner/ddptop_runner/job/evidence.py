@@ -141,7 +141,8 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
             await _settled([dump])
             text = _read_from(path, dump.offset)
         parts.append(
-            f"--- data loader process {pid} ---\n{text or 'no stacks: the process is not responding'}"
+            f"--- data loader process {pid} ---\n"
+            + (text or "no stacks: the process is not responding")
         )
     return "\n".join(parts)
 

@@ -254,8 +254,9 @@ class RunFolderKeeper:
         if self._full_since is not None:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
-                f"the run folder's disk has been full since {since} ({left} free): the job keeps"
-                " running, logs drop their oldest lines, and metrics stay in memory; free some space"
+                f"the run folder's disk has been full since {since} ({left} free): the job"
+                " keeps running, logs drop their oldest lines, and metrics stay in memory; free"
+                " some space"
             )
             return [Finding("disk-full", "error", message)]
         if room is not None and room.is_low:

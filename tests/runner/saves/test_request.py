@@ -127,7 +127,7 @@ def test_another_process_of_the_same_pid_is_not_signalled(tmp_path, child):
 
 
 def test_where_nothing_can_be_asked_that_is_said(tmp_path):
-    with pytest.raises(ControlError, match="cannot create .*save-now"):
+    with pytest.raises(ControlError, match=r"cannot create .*save-now"):
         request.ask(RunFolder(tmp_path / "gone"), [])
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddptop_runner.reading.loss_text import LossParser
+from ddptop_runner.reading.text.parser import LossParser
 
 SAMPLES = Path(__file__).parents[1] / "tests" / "samples" / "logs"
 PIECE_BYTES = 256 * 1024

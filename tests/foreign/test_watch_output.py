@@ -29,8 +29,8 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_output, loss_history
 from ddptop_runner.foreign.loss_history import LossHistory
 from ddptop_runner.foreign.watch import ForeignBook
-from ddptop_runner.reading.loss_text import Reading
 from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.text.parser import Reading
 
 # -- what it prints --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.reading.loss_text import MAX_LINE_BYTES, MAX_RANKS, LossParser, Reading
+from ddptop_runner.reading.text.parser import MAX_LINE_BYTES, MAX_RANKS, LossParser, Reading
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "logs"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.reading.loss_text import LossParser, Reading
+from ddptop_runner.reading.text.parser import LossParser, Reading
 
 HEAVY = "━━━━━━╸━━━"
 

@@ -14,7 +14,7 @@ from tests.runner.builders import put_job
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.model.snapshot import Alert
-from ddptop_runner.reading.loss_text import LossParser
+from ddptop_runner.reading.text.parser import LossParser
 from ddptop_runner.store.log_clean import LineCleaner, sanitize
 
 SEEN = {

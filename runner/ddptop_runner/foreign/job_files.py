@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 
 from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.reading.loss_text import Reading
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.owners import rank_of, written_at
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.watch import TraceWatch
 
 AFTER_S = 5.0

@@ -11,7 +11,7 @@ from ddptop_runner.foreign import pane as panes
 from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, neighbours_of
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
-from ddptop_runner.reading.loss_text import LossParser, Reading
+from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store.log_clean import LineCleaner
 
 KEPT_LINES = 2000

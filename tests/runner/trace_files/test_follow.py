@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.runner.trace_files.test_series import LIGHTNING, STREAM, event, record, scalar
 
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import (
     MAX_DEPTH,
     TraceFile,

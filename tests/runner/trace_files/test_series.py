@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ddptop_runner.reading import loss_text_names as names
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files import crc32c, events
 from ddptop_runner.reading.trace_files.records import MAX_RECORD_BYTES, RecordReader
 from ddptop_runner.reading.trace_files.series import MAX_LINE_BYTES, CsvSeries, EventSeries

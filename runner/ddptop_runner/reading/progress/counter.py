@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddptop_runner.model.words import ProgressUnit
-from ddptop_runner.reading.loss_text import Reading
 from ddptop_runner.reading.progress.pace import Pace
+from ddptop_runner.reading.text.parser import Reading
 
 STRANGERS = 10
 """So many steps in a row of another counter, and it is the one that goes on."""

@@ -11,10 +11,10 @@ import msgspec
 from ddptop_runner.model.run_step import Printed
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.model.words import LossState, ProgressUnit
-from ddptop_runner.reading.loss_text import Reading
 from ddptop_runner.reading.progress.counter import STRANGERS, Counter
 from ddptop_runner.reading.progress.pace import Pace
 from ddptop_runner.reading.progress.said import Said
+from ddptop_runner.reading.text.parser import Reading
 
 HOLD_S = 600.0
 """For so long a bar stays the one that counts while a lesser one without a loss moves: evaluations

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.host import procs
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import TraceFile
 
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.reading.loss_text import LossParser, Reading
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.said import of_command
+from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
 from ddptop_runner.store.log_ranges import LogFile
 
-BUDGET_BYTES = 192 * 1024
+BUDGET_BYTES = 96 * 1024
 """Read of all logs in one look."""
 LEAST_BYTES = 8 * 1024
 """Of one log; where there are so many logs that this is too much, they are read in turn."""

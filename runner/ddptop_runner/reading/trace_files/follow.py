@@ -6,8 +6,8 @@ import os
 import stat
 from collections import OrderedDict
 
-from ddptop_runner.reading import loss_text_names as names
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import MAX_FILES, SKEW_S, TraceFile, find_files
 from ddptop_runner.reading.trace_files.series import CsvSeries, EventSeries, Series
 

@@ -10,8 +10,8 @@ import csv
 import math
 from typing import Literal, Protocol
 
-from ddptop_runner.reading import loss_text_names as names
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text import names
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files import events
 from ddptop_runner.reading.trace_files.records import RecordReader
 

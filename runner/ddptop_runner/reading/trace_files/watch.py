@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from ddptop_runner.reading.loss_text import Reading
+from ddptop_runner.reading.text.parser import Reading
 from ddptop_runner.reading.trace_files.find import TraceFile
 from ddptop_runner.reading.trace_files.follow import TraceFiles
 

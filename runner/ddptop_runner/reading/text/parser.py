@@ -1,7 +1,7 @@
 """Reads losses and steps from the output of a training, whichever framework printed it.
 
 Pure: bytes go in, readings come out. Nothing here knows of files or processes. What a line means is
-in `loss_text_line`; here outputs are cut into lines and redraws, and what a progress bar adds to
+in `line`; here outputs are cut into lines and redraws, and what a progress bar adds to
 its state before is seen.
 """
 
@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ddptop_runner.reading import loss_text_bars as bars
-from ddptop_runner.reading.loss_text_line import clean, says
-from ddptop_runner.reading.loss_text_reading import Reading, ReadingKind, StepUnit
-from ddptop_runner.reading.loss_text_shapes import Shapes
+from ddptop_runner.reading.text import bars
+from ddptop_runner.reading.text.line import Reading, ReadingKind, StepUnit, clean, says
 
 __all__ = ["MAX_LINE_BYTES", "LossParser", "Reading", "ReadingKind", "StepUnit"]
 
@@ -45,12 +43,10 @@ class LossParser:
     the loss of the step before gives a reading without a loss. Memory does not grow.
     """
 
-    def __init__(self, learn: bool = True) -> None:
-        """`learn`: whether lines like earlier ones are read the quick way, to the same result."""
+    def __init__(self) -> None:
         self._carry = b""
         self._skipping = False
         """Inside the passed-over end of a long line."""
-        self._says = Shapes().says if learn else says
         self._epoch: tuple[float | None, int | None] = (None, None)
         """Of the last line that named one alone, as Keras does above each bar."""
         self._drawn: dict[tuple[int | None, bool], _Drawn] = {}
@@ -76,7 +72,6 @@ class LossParser:
         if len(self._carry) > MAX_LINE_BYTES:
             pieces.append(self._carry)
             self._carry, self._skipping = b"", True
-        says = self._says
         for piece in pieces:
             if not piece:
                 continue
@@ -104,7 +99,7 @@ class LossParser:
         readings: list[Reading] = []
         lower = line.lower()
         if (bar := bars.bar(clean(lower))) is not None and bar.complete:
-            for form, said in self._says(lower[:MAX_LINE_BYTES]):
+            for form, said in says(lower[:MAX_LINE_BYTES]):
                 self._take(form, said, readings)
         return readings
 

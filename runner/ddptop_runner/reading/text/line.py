@@ -10,9 +10,50 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from ddptop_runner.reading import loss_text_bars as bars
-from ddptop_runner.reading import loss_text_fields as fields
-from ddptop_runner.reading.loss_text_reading import Reading
+import msgspec
+
+from ddptop_runner.reading.text import bars, fields
+
+ReadingKind = Literal["train", "val"]
+StepUnit = Literal["run", "epoch", "samples", "epochs"]
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """What one line of output, or one redraw of a progress bar, says of a training."""
+
+    rank: int | None = None
+    """Of the line's own prefix, such as `[0]<stdout>:`; None where it does not say."""
+    local_rank: int | None = None
+    """The same where the prefix counts on its host, as `[default0]:` of torchrun does."""
+    step: int | None = None
+    """As printed; see `counts`."""
+    total: int | None = None
+    """What `step` counts up to: of the whole run or of one epoch, see `counts`."""
+    counts: StepUnit = "run"
+    """What `step` counts: steps of the whole run, as far as the line tells, steps of the epoch,
+    samples of the epoch, or epochs themselves."""
+    loss: float | None = None
+    """May be NaN or infinite, as printed; None where the line tells only how far it is."""
+    epoch: float | None = None
+    """As printed, counted from 0 or from 1."""
+    kind: ReadingKind = "train"
+    eta_s: float | None = None
+    """Seconds until `total` is reached, as the output itself reckons."""
+    rate_per_s: float | None = None
+    """How much of what `step` counts is done in a second, as the output says."""
+    run_eta_s: float | None = None
+    """Seconds until the whole run ends, where the output says that beside a count of the epoch."""
+    epochs: int | None = None
+    """What stands behind the slash of `epoch`: how many there are, or the number of the last."""
+    written_at_s: float | None = None
+    """Unix seconds at which it was written; None where the output does not say."""
+    open: bool = False
+    """Whether `counts` is only what is usual: `total` may be of an epoch as well as of the run."""
+    unnamed: bool = False
+    """Whether no word says what is counted: it may be samples."""
+    from_zero: bool = False
+    """Whether such outputs count epochs from 0, and `epochs` is the number of the last."""
+
 
 Form = Literal["line", "bar", "with bar", "epoch", "count", "pair"]
 """What a statement is: a line that stands for itself, a progress bar, a second loss in a bar, a

@@ -7,10 +7,9 @@ length.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ddptop_runner.reading.loss_text_fields import Epoch, Progress, epoch, says_validation
+from ddptop_runner.reading.text.fields import Epoch, Progress, epoch, says_validation
 
 _TQDM = re.compile(rb"%\|[^|]{0,2000}\|\s{0,8}(\d{1,18})/(\d{1,18}) \[([^\]]{0,2000})(\])?")
 _ENDLESS = re.compile(  # of unknown length: 188it [00:47, ...], |   | 188/? [00:47<?, ...]
@@ -162,14 +161,6 @@ def _rate(text: bytes, other: re.Pattern[bytes] | None = None) -> float | None:
     return _or_none(float(found[1]) * _SCALE[found[2]])
 
 
-def _scaled(scale: float) -> Callable[[bytes], float | None]:
-    return lambda text: _or_none(float(text) * scale)
-
-
-def _inverted(per_s: float) -> Callable[[bytes], float | None]:
-    return lambda text: _inverse(float(text), per_s)
-
-
 def _or_none(rate: float) -> float | None:
     """0 is what stands there before anything is known."""
     return rate if rate > 0 else None
@@ -177,13 +168,6 @@ def _or_none(rate: float) -> float | None:
 
 def _inverse(time_of_step: float, per_s: float) -> float | None:
     return per_s / time_of_step if time_of_step > 0 else None
-
-
-RATE_CONVERTS = (
-    *(_scaled(scale) for scale in _SCALE.values()),
-    *(_inverted(per_s) for per_s in _PER_S.values()),
-)
-"""All ways in which a rate is made of a number that is printed."""
 
 
 def line_timing(line: bytes) -> Timing:

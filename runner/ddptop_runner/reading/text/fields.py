@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ddptop_runner.reading import loss_text_names as names
+from ddptop_runner.reading.text import names
 
 _TRAIN, _VAL, _NEUTRAL = names.TRAIN, names.VALIDATION, names.NEUTRAL
 _NAME_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_/.-")

@@ -1,0 +1,1 @@
+"""Losses, steps, totals, and rates read from the text that a training prints."""

@@ -1,19 +1,19 @@
-# From a fresh clone, with nothing but Python 3.10 or newer:
+# From a fresh clone, with only Python 3.10 or newer installed:
 #
-#   make demo         a small training in ddptop, to look at and to play with
-#   make test         everything that must be green: lint, types, import contracts, tests
+#   make demo         train a small model under ddptop, to try it out
+#   make test         everything CI runs: lint, types, import contracts, tests
 #
 #   make check        the same without the slow tests
 #   make test-frameworks  real accelerate, Lightning, transformers, DeepSpeed, TensorFlow, Horovod,
-#                     in environments that it makes (5 GB, 10 minutes, once)
+#                     in environments that it creates once (5 GB, 10 minutes)
 #   make lint         ruff, mypy, import contracts
-#   make format       let ruff rewrite what it can
+#   make format       fix everything ruff can fix
 #   make docs         regenerate docs/reference.md
-#   make snap         accept the pictures of the TUI as they are now (look at the diff first)
-#   make bench        cost of ddptop beside a training
-#   make faults       the table of docs/resilience.md: every fault five times (RUNS=5); ddptop's 90
-#                     runs take about 40 minutes, torchrun's 60 about 50
-#   make screenshots  the pictures of the README, from the real program
+#   make snap         accept the current pictures of the TUI (check the diff first)
+#   make bench        measure ddptop's overhead
+#   make faults       write the table in docs/resilience.md: every fault five times (RUNS=5);
+#                     ddptop's 90 runs take about 40 minutes, torchrun's 60 about 50
+#   make screenshots  take the pictures for the README from the real program
 #   make clean        remove the virtual environment and all caches
 
 PYTHON ?= python3
@@ -24,8 +24,8 @@ DEMO_READY := $(VENV)/.demo-ready
 DEV_READY := $(VENV)/.dev-ready
 PACKAGE_INPUTS := pyproject.toml constraints.txt runner/ddptop_runner/version.py
 
-# one environment for each that cannot share; an existing one is taken instead where its Python is
-# given: make test-frameworks FRAMEWORKS_TORCH=/path/to/bin/python
+# separate environments for frameworks that conflict; to use an existing one, pass its Python:
+# make test-frameworks FRAMEWORKS_TORCH=/path/to/bin/python
 FRAMEWORKS := .frameworks
 FRAMEWORKS_TORCH ?=
 FRAMEWORKS_TENSORFLOW ?=
@@ -94,7 +94,7 @@ bench: $(DEV_READY)
 	for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python "$$script" || missed="$$missed $$script"; \
 	done; \
-	[ -z "$$missed" ] || { echo "make: not all that is allowed was held:$$missed" >&2; exit 1; }
+	[ -z "$$missed" ] || { echo "make: benchmarks exceeded their limits:$$missed" >&2; exit 1; }
 
 RUNS ?= 5
 LAUNCHERS ?= ddptop,torchrun
@@ -117,11 +117,11 @@ $(BIN)/python:
 	  echo "make: $(PYTHON) is not installed: ddptop needs Python 3.10 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "make: ddptop needs Python 3.10 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
-	    "name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	    "use a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
-	  echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu:" \
+	  echo "make: $(PYTHON) cannot create virtual environments; on Debian or Ubuntu, run:" \
 	    "sudo apt install python3-venv" >&2; exit 1; }
-	@echo "making $(VENV) with $$($(PYTHON) -V)"
+	@echo "creating $(VENV) with $$($(PYTHON) -V)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(DEMO_READY): $(PACKAGE_INPUTS) | $(BIN)/python
@@ -131,7 +131,7 @@ $(DEMO_READY): $(PACKAGE_INPUTS) | $(BIN)/python
 	@touch $@
 
 $(DEV_READY): $(DEMO_READY)
-	@echo "installing the tools of developers into $(VENV) (once)"
+	@echo "installing developer tools into $(VENV) (once)"
 	@$(PIP) install -q -c constraints.txt -e '.[torch]' --group dev
 	@touch $@
 
@@ -153,7 +153,7 @@ $(FRAMEWORKS)/tensorflow/.ready: constraints.txt
 # its CMake files ask for C++ 14, and this torch needs 17 or newer
 $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	@for tool in cmake g++; do command -v $$tool >/dev/null || { \
-	  echo "make: building Horovod needs $$tool" >&2; exit 1; }; done
+	  echo "make: building Horovod requires $$tool" >&2; exit 1; }; done
 	@echo "building $(HOROVOD) into $(@D) (once, 5 to 7 minutes; build.log)"
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install -q -c constraints.txt $(TORCH) 'setuptools<81' wheel \
@@ -169,7 +169,7 @@ $(FRAMEWORKS)/horovod/.ready: constraints.txt
 	@rm -rf $(@D)/$(HOROVOD) $(@D)/$(HOROVOD).tar.gz
 	@touch $@
 
-# tmux holds the jobs of the tests; the C compiler builds their stand-in for libnvidia-ml
+# the tests run jobs in tmux and compile a simulated libnvidia-ml
 system-tools:
 	@missing=; \
 	command -v tmux >/dev/null || missing="tmux"; \
@@ -180,6 +180,6 @@ system-tools:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
 	else \
-	  echo "make: the tests need $$missing; on Debian and Ubuntu:" \
+	  echo "make: the tests require $$missing; on Debian or Ubuntu, run:" \
 	    "sudo apt install $$missing" >&2; exit 1; \
 	fi

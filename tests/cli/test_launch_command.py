@@ -135,4 +135,4 @@ def test_a_dry_run_of_a_command(bad_input, tmp_path, monkeypatch, capfd, argumen
     said = {name: value.strip() for name, value in shown.items()}
     assert (said["argv"], said["program"], said["job"]) == (argv, sys.executable, "train")
     assert said["ranks"] == "set by the command" and said["output"] == "its log"
-    assert "RANK" not in said["its processes"] and said["sets"] == "DDPTOP_JOB_ID"
+    assert "RANK" not in said["each process"] and said["sets"] == "DDPTOP_JOB_ID"

@@ -191,8 +191,12 @@ BAD = {
         ["launch", "--nproc", "two", "train.py"],
         ["'two'", "ddptop launch --help"],
     ),
-    "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPU", "--nproc N"]),
-    "bytes that are no text": (2, [*LAUNCH, "train.py", "a\udcff"], [r"b'a\xff'", "not UTF-8"]),
+    "no number of ranks": (2, ["launch", "train.py"], ["this job has no GPUs", "--nproc N"]),
+    "bytes that are no text": (
+        2,
+        [*LAUNCH, "train.py", "a\udcff"],
+        [r"b'a\xff'", "not valid UTF-8"],
+    ),
     "negative restarts": (2, [*LAUNCH, "--max-restarts", "-1", "train.py"], ["--max-restarts -1"]),
     "no GPUs given": (2, [*LAUNCH, "--gpus", "", "train.py"], ["--gpus is empty", "0-3"]),
     "malformed GPUs": (2, [*LAUNCH, "--gpus", "0-", "train.py"], ["'0-'", "0-3"]),
@@ -201,7 +205,7 @@ BAD = {
     "a GPU where there is none": (
         2,
         [*LAUNCH, "--gpus", "0", "train.py"],
-        ["ddptop finds no GPU", "--nproc N"],
+        ["no GPUs found", "--nproc N"],
     ),
     "idle GPUs": (2, [*LAUNCH, "--gpus", "auto:1", "train.py"], ["no GPU", "remove --gpus"]),
     "both ways with busy GPUs": (

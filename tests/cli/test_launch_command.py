@@ -13,9 +13,9 @@ BAD = {
     "ranks of a command": (
         2,
         [*LAUNCH, "--", "torchrun", "x"],
-        ["--nproc 1: a command starts its own ranks", "--nproc-per-node N of torchrun"],
+        ["--nproc 1 does not apply to commands", "--nproc-per-node N to torchrun"],
     ),
-    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["starts its own ranks; remove it"]),
+    "ranks of any program": (2, [*LAUNCH, "--", "./x"], ["start their own ranks; remove it"]),
     "no command": (2, ["launch", "--"], ["-- requires a command", "launch -- torchrun"]),
     "no such program": (2, ["launch", "--", "nosuch-x"], ["no program nosuch-x on PATH"]),
     "a variable": (2, ["launch", "--", "A=b c", "x"], ["no program A=b c on", "-- env 'A=b c' "]),
@@ -31,12 +31,12 @@ BAD = {
     "a script as a program": (
         2,
         ["launch", "--", "./train.py"],
-        ["./train.py cannot be executed", "-- python ./train.py"],
+        ["./train.py is not executable", "-- python ./train.py"],
     ),
     "a text without an interpreter": (
         2,
         ["launch", "--", "./plain"],
-        ["./plain does not start with #!", "-- sh ./plain"],
+        ["./plain has no #! line", "-- sh ./plain"],
     ),
     "a text whose interpreter is gone": (
         2,
@@ -61,7 +61,7 @@ BAD = {
     "an interpreter for a command": (
         2,
         ["launch", "--python", "/p", "--", "true"],
-        ["--python /p: a command runs unchanged", "-- /p SCRIPT"],
+        ["--python /p does not apply to commands", "-- /p SCRIPT"],
     ),
     "spares for a command": (
         2,
@@ -76,13 +76,13 @@ BAD = {
     "a launcher for a command": (
         2,
         ["launch", "--launcher", "mpi", "--", "true"],
-        ["--launcher mpi: a command after -- already names its launcher", "remove one"],
+        ["--launcher mpi does not apply to commands, which name their own launcher", "remove it"],
     ),
     "an unknown launcher": (2, ["launch", "--launcher", "x", "train.py"], ["'x'", "accelerate"]),
     "a launcher that is not installed": (
         2,
         [*LAUNCH, "--python", sys.executable, "--launcher", "horovod", "train.py"],
-        ["no horovodrun next to ", "pip install horovod there"],
+        ["horovodrun not found next to ", "pip install horovod there"],
     ),
     "a launcher of nobody knows how many": (
         2,

@@ -45,7 +45,7 @@ def test_without_a_terminal_it_is_refused_with_the_right_command(bad_input, tmp_
     line = bad_input(2, "launch", "-d", "train.py", "--lr", "a b")
     assert "train.py starts its own ranks: mp.spawn (line 5); each rank would start more" in line
     assert "`ddptop launch --launcher none train.py --lr 'a b'` runs it as one process" in line
-    assert "--nproc N starts N ranks anyway" in line
+    assert "pass --nproc N to start N ranks anyway" in line
 
 
 @pytest.mark.torch
@@ -53,7 +53,7 @@ def test_who_says_how_many_is_told_only(ddptop_cli, script):
     answer = ddptop_cli("launch", "--nproc", "2", "--dry-run", "train.py")
     assert answer.returncode == 0
     (note,) = [line for line in answer.stdout.splitlines() if line.startswith("note:")]
-    assert "each of 2 ranks would start more" in note and "--launcher none train.py" in note
+    assert "each of the 2 ranks would start more" in note and "--launcher none train.py" in note
     assert "ranks:         2" in answer.stdout
 
 

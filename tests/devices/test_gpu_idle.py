@@ -68,7 +68,7 @@ USES = {
     "a pid of another namespace": (
         gpu(process(GIB, user=None)),
         (),
-        "a process not visible here (pid 7) uses 1.0 GiB",
+        "a process hidden from ddptop (pid 7) uses 1.0 GiB",
     ),
     "memory that no listed process explains": (
         gpu(mem_used_bytes=12 * GIB),
@@ -103,18 +103,18 @@ USES = {
         (),
         "alice's a (pid 4) uses 4.0 GiB and alice's a (pid 3) uses 3.0 GiB and 2 more",
     ),
-    "lost": (gpu(lost=True), (), "it is lost"),
+    "lost": (gpu(lost=True), (), "lost"),
     "in MIG mode": (
         gpu(mig_instances=["MIG-1"]),
         (),
-        "it is in MIG mode and cannot be used as a whole",
+        "in MIG mode; cannot be used as a whole",
     ),
     "in MIG mode without instances": (
         gpu(note=NO_INSTANCES),
         (),
-        "it is in MIG mode and cannot be used as a whole",
+        "in MIG mode; cannot be used as a whole",
     ),
-    "not there": (None, (), "it does not exist"),
+    "not there": (None, (), "does not exist"),
     "no list of processes, used memory": (
         gpu(processes=None, mem_used_bytes=12 * GIB),
         (),
@@ -134,9 +134,9 @@ def test_who_makes_a_device_busy(case):
 
 def test_what_leaves_in_doubt_whether_a_device_is_free():
     assert use_of(DEVICE, gpu()).doubt is None
-    assert "judged by used memory" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
+    assert "judging by the memory in use" in (use_of(DEVICE, gpu(processes=None)).doubt or "")
     silent = use_of(DEVICE, gpu(processes=None, mem_used_bytes=None))
-    assert "neither processes nor used memory" in (silent.doubt or "")
+    assert "neither processes nor memory use" in (silent.doubt or "")
     assert not silent.busy
 
 
@@ -179,7 +179,7 @@ def test_the_idlest(case):
 def test_a_choice_says_why():
     uses = [used(0, 71.2), used(3), used(5), used(6), used(7)]
     assert choice_in_words(idlest(uses, 2), uses) == (
-        "GPU 3: free; GPU 5: free; not GPU 0: alice's a (pid 7) uses 71.2 GiB; "
+        "GPU 3: free; GPU 5: free; skipped GPU 0: alice's a (pid 7) uses 71.2 GiB; "
         "GPUs 6, 7 are also free"
     )
     assert busy_in_words(uses) == "GPU 0: alice's a (pid 7) uses 71.2 GiB"

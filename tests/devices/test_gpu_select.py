@@ -93,12 +93,12 @@ def test_a_request_in_words_is_what_is_typed(text):
         ("0-" + "9" * 5000, "not a valid GPU index"),
         ("GPU-", "'GPU-'"),
         ("gpu-aa00", "'gpu-aa00'"),
-        ("GPU-aa00,1", "'1' is not a UUID; CUDA takes indices or UUIDs, not both"),
+        ("GPU-aa00,1", "'1' is not a UUID; CUDA accepts indices or UUIDs, not both"),
         ("0,GPU-aa00", "'0' is not a UUID"),
         ("GPU-aa00,", "'' is not a UUID"),
         ("GPU-aa00,GPU-aa00", "GPU-aa00 twice"),
         ("MIG-dd44,GPU-aa00", "mixes whole GPUs and MIG instances"),
-        ("MIG-dd44,MIG-ee55", "2 MIG instances, but CUDA shows a process only one; name one"),
+        ("MIG-dd44,MIG-ee55", "2 MIG instances, but a CUDA process sees only one; pass one"),
     ],
 )
 def test_what_cannot_be_used_is_named(text, named):
@@ -124,7 +124,7 @@ def test_a_machine_without_devices_trains_on_cpus():
 
 @pytest.mark.parametrize("request_", [GpuRequest("all"), GpuRequest("indices", (0,))])
 def test_devices_asked_for_where_there_are_none(request_):
-    with pytest.raises(UsageError, match="ddptop finds no GPU"):
+    with pytest.raises(UsageError, match="no GPUs found"):
         resolve(request_, [], None)
 
 
@@ -168,27 +168,27 @@ def test_an_inherited_list_is_the_outer_bound():
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus("0-1"), MACHINE, "2,0")
     assert str(raised.value) == (
-        "GPU 1 is outside: CUDA_VISIBLE_DEVICES is '2,0'; allowed: GPUs 0, 2"
+        "GPU 1 is not allowed: CUDA_VISIBLE_DEVICES is '2,0'; allowed: GPUs 0, 2"
     )
 
 
 @pytest.mark.parametrize("text", ["all", "0"])
 def test_an_empty_inherited_list_allows_nothing(text):
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES is '', which allows no GPU"):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES is '', which allows no GPUs"):
         resolve(parse_gpus(text), MACHINE, "")
 
 
 def test_devices_that_are_not_there_are_named_with_those_that_are():
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus("2-5"), MACHINE, None)
-    assert str(raised.value) == "GPUs 4, 5 are not on this machine; it has GPUs 0, 1, 2, 3"
+    assert str(raised.value) == "GPUs 4, 5 are not on this machine; available: GPUs 0, 1, 2, 3"
 
 
 def test_lost_devices_are_left_out_or_refused():
     machine = [*MACHINE[:2], GpuSample(index=2, uuid="GPU-bb22", lost=True), MACHINE[3]]
     assert indices(resolve(None, machine, None)) == [0, 1, 3]
     assert indices(resolve(parse_gpus("all"), machine, None)) == [0, 1, 3]
-    assert left_out(None, machine, None) == ["GPU 2 is lost and left out"]
+    assert left_out(None, machine, None) == ["GPU 2 is lost; skipping it"]
     assert left_out(None, machine, "0,1") == []
     with pytest.raises(UsageError, match="GPU 2 is lost; choose from GPUs 0, 1, 3"):
         resolve(parse_gpus("1-2"), machine, None)
@@ -210,11 +210,11 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
 @pytest.mark.parametrize(
     ("text", "cvd", "words"),
     [
-        ("GPU-zz", None, "no device here has the UUID GPU-zz; see `nvidia-smi -L`"),
+        ("GPU-zz", None, "no device on this machine has UUID GPU-zz; see `nvidia-smi -L`"),
         ("GPU-aa", None, "GPU-aa matches 2 UUIDs: GPU-aa00, GPU-aa11; use a longer prefix"),
-        ("GPU-aa0,GPU-aa00", None, "--gpus names GPU-aa00 twice"),
-        ("GPU-aa00", "1,2", "GPU 0 (GPU-aa00) is outside: CUDA_VISIBLE_DEVICES is '1,2'"),
-        ("GPU-aa00", "", "which allows no GPU"),
+        ("GPU-aa0,GPU-aa00", None, "--gpus lists GPU-aa00 twice"),
+        ("GPU-aa00", "1,2", "GPU 0 (GPU-aa00) is not allowed: CUDA_VISIBLE_DEVICES is '1,2'"),
+        ("GPU-aa00", "", "which allows no GPUs"),
     ],
 )
 def test_uuids_that_cannot_be_had(text, cvd, words):
@@ -228,7 +228,7 @@ def test_the_idlest_are_chosen_from_what_is_allowed():
     assert indices(resolve(parse_gpus("auto:2"), MACHINE, "3,1")) == [3, 1]
     with pytest.raises(UsageError, match=r"auto:3: only 2 to choose from \(GPUs 1, 3\)"):
         resolve(parse_gpus("auto:3"), MACHINE, "3,1")
-    with pytest.raises(UsageError, match="allows no GPU"):
+    with pytest.raises(UsageError, match="allows no GPUs"):
         resolve(parse_gpus("auto:1"), MACHINE, "")
 
 
@@ -251,7 +251,7 @@ def test_of_several_mig_instances_cuda_sees_the_first():
 
 
 def test_a_mig_instance_that_is_not_there():
-    with pytest.raises(UsageError, match="names MIG-ff66, which the driver does not know"):
+    with pytest.raises(UsageError, match="lists MIG-ff66, which the driver does not recognize"):
         resolve(None, MACHINE, "MIG-ff66")
 
 
@@ -277,16 +277,16 @@ def test_a_device_in_mig_mode_cannot_be_chosen_as_a_whole(machine, text):
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus(text), machine, None)
     assert "is in MIG mode and cannot be used as a whole" in str(raised.value)
-    assert raised.value.hint == "name an instance of it: MIG-dd44, MIG-ee55"
+    assert raised.value.hint == "pass one of its instances: MIG-dd44, MIG-ee55"
 
 
 def test_devices_in_mig_mode_are_left_out_where_none_is_named():
     for request in (None, parse_gpus("all"), parse_gpus("auto:2")):
         assert indices(resolve(request, DIVIDED, None)) == [0, 2]
         (note,) = left_out(request, DIVIDED, None)
-        assert "GPU 1 is in MIG mode and left out; name an instance of it (MIG-dd44" in note
+        assert "GPU 1 is in MIG mode and was skipped; to use it, pass an instance (MIG-dd44" in note
     assert left_out(parse_gpus("0"), DIVIDED, None) == left_out(None, MACHINE, None) == []
-    with pytest.raises(UsageError, match=r"every GPU here is in MIG mode.*MIG-dd44, MIG-ee55"):
+    with pytest.raises(UsageError, match=r"all GPUs are in MIG mode.*MIG-dd44, MIG-ee55"):
         resolve(None, DIVIDED, "1")
 
 
@@ -301,7 +301,9 @@ def test_an_instance_is_chosen_by_its_uuid(text, cvd):
 
 @pytest.mark.parametrize("cvd", ["0", "MIG-dd44", ""])
 def test_an_instance_outside_of_what_is_allowed(cvd):
-    with pytest.raises(UsageError, match="MIG-ee55 of GPU 1 is outside: CUDA_VISIBLE_DEVICES is"):
+    with pytest.raises(
+        UsageError, match="MIG-ee55 of GPU 1 is not allowed: CUDA_VISIBLE_DEVICES is"
+    ):
         resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
 
 

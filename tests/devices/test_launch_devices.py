@@ -54,7 +54,7 @@ def test_the_idlest_of_the_allowed(stub, trainer):
     assert choice.environment["CUDA_VISIBLE_DEVICES"] == "0,3"
     (note,) = choice.notes
     user = "root" if os.geteuid() == 0 else ""
-    assert note.startswith(f"GPU 0: free; GPU 3: free; not GPU 2: {user}")
+    assert note.startswith(f"GPU 0: free; GPU 3: free; skipped GPU 2: {user}")
     assert f"train.py (pid {trainer}) uses 70.0 GiB" in note
     assert "GPU 1 is also free" in note
     assert indices(choose("auto:1", {"CUDA_VISIBLE_DEVICES": "2,1"}, None)) == [1]
@@ -68,11 +68,13 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
         choose(None, {}, None)
     assert "GPU 1 is busy: " in str(refused.value)
     assert "pass --gpus 0,2,3, --wait-gpus to wait" in str(refused.value)
-    with pytest.raises(UsageError, match="pass --gpus auto:1 for the idlest, --wait-gpus"):
+    with pytest.raises(UsageError, match="pass --gpus auto:1 to use the idlest, --wait-gpus"):
         choose("1", {}, None)
-    with pytest.raises(UsageError, match=r"uses 1.0 GiB; --wait-gpus to wait for them"):
+    with pytest.raises(UsageError, match=r"uses 1.0 GiB; pass --wait-gpus to wait"):
         choose("all", {"CUDA_VISIBLE_DEVICES": "1"}, None)
-    with pytest.raises(UsageError, match=r"auto:4: 3 of 4 are free.*use auto:3, --wait-gpus"):
+    with pytest.raises(
+        UsageError, match=r"auto:4: 3 of 4 GPUs are free.*pass --gpus auto:3, --wait-gpus"
+    ):
         choose("auto:4", {}, None)
     forced = choose("0-1", {}, None, force=True)
     assert indices(forced) == [0, 1]
@@ -82,7 +84,7 @@ def test_busy_devices_are_refused_forced_or_waited_for(stub, trainer):
     assert (waiting.devices, waiting.waits, waiting.count) == (None, True, 2)
     assert [device.index for device in waiting.queue.candidates] == [1, 0]
     assert waiting.environment == {}
-    assert waiting.notes[0].startswith("waits for GPUs 0, 1; GPU 1: ")
+    assert waiting.notes[0].startswith("waiting for GPUs 0, 1; GPU 1: ")
     at_once = choose("2", {}, None, wait=True)
     assert (indices(at_once), at_once.waits, at_once.queue.count) == ([2], False, 1)
 
@@ -92,8 +94,8 @@ def test_no_idlest_is_advised_where_none_is_free(stub):
         stub.set(index, mem_used=39 * GIB, util=95)
     with pytest.raises(UsageError) as refused:
         choose("0", {}, None)
-    assert "GPU 0 is busy: unknown process, 39.0 GiB; --wait-gpus" in str(refused.value)
-    with pytest.raises(UsageError, match="pass --gpus auto:1 for the idlest"):
+    assert "GPU 0 is busy: unknown process, 39.0 GiB; pass --wait-gpus" in str(refused.value)
+    with pytest.raises(UsageError, match="pass --gpus auto:1 to use the idlest"):
         stub.set(2, mem_used=GIB, util=0)
         choose("0,1", {}, None)
 
@@ -103,7 +105,7 @@ def test_a_dry_run_shows_what_would_be_refused(stub):
     choice = choose("1", {}, None, is_dry=True)
     assert indices(choice) == [1]
     assert choice.notes[0].startswith(
-        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB: pass --gpus auto:1"
+        "this launch would fail: GPU 1 is busy: unknown process, 39.0 GiB; pass --gpus auto:1"
     )
 
 
@@ -127,7 +129,7 @@ def test_processes_that_the_driver_does_not_list(stub):
     with pytest.raises(UsageError, match=r"unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     (note,) = choose("1-2", {}, None).notes
-    assert note == ("GPUs 1, 2: the driver lists no processes; judged by used memory")
+    assert note == ("GPUs 1, 2: the driver lists no processes; judging by the memory in use")
 
 
 def test_memory_of_processes_that_cannot_be_seen(stub):
@@ -135,7 +137,7 @@ def test_memory_of_processes_that_cannot_be_seen(stub):
     with pytest.raises(UsageError, match=r"GPU 0 is busy: unknown process, 30\.0 GiB"):
         choose("0", {}, None)
     stub.set(0, mem_used=30 * GIB, processes=[StubProcess(2**22 + 7, 30 * GIB)])
-    with pytest.raises(UsageError, match=r"not visible here \(pid 4194311\) uses 30.0 GiB"):
+    with pytest.raises(UsageError, match=r"hidden from ddptop \(pid 4194311\) uses 30.0 GiB"):
         choose("0", {}, None)
 
 
@@ -143,7 +145,7 @@ def test_beside_a_lost_device_the_others_go_by_uuid(stub):
     stub.lose(1)
     choice = choose(None, {}, None)
     assert indices(choice) == [0, 2, 3]
-    assert choice.notes == ("GPU 1 is lost and left out",)
+    assert choice.notes == ("GPU 1 is lost; skipping it",)
     assert choice.environment["CUDA_VISIBLE_DEVICES"].startswith(f"{stub.gpu(0).uuid},")
     queued = choose("0", {}, None, wait=True)
     assert queued.queue.by_uuid
@@ -154,10 +156,10 @@ def test_a_job_without_a_device_learns_why(stub):
     for visible in ("", "9"):
         choice = choose(None, {"CUDA_VISIBLE_DEVICES": visible}, 2)
         assert choice.devices == []
-        assert choice.why_none == f"CUDA_VISIBLE_DEVICES is {visible!r}, which allows no GPU"
+        assert choice.why_none == f"CUDA_VISIBLE_DEVICES is {visible!r}, which allows no GPUs"
     for index in range(4):
         stub.lose(index)
-    assert choose(None, {}, 2).why_none == "every allowed GPU is lost"
+    assert choose(None, {}, 2).why_none == "all allowed GPUs are lost"
     stub.set_driver(init_status=DRIVER_NOT_LOADED)
     choice = choose(None, {}, 2)
     assert choice.devices is None and "the NVIDIA driver is not loaded" in choice.why_none
@@ -172,23 +174,23 @@ def test_an_ended_job_gets_its_devices_again_or_learns_why_not(stub, trainer):
         if allowed:
             assert again(spec, env).devices == devices
         else:
-            with pytest.raises(UsageError, match=r"is outside: CUDA_VISIBLE_DEVICES is"):
+            with pytest.raises(UsageError, match=r"is not allowed: CUDA_VISIBLE_DEVICES is"):
                 again(spec, env)
     stub.set(0, mem_used=GIB, processes=[StubProcess(trainer, GIB)])
     with pytest.raises(UsageError, match="GPU 0 is busy") as refused:
         again(spec, {})
-    assert "; --wait-gpus to wait" in str(refused.value)  # `restart` has no --gpus
+    assert "; pass --wait-gpus to wait" in str(refused.value)  # `restart` has no --gpus
     assert again(spec, {}, force=True).devices == devices
     assert again(spec, {}, wait=True).waits
     stub.lose(2)
-    with pytest.raises(UsageError, match="GPU 2: it is lost"):
+    with pytest.raises(UsageError, match="GPU 2: lost"):
         again(spec, {}, force=True)
     stub.restore(2)
     stub.set(2, mig_mode=1)
-    with pytest.raises(UsageError, match="GPU 2: it is in MIG mode and cannot be used as a whole"):
+    with pytest.raises(UsageError, match="GPU 2: in MIG mode; cannot be used as a whole"):
         again(spec, {}, force=True)
     gone = make_spec(devices=[Device(index=0, uuid="GPU-other")])
-    with pytest.raises(UsageError, match="GPU 0: it does not exist"):
+    with pytest.raises(UsageError, match="GPU 0: does not exist"):
         again(gone, {})
     on_cpus = make_spec(devices=None)
     assert again(on_cpus, {}).devices is None
@@ -205,5 +207,5 @@ def test_mig_instances_on_the_stand_in(stub):
         assert choice.environment["CUDA_VISIBLE_DEVICES"] == "MIG-1111-aaaa"
     with pytest.raises(UsageError, match="one MIG instance, which 2 ranks"):
         choose("MIG-1111-aaaa", {}, 2)
-    with pytest.raises(UsageError, match="no device here has the UUID MIG-2222"):
+    with pytest.raises(UsageError, match="no device on this machine has UUID MIG-2222"):
         choose("MIG-2222", {}, 1)

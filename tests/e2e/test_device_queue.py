@@ -99,11 +99,11 @@ def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp
     refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
     assert refused.returncode == 2
     assert "--gpus auto:3: 2 of 4 are free" in refused.stderr
-    assert "use auto:2" in refused.stderr
+    assert "pass --gpus auto:2" in refused.stderr
     stub.set(2, temperature=80)
     dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
     assert "GPU 3 as cuda:0" in dry.stdout
-    assert "GPU 3: free; not GPU 0: " in dry.stdout
+    assert "GPU 3: free; skipped GPU 0: " in dry.stdout
     assert "GPU 2 is also free" in dry.stdout
     free(stub, 1)
     answer = ddptop_cli("launch", "-d", "--force", "--gpus", "3,0", str(tmp_path / "s.py"))
@@ -153,12 +153,12 @@ def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_c
     first, _ = launch.start(plans[0])
     second, note = launch.start(plans[1])
     assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
-    assert "GPU 3: free; not GPU 0: " in (note or "")
+    assert "GPU 3: free; skipped GPU 0: " in (note or "")
     with pytest.raises(UsageError, match="0 of 4 are free"):
         launch.start(plans[2])
     waiting, note = launch.start(plans[3])
     assert waiting.spec.is_queued
-    assert "waits for GPU 2; GPU 2: reserved by job s" in (note or "")
+    assert "waiting for GPU 2; GPU 2: reserved by job s" in (note or "")
     for view in (waiting, first, second):
         assert ddptop_cli("kill", view.job).returncode == 0
 
@@ -168,7 +168,7 @@ def test_a_queued_job_starts_when_its_devices_are_free_whatever_dies(stub, queue
     wait_until(lambda: "GPU 1: " in waits_for(job), what="who has the devices")
     status = job.status()
     assert (status["state"], status["ranks"], status["attempt"]) == ("queued", [], 0)
-    assert "waits for GPUs 0, 1; GPU 1: " in waits_for(job)
+    assert "waiting for GPUs 0, 1; GPU 1: " in waits_for(job)
     assert f"pid {os.getpid()}) uses 30.0 GiB" in waits_for(job)
     assert [gpu["index"] for gpu in status["gpus"]] == [0, 1]
     assert status["imbalance"]["memory"] is None

@@ -91,7 +91,7 @@ def test_without_gpus_named_every_allowed_device_gets_a_rank(
         ("", "--gpus"),
         ("0-", "--gpus"),
         ("auto:3", "only 2 to choose from (GPUs 0, 2)"),
-        ("GPU-ff", "no device here has the UUID GPU-ff"),
+        ("GPU-ff", "no device on this machine has UUID GPU-ff"),
         ("GPU-00000001,0", "not both"),
     ],
 )

@@ -78,7 +78,7 @@ def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     assert watch.look() is None  # the sampler has said nothing yet
     feed.report(0, 1)
     assert watch.look() is None
-    words = "waits for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
+    words = "waiting for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
     assert watch.alert().message == words
     assert (watch.alert().gpus, watch.alert().severity) == ([0, 1], "info")
     assert story.told == [f"queued: queued: {words}"]
@@ -129,7 +129,7 @@ def test_beside_a_lost_device_the_others_go_by_uuid(ddptop_home):
     watch, _ = waiting("job", feed)
     feed.report(lost=1)
     assert watch.look() is None
-    assert "GPU 1: it is lost" in watch.words
+    assert "GPU 1: lost" in watch.words
     feed.report(lost=1)
     spec = watch.look()
     assert [device.index for device in spec.devices] == [0, 2]
@@ -165,11 +165,11 @@ FREE = [DeviceUse(device) for device in DEVICES]
 @pytest.mark.parametrize(
     ("uses", "ahead", "note", "words"),
     [
-        ([], [], None, "waits for GPUs 0-2"),
-        ([BUSY, *FREE[1:]], [], None, "waits for GPUs 0-2; GPU 0: somebody uses it"),
-        (FREE, [], None, "waits for GPUs 0-2; free; the job starts if they stay free"),
-        (FREE, ["a", "b"], None, "waits for GPUs 0-2; behind job a, b, queued earlier"),
-        ([], [], "the driver is gone", "waits for GPUs 0-2; the driver is gone"),
+        ([], [], None, "waiting for GPUs 0-2"),
+        ([BUSY, *FREE[1:]], [], None, "waiting for GPUs 0-2; GPU 0: somebody uses it"),
+        (FREE, [], None, "waiting for GPUs 0-2; free; the job starts once they stay free"),
+        (FREE, ["a", "b"], None, "waiting for GPUs 0-2; behind job a, b, queued earlier"),
+        ([], [], "the driver is gone", "waiting for GPUs 0-2; the driver is gone"),
     ],
 )
 def test_what_is_waited_for_in_words(uses, ahead, note, words):

@@ -35,7 +35,7 @@ def test_a_folder_that_is_no_utf8_is_refused_or_of_no_matter(ddptop_home, tmp_pa
     assert "Traceback" not in answer.stderr
     if words[0] == "launch":
         assert answer.returncode == 2
-        assert "w\\xff' is not UTF-8 text" in answer.stderr
+        assert "w\\xff' is not valid UTF-8" in answer.stderr
         assert len(answer.stderr.splitlines()) == 1
         assert not (ddptop_home / "runs").exists()
     elif words[0] == "ls":

@@ -168,8 +168,8 @@ SAVES = [rank(n, state="running", step=5, phase="checkpoint", phase_since=ago(5)
         (job("a", step=None), "running; no steps yet"),
         (job("a", "starting", ranks=[rank(0, pid=1), rank(1)]), "starting: 1 of 2 ranks are up"),
         (
-            job("a", "queued", alerts=[alert("info", "waits for GPU 3", "queued")]),
-            "waits for GPU 3",
+            job("a", "queued", alerts=[alert("info", "waiting for GPU 3", "queued")]),
+            "waiting for GPU 3",
         ),
         (job("a", "stopping"), "stopping"),
         (job("a", "finished", 4000, step=900), "1h ago, after 900 steps, in 1m 00s"),

@@ -282,7 +282,7 @@ async def test_a_refusal_of_busy_devices_offers_both_ways_on() -> None:
         row = screen.query_one("#busy")
         screen.on_job_launched(JobLaunched(None, "there is no script x"))
         assert not row.display
-        refused = "GPU 2 is busy (...); --wait-gpus to wait for them, or --force to use them anyway"
+        refused = "GPU 2 is busy (...); pass --wait-gpus to wait, or --force to use busy GPUs"
         screen.on_job_launched(JobLaunched(None, refused))
         await pilot.pause()
         assert row.display

@@ -88,7 +88,7 @@ class TestHeader:
 
     @pytest.mark.parametrize("cells", [80, 120])
     def test_a_queued_job_has_no_steps_to_tell_of(self, cells: int) -> None:
-        alert = Alert(id="queued", severity="info", message="waits for GPU 0", since=ago(90))
+        alert = Alert(id="queued", severity="info", message="waiting for GPU 0", since=ago(90))
         view = view_of(state="queued", attempt=0, alerts=[alert])
         top, middle, facts = (
             plain(line).rstrip() for line in job_header.header_lines(view, NOW, cells)

@@ -23,7 +23,7 @@ def require_text(words: Iterable[str]) -> None:
     for word in words:
         if not is_text(word):
             raise UsageError(
-                f"{os.fsencode(word)!r} is not UTF-8 text", "rename it, or set it with --env"
+                f"{os.fsencode(word)!r} is not valid UTF-8", "rename it, or set it with --env"
             )
 
 
@@ -49,7 +49,7 @@ def folder_of(path: str | None) -> Path:
             "the working directory was deleted", "change to another directory or pass --cwd DIR"
         ) from None
     if not folder.is_dir():
-        raise UsageError(f"--cwd {path}: no such directory", "create it, or use another")
+        raise UsageError(f"--cwd {path}: no such directory", "create it or pass another directory")
     return folder
 
 
@@ -65,7 +65,7 @@ def require_script(cwd: Path, script: str) -> None:
     """Raises UsageError unless there is such a script, seen from `cwd`, that can be read."""
     path = cwd / script
     if not script:
-        raise UsageError("the script name is empty", "ddptop launch train.py")
+        raise UsageError("the script name is empty", "try `ddptop launch train.py`")
     if path.is_dir():
         raise UsageError(f"{script} is a directory", "pass the script itself, or -m MODULE")
     if not path.exists():
@@ -76,7 +76,7 @@ def require_script(cwd: Path, script: str) -> None:
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
     if script.endswith((".sh", ".bash")):
-        raise UsageError(f"{script} is not a Python script", f"ddptop launch -- bash {script}")
+        raise UsageError(f"{script} is not a Python script", f"use ddptop launch -- bash {script}")
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -123,18 +123,19 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
     if request.nproc is not None:
         option = COUNTING.get(launcher or "")
         raise UsageError(
-            f"--nproc {request.nproc}: a command starts its own ranks",
-            f"set it with {option} of {launcher}" if option else "remove it",
+            f"--nproc {request.nproc} does not apply to commands, which start their own ranks",
+            f"pass {option} to {launcher}" if option else "remove it",
         )
     if request.python is not None:
         raise UsageError(
-            f"--python {request.python}: a command runs unchanged",
+            f"--python {request.python} does not apply to commands, which run unchanged",
             f"remove it, or use -- {request.python} SCRIPT",
         )
     if request.launcher is not None:
         raise UsageError(
-            f"--launcher {request.launcher}: a command after -- already names its launcher",
-            "remove one of them",
+            f"--launcher {request.launcher} does not apply to commands,"
+            " which name their own launcher",
+            "remove it",
         )
     require_own_ranks(request, "a command")
 
@@ -174,7 +175,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
     """
     if not program:
         raise UsageError(
-            "-- requires a command", "ddptop launch -- torchrun --nproc-per-node 2 x.py"
+            "-- requires a command", "try ddptop launch -- torchrun --nproc-per-node 2 x.py"
         )
     if "/" in program:
         path = cwd / program
@@ -184,7 +185,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
             raise UsageError(f"no program {program} in {cwd}", "check the path")
         if not os.access(path, os.X_OK):
             remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
-            raise UsageError(f"{program} cannot be executed", remedy)
+            raise UsageError(f"{program} is not executable", remedy)
         _require_interpreter(program, path, cwd)
         return os.path.normpath(path)
     search = env.get("PATH", os.defpath)
@@ -203,7 +204,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
 def _remedy_for(program: str) -> str:
     """What was meant by a first word that is no program."""
     if program.startswith("-"):
-        return "options of ddptop go before --"
+        return "ddptop options go before --"
     if re.match(r"[A-Za-z_]\w*=", program):
         return f"use -- env {shlex.quote(program)} COMMAND"
     if " " in program:
@@ -228,11 +229,11 @@ def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
         named = os.fsdecode(head[2:].split(b"\n")[0].strip().split(b" ")[0])
         if named and not (cwd / named).exists():
             raise UsageError(
-                f"{program} starts with #!{named}, which does not exist", "fix its first line"
+                f"{program} starts with #!{named}, which does not exist", "fix the first line"
             )
     elif head and b"\0" not in head:
         remedy = f"use -- {'python' if python else 'sh'} {program}"
-        raise UsageError(f"{program} does not start with #! and an interpreter", remedy)
+        raise UsageError(f"{program} has no #! line", remedy)
 
 
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
@@ -245,7 +246,7 @@ def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside
     target = python_target((request.target, *request.args))
     if target is not None and target.kind == "interactive" and not _TELLING & {*request.args}:
         raise UsageError(
-            f"{request.target} reads its script from stdin, which a job does not have",
+            f"{request.target} reads its script from stdin, but a job has no stdin",
             f"use -- {request.target} SCRIPT",
         )
     if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():

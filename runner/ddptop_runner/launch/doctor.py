@@ -80,11 +80,11 @@ def judge_platform(found: facts.PlatformFacts) -> Judgement:
     """Linux runs jobs."""
     if found.system != "Linux":
         return Judgement(
-            "error", f"{found.system}: jobs run on Linux only", "copy run folders here to view them"
+            "error", f"{found.system}; jobs run only on Linux", "copy run folders here to view them"
         )
     where = [f"Linux {found.release}"]
     where += ["WSL2"] if found.wsl else []
-    where += ["in a container; when it exits, all jobs end"] if found.container else []
+    where += ["in a container; all jobs end when it exits"] if found.container else []
     if not found.pidfd:
         return Judgement(
             "warning",
@@ -108,7 +108,7 @@ def judge_tmux(found: facts.TmuxFacts) -> Judgement:
             f"{found.socket_dir} {found.socket_problem}; jobs run as daemons, without a tmux pane",
             f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a directory of your own",
         )
-    return Judgement("ok", f"usable, sockets in {found.socket_dir}")
+    return Judgement("ok", f"usable; sockets are in {found.socket_dir}")
 
 
 def judge_python(found: facts.InterpreterFacts) -> Judgement:
@@ -138,19 +138,22 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
         if found.pci_devices:
             return Judgement(
                 "error",
-                f"{found.pci_devices} NVIDIA devices on the bus, but no libnvidia-ml.so.1",
+                f"{found.pci_devices} NVIDIA device{'s' if found.pci_devices > 1 else ''}"
+                " on the PCI bus, but libnvidia-ml.so.1 is missing",
                 "install the NVIDIA driver; for a container, use the NVIDIA runtime"
                 " (docker run --gpus all)",
             )
-        return Judgement("ok", "no NVIDIA device: jobs run on the CPU (launch --nproc N)")
+        return Judgement("ok", "no NVIDIA devices; jobs run on the CPU (launch --nproc N)")
     if found.lost:
         numbers = ", ".join(map(str, found.lost))
         return Judgement(
-            "error", f"the driver lost GPU {numbers}", "see `dmesg`; reboot to recover it"
+            "error",
+            f"the driver lost GPU{'s' if len(found.lost) > 1 else ''} {numbers}",
+            "check `dmesg`; reboot to recover",
         )
     if not found.devices:
         return Judgement(
-            "error" if found.pci_devices else "ok", found.note or "the driver reports no device"
+            "error" if found.pci_devices else "ok", found.note or "the driver reports no devices"
         )
     devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
     known = f"driver {found.driver or 'version unknown'}, {devices}"
@@ -158,10 +161,10 @@ def judge_driver(found: facts.DriverFacts) -> Judgement:
     if found.ecc:
         counts = (f"GPU {index}: {errors}" for index, errors in found.ecc)
         ill.append(f"uncorrectable memory errors ({', '.join(counts)})")
-        remedies.append("see `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
+        remedies.append("check `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
     if found.hot:
         degrees = (f"GPU {index}: {celsius:.0f} °C" for index, celsius in found.hot)
-        ill.append(f"at or near the temperature at which clocks are lowered ({', '.join(degrees)})")
+        ill.append(f"at or near the slowdown temperature ({', '.join(degrees)})")
         remedies.append("check the fans, airflow, and power limit")
     if found.note:
         ill.insert(0, found.note)
@@ -175,7 +178,7 @@ def judge_ptrace(found: facts.PtraceFacts) -> Judgement:
     may = found.capable or found.yama_scope == 0 or found.yama_scope is None
     if not found.py_spy:
         return Judgement(
-            "ok", "the probe provides stacks; py-spy, for ranks without it, is not installed"
+            "ok", "the probe provides stacks; ranks without it have none (py-spy is not installed)"
         )
     if may:
         return Judgement("ok", "py-spy is installed and can trace")
@@ -203,14 +206,14 @@ def judge_limits(found: facts.LimitFacts) -> Judgement:
         wanted = LOW_OPEN_FILES * 16
         hard = found.open_files_hard
         raised = wanted if hard is None else min(wanted, hard)
-        remedy = f"ulimit -n {raised} before launching"
+        remedy = f"run ulimit -n {raised} before launching"
         if raised < LOW_OPEN_FILES:
             remedy = "raise nofile in /etc/security/limits.conf"
         return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
     if found.infiniband and found.locked_bytes is not None:
         return Judgement(
             "warning",
-            f"{detail}; locked memory {found.locked_bytes // 1024} KiB, too little for InfiniBand",
+            f"{detail}; locked memory {found.locked_bytes // 1024} KiB, too low for InfiniBand",
             "ulimit -l unlimited",
         )
     return Judgement("ok", detail)
@@ -221,7 +224,7 @@ def judge_disk(found: Sequence[facts.DiskFacts]) -> Judgement:
     detail = ", ".join(f"{room.what} {room.free_bytes / GIB:.1f} GiB free" for room in found)
     for room in found:
         if room.free_bytes < NO_DISK_BYTES or room.free_files == 0:
-            what = "files" if room.free_files == 0 else "space"
+            what = "inodes" if room.free_files == 0 else "space"
             return Judgement(
                 "error", f"no free {what} for {room.what} ({room.path})", "free some space"
             )
@@ -248,7 +251,7 @@ def judge_shared_memory(found: facts.SharedMemoryFacts) -> Judgement:
         )
     if found.free_bytes is not None and found.free_bytes < LOW_SHARED_MEMORY_BYTES // 4:
         return Judgement(
-            "warning", detail, "delete files that dead processes left in /dev/shm (ls -la /dev/shm)"
+            "warning", detail, "delete files left in /dev/shm by dead processes (ls -la /dev/shm)"
         )
     return Judgement("ok", detail)
 
@@ -257,14 +260,12 @@ def judge_host(found: facts.HostFacts) -> Judgement:
     """A name that resolves slowly or not at all delays or breaks process groups."""
     hosts = f"add the line '127.0.1.1 {found.name}' to /etc/hosts"
     if found.addresses is None:
-        return Judgement(
-            "warning", f"{found.name}: the resolver does not respond within 1 s", hosts
-        )
+        return Judgement("warning", f"{found.name}: the resolver did not respond within 1 s", hosts)
     if not found.addresses:
         return Judgement(
             "warning", f"{found.name} does not resolve; gloo may fail to connect", hosts
         )
-    detail = f"{found.name} is {found.addresses[0]}"
+    detail = f"{found.name} resolves to {found.addresses[0]}"
     loopback = all(a.startswith("127.") or a == "::1" for a in found.addresses)
     if loopback:
         detail += " (loopback, fine for one machine)"
@@ -273,7 +274,7 @@ def judge_host(found: facts.HostFacts) -> Judgement:
         line = f"'{found.addresses[0]} {found.name}'"
         return Judgement(
             "warning",
-            f"{detail}; each group start waits {took} for a reverse lookup",
+            f"{detail}; each process group startup waits {took} for a reverse lookup",
             f"add the line {line} to /etc/hosts",
         )
     return Judgement("ok", detail)
@@ -285,7 +286,7 @@ def judge_folder(found: facts.FolderFacts) -> Judgement:
         return Judgement(
             "error",
             f"{found.path} cannot be used ({found.problem})",
-            "set DDPTOP_HOME to a directory",
+            "set DDPTOP_HOME to a writable directory",
         )
     if found.local_reason:
         return Judgement("ok", f"{found.path} ({found.local_reason}; live files are in /var/tmp)")
@@ -332,22 +333,22 @@ def judge_memory(found: facts.MemoryFacts) -> Judgement:
 def judge_clock(found: facts.ClockFacts) -> Judgement:
     """Times of events come from the wall clock, durations do not."""
     if not found.boottime:
-        return Judgement("warning", "no CLOCK_BOOTTIME; a suspended machine looks like a hang")
+        return Judgement("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
     behind_s = found.newest_file_s - found.now_s
     if behind_s > 1:
         return Judgement(
             "warning",
-            f"the clock is at least {behind_s:.0f} s behind ddptop's own files",
+            f"the clock is at least {behind_s:.0f} s behind the timestamps of ddptop's files",
             "synchronize it (timedatectl set-ntp true)",
         )
-    return Judgement("ok", "plausible")
+    return Judgement("ok", "no problems found")
 
 
 def judge_slurm(found: facts.SlurmFacts) -> Judgement:
     """Information only."""
     if found.job_id:
-        return Judgement("ok", f"inside Slurm job {found.job_id}: jobs end with it")
-    return Judgement("ok", "Slurm is installed" if found.installed else "no batch system")
+        return Judgement("ok", f"inside Slurm job {found.job_id}; jobs end when it ends")
+    return Judgement("ok", "Slurm is installed" if found.installed else "no batch system found")
 
 
 def gather_survival(place: facts.Place) -> survival.SurvivalFacts:
@@ -383,7 +384,7 @@ def examine(
         try:
             judged = topic.judge(topic.gather(place))
         except Exception as error:  # a doctor that dies of the illness helps nobody
-            judged = Judgement("unknown", f"cannot be checked ({type(error).__name__}: {error})")
+            judged = Judgement("unknown", f"check failed ({type(error).__name__}: {error})")
         found[topic.id] = Check(id=topic.id, title=topic.title, **judged._asdict())
 
     threads = [threading.Thread(target=look, args=(topic,), daemon=True) for topic in topics]

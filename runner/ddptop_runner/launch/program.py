@@ -148,7 +148,7 @@ def _launched(
 
 
 def _without_gpus(choice: DeviceChoice) -> tuple[str, ...]:
-    return () if choice.why_none is None else (f"this job has no GPU: {choice.why_none}",)
+    return () if choice.why_none is None else (f"this job has no GPUs: {choice.why_none}",)
 
 
 def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
@@ -158,12 +158,12 @@ def _nproc(asked: int | None, choice: DeviceChoice, notes: list[str]) -> int:
         if device_count and asked > device_count:
             notes.append(
                 f"{asked} ranks share {device_count} GPU{'s' if device_count > 1 else ''};"
-                " NCCL refuses two ranks on one device"
+                " NCCL does not support two ranks on one device"
             )
         return asked
     if not device_count:
         why = "" if choice.why_none is None else f" ({choice.why_none})"
         raise UsageError(
-            f"this job has no GPU{why}, so the number of ranks is unknown", "pass --nproc N"
+            f"this job has no GPUs{why}, so the number of ranks is unknown", "pass --nproc N"
         )
     return device_count

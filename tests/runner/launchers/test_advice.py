@@ -38,7 +38,7 @@ CASES = {
         4,
         "asks",
         ("none", None),
-        ["mp.spawn (line 2)", "each of 4 ranks would start more"],
+        ["mp.spawn (line 2)", "each of the 4 ranks would start more"],
     ),
     "spawn, nobody knows how many": (
         f"{MP}mp.spawn(f)",
@@ -79,7 +79,7 @@ CASES = {
         4,
         "asks",
         ("none", None),
-        ["torch.nn.DataParallel (line 2)", "4 ranks would each train alone on all 4 GPUs"],
+        ["torch.nn.DataParallel (line 2)", "4 ranks would each train independently on all 4 GPUs"],
     ),
     "DataParallel, one rank": (DP, 1, 4, None, None, []),
     "DataParallel of one device": (DP.replace("(m)", "(m, device_ids=[0])"), 2, 2, None, None, []),
@@ -108,7 +108,10 @@ CASES = {
         4,
         "asks",
         ("horovod", 3),
-        ["gets its rank from horovodrun: hvd.init (line 2)", "3 ranks would each train alone"],
+        [
+            "gets its rank from horovodrun: hvd.init (line 2)",
+            "3 ranks would each train independently",
+        ],
     ),
     "Horovod, one rank": (HVD, 1, 1, None, None, []),
     "Horovod and TensorFlow": (
@@ -145,7 +148,7 @@ CASES = {
         4,
         "asks",
         (None, 4),
-        ["Trainer(devices=-1)", "expects 4 ranks: Lightning refuses 2 ranks"],
+        ["Trainer(devices=-1)", "expects 4 ranks; Lightning rejects 2 ranks"],
     ),
     "Lightning, fewer": (
         L.format("devices=2"),
@@ -153,7 +156,7 @@ CASES = {
         4,
         "asks",
         (None, 2),
-        ["(line 2) expects 2 ranks: Lightning refuses 4 ranks"],
+        ["(line 2) expects 2 ranks; Lightning rejects 4 ranks"],
     ),
     "Lightning, fewer in words": (
         L.format("devices='2'"),
@@ -186,7 +189,7 @@ CASES = {
         0,
         "asks",
         ("none", None),
-        ["uses one device: 2 ranks would each train alone"],
+        ["uses one device: 2 ranks would each train independently"],
     ),
     "Lightning, one device": (
         L.format("devices=1"),
@@ -202,7 +205,7 @@ CASES = {
         2,
         "asks",
         (None, 1),
-        ["expects 1 rank: "],
+        ["expects 1 rank; "],
     ),
     "Lightning, CPUs beside GPUs": (
         L.format("accelerator='cpu'"),
@@ -222,7 +225,7 @@ CASES = {
         2,
         "asks",
         ("none", None),
-        ["strategy ddp_spawn of L.Trainer (line 2)", "fails or hangs"],
+        ["L.Trainer (line 2) uses strategy ddp_spawn", "fails or hangs"],
     ),
     "Lightning that forks": (
         L.format("strategy='ddp_notebook_find_unused_parameters_true'"),

@@ -31,7 +31,7 @@ def test_who_said_nothing_is_asked(tmp_path):
         consulted(tmp_path, request(gpus="0,1", name="a b"))
     said = str(question.value)
     right = "ddptop launch --gpus 0,1 --launcher none --name 'a b' train.py --lr 1"
-    assert f"`{right}` runs it as one process" in said and "--nproc N starts N ranks" in said
+    assert f"`{right}` runs it as one process" in said and "pass --nproc N to start N ranks" in said
     assert "\n" not in said and question.value.exit_code == 2
     assert (question.value.remedy.launcher, question.value.remedy.nproc) == ("none", None)
     assert consulted(tmp_path, question.value.as_asked)[0].startswith(

@@ -57,7 +57,7 @@ def test_a_command_is_told_why_it_has_no_gpu(place):
     hidden = DeviceChoice([], why_none="CUDA_VISIBLE_DEVICES is ''")
     for asked in ({"kind": "command", "target": "mpirun"}, {"launcher": "none"}):
         notes = place.program(hidden, **asked).notes
-        assert notes == ("this job has no GPU: CUDA_VISIBLE_DEVICES is ''",)
+        assert notes == ("this job has no GPUs: CUDA_VISIBLE_DEVICES is ''",)
 
 
 @pytest.mark.parametrize("choice", [TWO, QUEUED], ids=["devices", "devices to come"])
@@ -84,14 +84,14 @@ def test_one_process_gets_all_devices(place):
 def test_who_names_a_launcher_is_told_only(place):
     (place.cwd / "train.py").write_text(MP)
     (note,) = place.program(TWO, launcher="mpi").notes
-    assert "each of 2 ranks would start more; `ddptop launch --launcher none train.py`" in note
+    assert "each of the 2 ranks would start more; `ddptop launch --launcher none train.py`" in note
     assert place.program(TWO, launcher="none").notes == ()
 
 
 @pytest.mark.torch
 def test_who_names_none_is_asked(place):
     (place.cwd / "train.py").write_text(MP)
-    for choice, words in ((TWO, "each of 2 ranks"), (NO_GPU, "each rank")):
+    for choice, words in ((TWO, "each of the 2 ranks"), (NO_GPU, "each rank")):
         with pytest.raises(QuestionError, match=f"{words} would start more"):
             place.program(choice, python=sys.executable)
     insisted = place.program(TWO, python=sys.executable, as_asked=True)

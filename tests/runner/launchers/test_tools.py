@@ -33,7 +33,7 @@ def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path
     env = {"PATH": str(tmp_path / "bin")}
     with pytest.raises(UsageError) as refused:
         tools.look("deepspeed", python, env, python_given=True)
-    assert f"no deepspeed next to {python}; pip install deepspeed" in str(refused.value)
+    assert f"deepspeed not found next to {python}; run pip install deepspeed" in str(refused.value)
     with pytest.raises(UsageError, match="or on PATH"):
         tools.look("deepspeed", python, {"PATH": ""}, python_given=False)
 
@@ -41,7 +41,9 @@ def test_another_environments_launcher_is_not_taken_for_a_chosen_python(tmp_path
 def test_mpirun_belongs_to_the_machine(tmp_path):
     python = program(tmp_path / "v" / "python")
     env = {"PATH": str(tmp_path / "bin")}
-    with pytest.raises(UsageError, match="mpirun is not on PATH; apt-get install openmpi-bin"):
+    with pytest.raises(
+        UsageError, match="mpirun is not on PATH; install it with apt-get install openmpi-bin"
+    ):
         tools.look("mpi", python, env, python_given=True)
     program(tmp_path / "bin" / "mpirun", "HYDRA build details:")
     seen = tools.look("mpi", python, env, python_given=True)

@@ -17,7 +17,7 @@ from ddptop_runner.launch.gpus.request import GpuRequest, parse_gpus
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
 
-OPTIONS_AGAINST = "--force and --wait-gpus contradict each other"
+OPTIONS_AGAINST = "--force and --wait-gpus cannot be used together"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def choose(
     pool = gpu_select.resolve(request, present, visible, nproc=nproc)
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus: this job uses no GPU", "remove it")
+            raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
         if request is not None:
             why_none = None
         elif present:
@@ -126,12 +126,12 @@ def again(
         pool, count = devices or [], len(devices or ())
     if not pool:
         if wait:
-            raise UsageError("--wait-gpus: this job uses no GPU", "remove it")
+            raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
         return DeviceChoice(devices)
     present, _ = machine([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(
-            f"{spec.job} ran on {names_of(pool)}, but ddptop finds no GPU on this machine",
+            f"{spec.job} ran on {names_of(pool)}, but no GPUs were found on this machine",
             "see `ddptop gpus`",
         )
     gpu_select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
@@ -191,7 +191,7 @@ class _Decision:
             error = refusal(self.request, uses, chosen, others=self.others, free_of_all=free)
             if not self.is_dry:
                 raise error
-            notes.append(f"this launch would fail: {error.message}: {error.hint}")
+            notes.append(f"this launch would fail: {error.message}; {error.hint}")
         devices: list[Device] | None = [use.device for use in chosen]
         by_uuid = any(gpu.lost for gpu in self.present)
         queue = None
@@ -201,7 +201,7 @@ class _Decision:
             )
         if queue is not None and busy:
             devices = None
-            notes.append(f"waits for {wanted_in_words(queue)}; {busy_in_words(uses)}")
+            notes.append(f"waiting for {wanted_in_words(queue)}; {busy_in_words(uses)}")
         elif self.request is not None and self.request.kind == "auto":
             notes.append(choice_in_words(chosen, uses))
         elif busy and not is_refused:
@@ -231,9 +231,9 @@ def refusal(
     free = [use.device for use in uses if not use.busy]
     if request is not None and request.kind == "auto":
         verb = "is" if len(free) == 1 else "are"
-        what = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} {verb} free"
+        what = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} GPUs {verb} free"
         what += f" ({busy_in_words(uses)})"
-        remedy = f"use auto:{len(free)}, " if free else ""
+        remedy = f"--gpus auto:{len(free)}, " if free else ""
     else:
         held = [use.device for use in chosen if use.busy]
         verb = "is" if len(held) == 1 else "are"
@@ -242,10 +242,10 @@ def refusal(
         words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
         what, remedy = f"{names_of(held)} {verb} busy{words}", ""
         if others and free and not any(device.is_mig for device in free):
-            remedy = f"pass --gpus {','.join(str(device.index) for device in free)}, "
+            remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
         elif free_of_all and _names_some(request) and not any(device.is_mig for device in held):
-            remedy = f"pass --gpus auto:{min(free_of_all, len(chosen))} for the idlest, "
-    return UsageError(what, f"{remedy}--wait-gpus to wait for them, or --force to use them anyway")
+            remedy = f"--gpus auto:{min(free_of_all, len(chosen))} to use the idlest, "
+    return UsageError(what, f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs")
 
 
 def _names_some(request: GpuRequest | None) -> bool:

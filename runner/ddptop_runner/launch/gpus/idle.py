@@ -60,10 +60,10 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
         claimed_by: names of the live jobs that have the device, whether they use it yet or not.
     """
     if gpu is None or gpu.lost:
-        lost = "it is lost" if gpu is not None else "it does not exist"
+        lost = "lost" if gpu is not None else "does not exist"
         return DeviceUse(device, (lost,), gone=True)
     if not device.is_mig and (gpu.mig_instances or NO_INSTANCES in (gpu.note or "")):
-        return DeviceUse(device, ("it is in MIG mode and cannot be used as a whole",), gone=True)
+        return DeviceUse(device, ("in MIG mode; cannot be used as a whole",), gone=True)
     processes = gpu.processes or []
     idle = gpu.util_percent is None or gpu.util_percent < IDLE_UTIL_PERCENT
     memory = {process.pid: _memory_of(process, gpu) for process in processes}
@@ -76,9 +76,9 @@ def use_of(device: Device, gpu: GpuSample | None, claimed_by: Sequence[str] = ()
     if (unknown := unknown_holder(gpu)) is not None:
         holders.append(unknown)
     if gpu.processes is None:
-        doubt = "the driver lists no processes; judged by used memory"
+        doubt = "the driver lists no processes; judging by the memory in use"
         if gpu.mem_used_bytes is None:
-            doubt = "the driver reports neither processes nor used memory, so its state is unknown"
+            doubt = "the driver reports neither processes nor memory use, so its state is unknown"
     in_use = gpu.mem_used_bytes
     if in_use is None:
         in_use = (gpu.mem_total_bytes or 0) if holders else 0
@@ -131,7 +131,7 @@ def _who(process: GpuProcess) -> str:
         rank = "" if process.rank is None else f"rank {process.rank} of "
         return f"{rank}job {process.job} (pid {process.pid})"
     if process.user is None and process.command is None:
-        return f"a process not visible here (pid {process.pid})"
+        return f"a process hidden from ddptop (pid {process.pid})"
     user = f"{process.user}'s " if process.user else ""
     return f"{user}{program_of(process.command)} (pid {process.pid})"
 
@@ -225,10 +225,10 @@ def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
 
 
 def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> str:
-    """Why these: `GPU 3: free; GPU 5: free; not GPU 0: alice's train.py ... holds 71.2 GiB`."""
+    """Why these: `GPU 3: free; GPU 5: free; skipped GPU 0: alice's train.py ... holds 71.2 GiB`."""
     parts = [f"{name_of(use.device)}: {holders_in_words(use)}" for use in chosen]
     others = [use for use in uses if use not in chosen]
-    parts += [f"not {part}" for part in _by_holder([use for use in others if use.busy])]
+    parts += [f"skipped {part}" for part in _by_holder([use for use in others if use.busy])]
     if idle := [use.device for use in others if not use.busy]:
         parts.append(f"{names_of(idle)} {'is' if len(idle) == 1 else 'are'} also free")
     return "; ".join(parts)

@@ -39,7 +39,7 @@ def waiting_in_words(
         ahead: jobs that have waited longer for one of them.
         note: what the sampler says of devices that it cannot read.
     """
-    parts = [f"waits for {wanted_in_words(queue)}"]
+    parts = [f"waiting for {wanted_in_words(queue)}"]
     if ahead:
         parts.append(f"behind job {', '.join(ahead)}, queued earlier")
     if note is not None:
@@ -47,7 +47,7 @@ def waiting_in_words(
     if busy := busy_in_words(uses):
         parts.append(busy)
     elif uses and not ahead:
-        parts.append("free; the job starts if they stay free")
+        parts.append("free; the job starts once they stay free")
     return "; ".join(parts)
 
 

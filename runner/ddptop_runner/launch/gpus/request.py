@@ -51,7 +51,9 @@ def parse_gpus(text: str) -> GpuRequest:
     if found := _AUTO.fullmatch(value):
         return GpuRequest("auto", count=int(found[1]))
     if value.startswith("auto"):
-        raise UsageError(f"--gpus {text!r} is not auto:N", "use a number, as in auto:2")
+        raise UsageError(
+            f"--gpus {text!r} is invalid; expected auto:N", "pass a number, as in auto:2"
+        )
     if not value:
         raise UsageError("--gpus is empty", FORMS)
     parts = [part.strip() for part in value.split(",")]
@@ -61,7 +63,7 @@ def parse_gpus(text: str) -> GpuRequest:
     for part in parts:
         for index in _indices(part, text):
             if index in indices:
-                raise UsageError(f"--gpus {text!r} names GPU {index} twice", "name each one once")
+                raise UsageError(f"--gpus {text!r} lists GPU {index} twice", "list each one once")
             indices.append(index)
     return GpuRequest("indices", tuple(indices))
 
@@ -70,22 +72,22 @@ def _uuids(parts: list[str], text: str) -> GpuRequest:
     for number, part in enumerate(parts):
         if not _UUID.fullmatch(part):
             raise UsageError(
-                f"--gpus {text!r}: {part!r} is not a UUID; CUDA takes indices or UUIDs, not both",
-                "name all devices the same way",
+                f"--gpus {text!r}: {part!r} is not a UUID; CUDA accepts indices or UUIDs, not both",
+                "use the same form for all devices",
             )
         if part in parts[:number]:
-            raise UsageError(f"--gpus {text!r} names {part} twice", "name each one once")
+            raise UsageError(f"--gpus {text!r} lists {part} twice", "list each one once")
     kinds = {part[:3] for part in parts}
     if len(kinds) > 1:
         raise UsageError(
-            f"--gpus {text!r} mixes whole GPUs and MIG instances, but CUDA shows a process "
-            "only one instance",
-            "name whole GPUs, or one instance",
+            f"--gpus {text!r} mixes whole GPUs and MIG instances, but a CUDA process "
+            "sees only one instance",
+            "list whole GPUs or one instance",
         )
     if kinds == {"MIG"} and len(parts) > 1:
         raise UsageError(
-            f"--gpus names {len(parts)} MIG instances, but CUDA shows a process only one",
-            "name one, with --nproc 1; launch one job per instance",
+            f"--gpus lists {len(parts)} MIG instances, but a CUDA process sees only one",
+            "pass one instance with --nproc 1, and launch one job per instance",
         )
     return GpuRequest("uuids", uuids=tuple(parts))
 

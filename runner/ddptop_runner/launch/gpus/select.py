@@ -78,13 +78,13 @@ def resolve(
         if request is None:
             return None
         raise UsageError(
-            "ddptop finds no GPU on this machine",
+            "no GPUs found on this machine",
             "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
         )
     known = {gpu.uuid for gpu in present}
     if unknown := [uuid for uuid in mig_instances(inherited_cvd) if uuid not in known]:
         raise UsageError(
-            f"CUDA_VISIBLE_DEVICES names {unknown[0]}, which the driver does not know",
+            f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
             "see `nvidia-smi -L`",
         )
     allowed = visible_devices(present, inherited_cvd)
@@ -102,8 +102,8 @@ def resolve(
 def why_none(present: Present, inherited_cvd: str | None) -> str:
     """Why none of the machine's devices is allowed, or none of those that are is there."""
     if visible_devices(present, inherited_cvd):
-        return "every allowed GPU is lost"
-    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPU"
+        return "all allowed GPUs are lost"
+    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPUs"
 
 
 def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: str | None) -> None:
@@ -120,7 +120,7 @@ def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: 
             continue
         if any(device.uuid == gpu.uuid and device.index == gpu.index for gpu in present):
             what = name_of(device) if device.is_mig else f"{name_of(device)} ({device.uuid})"
-            raise UsageError(f"{what} is outside: {_bound(inherited_cvd)}", "unset it")
+            raise UsageError(f"{what} is not allowed: {_bound(inherited_cvd)}", "unset it")
 
 
 def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | None) -> list[str]:
@@ -129,14 +129,15 @@ def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | 
         return []
     allowed = {device.index for device in visible_devices(present, inherited_cvd)}
     notes = [
-        f"GPU {gpu.index} is lost and left out"
+        f"GPU {gpu.index} is lost; skipping it"
         for gpu in present
         if isinstance(gpu, GpuSample) and gpu.lost and gpu.index in allowed
     ]
     if not any(map(is_instance, visible_devices(present, inherited_cvd))):
         mig = in_mig_mode(present)
         notes += [
-            f"GPU {index} is in MIG mode and left out; name an instance of it ({_few(mig[index])})"
+            f"GPU {index} is in MIG mode and was skipped;"
+            f" to use it, pass an instance ({_few(mig[index])})"
             for index in sorted(set(mig) & allowed)
         ]
     return notes
@@ -149,7 +150,7 @@ def _all_allowed(
     lost: set[int],
     inherited_cvd: str | None,
 ) -> list[Device]:
-    asked = "the default" if request is None else f"--gpus {request.in_words()}"
+    asked = "without --gpus" if request is None else f"--gpus {request.in_words()}"
     mig = in_mig_mode(present)
     chosen = [
         device
@@ -158,15 +159,15 @@ def _all_allowed(
     ]
     if not chosen and allowed and all(device.index in mig for device in allowed):
         raise UsageError(
-            f"{asked}: every GPU here is in MIG mode, and a job can use one instance",
-            f"name it: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
+            f"{asked}: all GPUs are in MIG mode, and a job can use only one instance",
+            f"pass one: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
         )
     if request is not None and not chosen:
-        reason = "every GPU is lost" if allowed else _bound(inherited_cvd)
+        reason = "all GPUs are lost" if allowed else _bound(inherited_cvd)
         raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
     if request is not None and request.kind == "auto" and request.count > len(chosen):
         raise UsageError(
-            f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "ask for fewer"
+            f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "request fewer"
         )
     return chosen
 
@@ -181,18 +182,19 @@ def _by_indices(
     there = {gpu.index for gpu in present}
     if missing := [index for index in indices if index not in there]:
         raise UsageError(
-            f"{_named(missing)} not on this machine", f"it has {_named(sorted(there), verb='')}"
+            f"{_named(missing)} not on this machine",
+            f"available: {_named(sorted(there), verb='')}",
         )
     by_index = {device.index: device for device in allowed if not is_instance(device)}
     if outside := [index for index in indices if index not in by_index]:
         remedy = f"allowed: {_named(sorted(by_index), verb='')}" if by_index else "unset it"
-        raise UsageError(f"{_named(outside)} outside: {_bound(inherited_cvd)}", remedy)
+        raise UsageError(f"{_named(outside)} not allowed: {_bound(inherited_cvd)}", remedy)
     _check_lost(indices, set(by_index), lost)
     mig = in_mig_mode(present)
     if divided := [index for index in indices if index in mig]:
         raise UsageError(
             f"GPU {divided[0]} is in MIG mode and cannot be used as a whole",
-            f"name an instance of it: {_few(mig[divided[0]])}",
+            f"pass one of its instances: {_few(mig[divided[0]])}",
         )
     return [by_index[index] for index in indices]
 
@@ -209,7 +211,7 @@ def _by_uuids(
         gpu = _the_one(uuid, present)
         device = _device(gpu)
         if device in chosen:
-            raise UsageError(f"--gpus names {gpu.uuid} twice", "name each one once")
+            raise UsageError(f"--gpus lists {gpu.uuid} twice", "list each one once")
         chosen.append(device)
     require_allowed(chosen, present, inherited_cvd)
     whole = {device.index for device in allowed if not is_instance(device)}
@@ -219,7 +221,7 @@ def _by_uuids(
         if device.index in mig and not is_instance(device):
             raise UsageError(
                 f"{device.uuid} is in MIG mode and cannot be used as a whole",
-                f"name an instance of it: {_few(mig[device.index])}",
+                f"pass one of its instances: {_few(mig[device.index])}",
             )
     return chosen
 
@@ -228,7 +230,7 @@ def _the_one(uuid: str, present: Present) -> GpuSample | Device:
     found = [gpu for gpu in present if gpu.uuid and gpu.uuid.startswith(uuid)]
     exact = [gpu for gpu in found if gpu.uuid == uuid]
     if not found:
-        raise UsageError(f"no device here has the UUID {uuid}", "see `nvidia-smi -L`")
+        raise UsageError(f"no device on this machine has UUID {uuid}", "see `nvidia-smi -L`")
     if len(found) > 1 and not exact:
         names = ", ".join(str(gpu.uuid) for gpu in found[:3])
         raise UsageError(f"{uuid} matches {len(found)} UUIDs: {names}", "use a longer prefix")
@@ -247,7 +249,7 @@ def _check_instances(chosen: Sequence[Device], nproc: int | None) -> None:
     if instances and nproc not in (None, 1):
         raise UsageError(
             f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
-            "use --nproc 1, or whole GPUs",
+            "use --nproc 1 or whole GPUs",
         )
 
 
@@ -258,7 +260,7 @@ def _few(uuids: Sequence[str], most: int = 4) -> str:
 
 def _bound(inherited_cvd: str | None) -> str:
     return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}" + (
-        "" if inherited_cvd and inherited_cvd.strip() else ", which allows no GPU"
+        "" if inherited_cvd and inherited_cvd.strip() else ", which allows no GPUs"
     )
 
 

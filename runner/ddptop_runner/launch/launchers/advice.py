@@ -104,7 +104,7 @@ def _starts_its_own(facts: ScriptFacts, asked: Asked) -> Advice | None:
     problem = f"{asked.script} starts its own ranks: {_call(seen)}"
     if not asked.many:
         return Advice(problem, _ONE)
-    each = "each rank" if asked.ranks is None else f"each of {asked.words}"
+    each = "each rank" if asked.ranks is None else f"each of the {asked.words}"
     return Advice(f"{problem}; {each} would start more", _ONE, asks=True)
 
 
@@ -116,8 +116,8 @@ def _lightning(facts: ScriptFacts, asked: Asked) -> Advice | None:
     strategy = str(told.get("strategy") or "")
     inner = strategy.partition("(")[2].rstrip(")")
     if strategy in _SPAWNING or strategy.startswith(_SPAWNING[:3]) or inner in _SPAWNING:
-        problem = f"{asked.script} starts its own ranks: strategy {strategy} of"
-        problem += f" {_call(seen)}; under {asked.words} of a launcher it fails or hangs"
+        problem = f"{asked.script} starts its own ranks:"
+        problem += f" {_call(seen)} uses strategy {strategy}; under a launcher it fails or hangs"
         return Advice(problem, _ONE, asks=asked.many)
     if asked.ranks is None or "**" in told or told.get("num_nodes", 1) != 1:
         return None
@@ -127,10 +127,10 @@ def _lightning(facts: ScriptFacts, asked: Asked) -> Advice | None:
     said = f"{seen.name}(devices={told['devices']!r})" if "devices" in told else f"{seen.name}()"
     where = seen.where
     if devices == 1 and strategy in ("", "auto"):
-        problem = f"{said} ({where}) uses one device: {asked.words} would each train alone"
+        problem = f"{said} ({where}) uses one device: {asked.words} would each train independently"
         return Advice(problem, _ONE, asks=True)
-    problem = f"{said} ({where}) expects {devices} rank{'s' if devices > 1 else ''}:"
-    problem += f" Lightning refuses {asked.words}"
+    problem = f"{said} ({where}) expects {devices} rank{'s' if devices > 1 else ''};"
+    problem += f" Lightning rejects {asked.words}"
     if asked.devices and devices > asked.devices:
         return Advice(problem, _ONE, asks=True)
     return Advice(problem, Remedy(None, devices, says="starts that many"), asks=True)
@@ -158,7 +158,7 @@ def _in_one_process(facts: ScriptFacts, asked: Asked) -> Advice | None:
     """DataParallel, MirroredStrategy and others that use all devices from one process."""
     if not asked.many:
         return None
-    alone = f"{asked.words} would each train alone"
+    alone = f"{asked.words} would each train independently"
     if asked.devices > 1:
         alone += f" on all {asked.devices} GPUs"
     seen = facts.first("data_parallel")
@@ -188,12 +188,12 @@ def _told_by_others(facts: ScriptFacts, asked: Asked) -> Advice | None:
     elif not facts.first("torch_ddp", "init", "accelerator", "hf_trainer", "lightning"):
         variable = next((name for name in sorted(_OTHER_RANKS) if name in facts.reads), None)
         if variable is not None:
-            launcher, how = _OTHER_RANKS[variable], f"reads {variable}"
+            launcher, how = _OTHER_RANKS[variable], f"it reads {variable}"
     if launcher is None or launcher == asked.launcher:
         return None
     program = {"horovod": "horovodrun", "mpi": "mpirun"}[launcher]
-    problem = f"{asked.script} gets its rank from {program}: {how}; without it"
-    problem += f" {asked.words} would each train alone"
+    problem = f"{asked.script} gets its rank from {program}: {how}; without it,"
+    problem += f" {asked.words} would each train independently"
     return Advice(problem, Remedy(launcher, asked.ranks, f"starts it with {program}"), asks=True)
 
 
@@ -210,7 +210,7 @@ def _on_cpus(facts: ScriptFacts, asked: Asked) -> Advice | None:
         told = arguments.told
     if any(name in told for name in ("cpu", "use_cpu", "no_cuda", "**")):
         return None
-    problem = f"on CPUs, {seen.name} ({seen.where}) treats each rank as a separate training"
+    problem = f"on CPUs, {seen.name} ({seen.where}) treats each rank as a separate training run"
     problem += " unless configured otherwise"
     return Advice(problem, Remedy("accelerate", asked.ranks, "configures it"))
 
@@ -219,8 +219,8 @@ def _local_rank(facts: ScriptFacts, asked: Asked) -> Advice | None:
     if not facts.options or "LOCAL_RANK" in facts.reads or not asked.many:
         return None
     option = min(facts.options)
-    problem = f"{asked.script} expects {option}, which torchrun no longer passes; it sets"
-    problem += " LOCAL_RANK in the environment"
+    problem = f"{asked.script} expects {option}, which torchrun no longer passes; torchrun sets"
+    problem += " LOCAL_RANK in the environment instead"
     if facts.first("deepspeed") is not None:
         return Advice(problem, Remedy("deepspeed", asked.ranks, "passes it"))
     return Advice(problem)
@@ -233,14 +233,14 @@ def _alone(facts: ScriptFacts, asked: Asked) -> Advice | None:
     if facts.first("torch_step") is None or facts.first("init", "torch_ddp", "spawn", "process"):
         return None
     problem = f"{asked.script} does not appear to join a process group: {asked.words} would"
-    return Advice(f"{problem} each train alone", _ONE)
+    return Advice(f"{problem} each train independently", _ONE)
 
 
 def _one_process(facts: ScriptFacts, asked: Asked) -> Advice | None:
     seen = facts.first("hf_trainer")
     if seen is None or asked.devices < 2:
         return None
-    problem = f"in one process {seen.name} ({seen.where}) uses DataParallel on its"
+    problem = f"in one process, {seen.name} ({seen.where}) uses DataParallel on its"
     problem += f" {asked.devices} GPUs"
     return Advice(problem, Remedy(None, None, "starts one rank per GPU"))
 

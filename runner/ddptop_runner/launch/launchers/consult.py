@@ -28,7 +28,7 @@ class QuestionError(UsageError):
         """What is right instead."""
         self.says = ""
         """What it does."""
-        hint = "--nproc N starts N ranks anyway"
+        hint = "pass --nproc N to start N ranks anyway"
         if advice.remedy is not None:
             self.says = advice.remedy.says
             self.remedy = replace(
@@ -37,7 +37,7 @@ class QuestionError(UsageError):
                 nproc=advice.remedy.nproc,
                 as_asked=True,
             )
-            hint = f"`{typed(self.remedy)}` {self.says}, {hint}"
+            hint = f"`{typed(self.remedy)}` {self.says}; {hint}"
         super().__init__(advice.problem, hint)
 
 
@@ -110,7 +110,7 @@ def explain_missing_torch(
         return error
     right = replace(request, launcher="none", nproc=None)
     return UsageError(
-        f"{error.message}, and {request.target} trains with {other[0]}",
+        f"{error.message}, but {request.target} trains with {other[0]}",
         f"`{typed(right)}` runs it without torch's launcher",
     )
 

@@ -132,7 +132,8 @@ def _accelerate(wanted: Wanted, tools: Tools) -> Recipe:
     else:
         words += ["--gpu_ids", "all"]
         notes = (
-            f"accelerate reads {tools.accelerate_config} for everything but the number of ranks",
+            f"accelerate uses {tools.accelerate_config} for all settings"
+            " except the number of ranks",
         )
     if cpu and wanted.nproc == 1:
         words.append("--cpu")
@@ -159,19 +160,19 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     elif wanted.by_uuid or any(device.is_mig for device in wanted.devices):
         raise UsageError(
             "deepspeed accepts only GPU indices, but this job uses UUIDs",
-            "choose whole GPUs, or remove --launcher",
+            "choose whole GPUs or remove --launcher",
         )
     elif wanted.nproc > wanted.device_count:
         raise UsageError(
             f"deepspeed starts one rank per GPU: {wanted.nproc} were requested, but the job has"
             f" {wanted.device_count} ({names_of(wanted.devices)})",
-            f"--nproc {wanted.device_count}",
+            f"pass --nproc {wanted.device_count}",
         )
     elif wanted.nproc < wanted.device_count:
         if not wanted.devices:
             raise UsageError(
-                f"deepspeed cannot use {wanted.nproc} of GPUs that are not free yet",
-                f"--gpus auto:{wanted.nproc}",
+                f"deepspeed cannot use {wanted.nproc} of several GPUs that are not free yet",
+                f"pass --gpus auto:{wanted.nproc}",
             )
         some = ",".join(str(device.index) for device in wanted.devices[: wanted.nproc])
         words += ["--include", f"localhost:{some}"]

@@ -60,10 +60,10 @@ def _program(launcher: str, python: str, path: str | None) -> str:
             return os.path.abspath(found)  # noqa: PTH100 - links stay as they are
     what = PROGRAMS[launcher][0]
     if launcher == "mpi":
-        raise UsageError("mpirun is not on PATH", PACKAGES[launcher])
+        raise UsageError("mpirun is not on PATH", f"install it with {PACKAGES[launcher]}")
     raise UsageError(
-        f"no {what} next to {python}" + (" or on PATH" if path is not None else ""),
-        f"{PACKAGES[launcher]} there, or pass the --python of an environment that has it",
+        f"{what} not found next to {python}" + (" or on PATH" if path is not None else ""),
+        f"run {PACKAGES[launcher]} there, or pass the --python of an environment that has it",
     )
 
 
@@ -129,4 +129,6 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise UsageError("no TCP port from 20000 to 30000 is free", "stop the processes that use them")
+    raise UsageError(
+        "no free TCP port from 20000 to 29999", "stop some of the processes using them"
+    )

@@ -128,7 +128,7 @@ def canonical(name: str) -> str:
         (None, "is not installed: ddptop needs Python 3.10 or newer"),
         (
             '[ "$1" = -V ] && echo Python 3.9.1; exit 1',
-            "is Python 3.9.1; name another: make PYTHON=",
+            "is Python 3.9.1; use a newer one: make PYTHON=",
         ),
         ('case "$2" in *ensurepip*) exit 1; esac', "sudo apt install python3-venv"),
     ],

@@ -51,8 +51,8 @@ def test_a_rank_that_computes_elsewhere():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (2,), (2,))
     assert finding.hold_s == 60
     assert finding.message == (
-        "GPU 2 is at 0 % while the others' median is 97 %: rank 2 (pid 102) is computing "
-        "elsewhere, as its steps continue; model or batch without .to(device)?"
+        "GPU 2 is at 0% while the others' median is 97%: rank 2 (pid 102) is computing "
+        "elsewhere (its steps continue); is .to(device) missing for the model or batch?"
     )
 
 
@@ -123,8 +123,8 @@ def test_a_throttled_device():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (3,), (3,))
     assert finding.hold_s == 20
     assert finding.message == (
-        "GPU 3 (rank 3) runs at reduced clocks (thermal, by hardware; 91 °C; 1095 of 1980 MHz): "
-        "every rank waits for the slowest; check cooling and power supply"
+        "GPU 3 (rank 3) is running at reduced clocks (thermal, by hardware; 91 °C; 1095 of 1980 "
+        "MHz): every rank waits for the slowest; check cooling and the power supply"
     )
 
 
@@ -133,7 +133,10 @@ def test_several_throttled_devices_are_one_finding():
     gpus = change(gpus, {1: {"throttle_reasons": ["hardware slowdown"], "sm_clock_mhz": None}})
     finding = the((ranks, gpus), "throttled")
     assert finding.gpus == (1, 3)
-    assert "GPUs 1, 3 (ranks 1, 3) run at reduced clocks (GPU 3: power brake" in finding.message
+    assert (
+        "GPUs 1, 3 (ranks 1, 3) are running at reduced clocks (GPU 3: power brake"
+        in finding.message
+    )
 
 
 def test_heat_by_software_counts_where_the_others_run_faster():
@@ -180,7 +183,7 @@ def test_memory_errors():
     finding = the(with_gpu(ecc_uncorrected=2, remap_pending=True), "ecc-3")
     assert finding.severity == "info"
     assert (
-        "has had 2 uncorrectable memory errors since its driver was loaded; reset"
+        "has had 2 uncorrectable memory errors since the driver was loaded; reset"
         in finding.message
     )
     finding = the(with_gpu(remap_failed=True), "remap-3")
@@ -197,7 +200,7 @@ def test_a_process_of_somebody_else():
     assert finding.hold_s == 5
     assert finding.message == (
         "pid 4242 (alice, python eval.py) and 1 more, not part of this job, use 13.0 GiB on GPU 3 "
-        "(rank 3): less memory and time for the job"
+        "(rank 3), leaving less memory and time for the job"
     )
 
 

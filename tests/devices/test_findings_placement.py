@@ -35,15 +35,15 @@ def test_contexts_on_another_ranks_device_are_one_finding():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (1, 2, 3), (0,))
     assert finding.hold_s == 5
     assert finding.message == (
-        "ranks 1-3 use 512 MiB each (1.5 GiB in total) on GPU 0, the device of rank 0: missing "
-        "torch.cuda.set_device(local_rank) before the first CUDA call, or torch.load without "
-        "map_location"
+        "ranks 1-3 use 512 MiB each (1.5 GiB in total) on GPU 0, which belongs to rank 0: "
+        "torch.cuda.set_device(local_rank) is missing before the first CUDA call, or torch.load "
+        "is missing map_location"
     )
 
 
 def test_one_stray_context_is_named_with_its_process():
     message = the(with_strays([3], 4.5, on=1), "stray-context-1").message
-    assert message.startswith("rank 3 (pid 103) uses 4.5 GiB on GPU 1, the device of rank 1: ")
+    assert message.startswith("rank 3 (pid 103) uses 4.5 GiB on GPU 1, which belongs to rank 1: ")
 
 
 def test_each_device_with_strays_is_a_finding_of_its_own():
@@ -110,10 +110,10 @@ def test_data_parallel():
     finding = the(one_process([30, 20, 20, 20], [60, 55, 50, 52]), "data-parallel")
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (0,), (0, 1, 2, 3))
     assert finding.message == (
-        "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on the "
-        "others: this looks like torch.nn.DataParallel, which copies the model and gathers all "
-        "outputs on the first GPU at every step; DistributedDataParallel with one process per GPU "
-        "avoids both (--nproc 4)"
+        "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on "
+        "each of the others: this looks like torch.nn.DataParallel, which copies the model and gathers "
+        "all outputs on the first GPU at every step; DistributedDataParallel with one process per "
+        "GPU avoids both (--nproc 4)"
     )
 
 
@@ -156,7 +156,7 @@ def test_a_device_without_a_rank():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (), (3,))
     assert finding.message == (
         "GPU 3 is assigned to the job, but no rank uses it (80.0 GiB of memory idle): 3 ranks for "
-        "4 GPUs; pass fewer (--gpus), or start more ranks (--nproc)"
+        "4 GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
     )
     assert find(ranks, gpus, JOB, given=False) == []
 
@@ -170,13 +170,13 @@ def test_all_ranks_on_the_first_device():
     assert (
         "GPUs 1-3 are assigned to the job, but no rank uses them (240.0 GiB of" in finding.message
     )
-    assert "ranks 0-3 are all on GPU 0: missing torch.cuda.set_device" in finding.message
+    assert "ranks 0-3 are all on GPU 0: is torch.cuda.set_device" in finding.message
 
 
 def test_the_only_rank_uses_one_of_several_devices():
     gpus = [make_gpu(0, of_rank(0)), make_gpu(1, util_percent=0.0), make_gpu(2, util_percent=0.0)]
     message = the(([RANKS[0]], gpus), "unused-gpu").message
-    assert "the only rank uses GPU 0; pass fewer (--gpus), or start one rank per" in message
+    assert "the only rank uses GPU 0; pass fewer GPUs (--gpus) or start one rank per" in message
 
 
 def test_it_waits_longer_where_steps_are_not_known():
@@ -192,7 +192,7 @@ def test_a_rank_without_gpu_work():
     finding = the((RANKS, change(GPUS, {3: {"processes": []}})), "no-gpu-work")
     assert (finding.severity, finding.ranks) == ("warning", (3,))
     assert finding.message == (
-        "rank 3 (pid 103) uses none of the job's GPUs, while ranks 0-2 do: is it training "
+        "rank 3 (pid 103) is not using any of the job's GPUs, but ranks 0-2 are: is it training "
         "on the CPU? Check how the script chooses its device, torch.cuda.is_available(), and "
         "CUDA_VISIBLE_DEVICES"
     )

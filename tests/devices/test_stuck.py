@@ -88,14 +88,14 @@ def test_a_job_that_trained_and_spins_now():
     assert (finding.id, finding.severity, finding.hold_s) == ("stuck", "error", 0)
     assert (finding.ranks, finding.gpus) == ((0, 1, 2, 3), (0, 1, 2, 3))
     assert finding.message == (
-        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100 % at idle power "
-        "(120 W at most, 17% of the limit, after 540 W while it progressed) for 60 s, no progress "
-        "for 61 s; compare the ranks' stacks"
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% at idle power "
+        "(120 W at most, 17% of the limit, down from 540 W while making progress) for 60 s, "
+        "no progress for 61 s; compare the ranks' stacks"
     )
     assert job.watch.stuck_ranks == {0, 1, 2, 3}
     assert job.watch.reason == (
-        "100 % utilization at idle power (120 W at most, 17% of the limit, after 540 W while it "
-        "progressed) for 60 s"
+        "100% utilization at idle power (120 W at most, 17% of the limit, down from 540 W while "
+        "making progress) for 60 s"
     )
     job.trains(5)  # on it goes
     assert job.watch.stuck_ranks == frozenset()
@@ -112,7 +112,7 @@ def test_the_rank_that_keeps_the_others_waiting_is_named():
     assert finding.message.startswith(
         "ranks 0, 1, 3 are probably waiting in a collective: GPUs 0, 1, 3"
     )
-    assert "; rank 2, with GPU 2 at 0 %, is probably holding them up: see its" in finding.message
+    assert "; rank 2, with GPU 2 at 0%, is probably holding them up: see its" in finding.message
     assert job.watch.stuck_ranks == {0, 1, 3}
 
 
@@ -132,8 +132,8 @@ def test_a_job_that_was_stuck_before_anyone_looked():
     assert 300 <= after_s <= 302
     assert finding.severity == "warning"
     assert finding.message == (
-        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100 % at idle power "
-        "(120 W at most, 17% of the limit) for 5 min, no step or log line as proof; compare "
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% at idle power "
+        "(120 W at most, 17% of the limit) for 5 min, no steps or log lines to confirm it; compare "
         "the ranks' stacks"
     )
     job = Watched()
@@ -150,7 +150,7 @@ def test_a_job_whose_progress_cannot_be_seen_by_its_own_drop_of_power():
     after_s, finding = found
     assert 120 <= after_s <= 125
     assert finding.severity == "warning"
-    assert "(220 W at most, 31% of the limit, after 540 W before) for 2 min" in finding.message
+    assert "(220 W at most, 31% of the limit, down from 540 W before) for 2 min" in finding.message
 
 
 def test_without_a_limit_the_own_level_tells():
@@ -158,7 +158,7 @@ def test_without_a_limit_the_own_level_tells():
     job.trains(60, change_all(TRAINING, power_limit_w=None))
     found = job.stands(change_all(SPINNING, power_limit_w=None))
     assert found is not None
-    assert "at idle power (120 W at most, after 540 W while" in found[1].message
+    assert "at idle power (120 W at most, down from 540 W while" in found[1].message
     assert Watched().stands(change_all(SPINNING, power_limit_w=None), ranks=UNSEEN) is None
 
 
@@ -293,7 +293,7 @@ def test_power_of_the_start_is_not_that_of_progress():
     job.trains(4, change_all(TRAINING, power_w=240.0))
     found = job.stands(change_all(SPINNING, power_w=118.0))
     assert found is not None and found[0] <= 62
-    assert "after 240 W while it progressed" in found[1].message
+    assert "down from 240 W while making progress" in found[1].message
 
 
 def test_a_stray_context_makes_no_suspect():
@@ -305,7 +305,7 @@ def test_a_stray_context_makes_no_suspect():
     )
     found = job.stands(here)
     assert found is not None
-    assert "; rank 0, with GPU 0 at 0 %, is probably" in found[1].message
+    assert "; rank 0, with GPU 0 at 0%, is probably" in found[1].message
 
 
 def test_spinning_that_is_interrupted_begins_anew():

@@ -63,7 +63,7 @@ def test_strays_and_strangers_are_alerts_with_evidence(stub, stranger, launch_sc
     stray = alerts["stray-context-0"]
     assert (stray["severity"], stray["ranks"], stray["gpus"]) == ("warning", [1], [0])
     assert stray["message"].startswith(
-        f"rank 1 (pid {pids[1]}) uses 512 MiB on GPU 0, the device of rank"
+        f"rank 1 (pid {pids[1]}) uses 512 MiB on GPU 0, which belongs to rank"
     )
     other = alerts["other-process-1"]
     assert (other["ranks"], other["gpus"]) == ([1], [1])

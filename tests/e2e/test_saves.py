@@ -147,7 +147,7 @@ def test_a_loss_gone_bad_ends_the_job_or_restarts_it(launch_saver, wait_until):
     wait_until(lambda: restarted.trains(attempt=1), what="the restart")
     waiting.join()
     failure = restarted.events("failure")[0]
-    assert "The loss of rank 1 became NaN at step 50; the last finite" in failure["message"]
+    assert "The loss on rank 1 became NaN at step 50; the last finite" in failure["message"]
     assert failure["rank"] == 1
     assert "No checkpoint was detected: all " in failure["message"]
     assert restarted.status()["restarts_used"] == 1

@@ -99,7 +99,7 @@ def test_a_lost_device_is_set_aside_and_taken_back(stub, launch_script, wait_unt
     )
     status = job.status()
     assert (status["attempt"], status["world_size"], status["set_aside"]) == (1, 2, [1])
-    assert f"`ddptop restart {job.name}` uses it again" in status["alerts"][0]["message"]
+    assert f"run `ddptop restart {job.name}` to use it again" in status["alerts"][0]["message"]
     assert job.cli("restart", job.name).returncode == 0
     wait_until(lambda: job.trains(attempt=2), what="three ranks that train again")
     uuids = ",".join(stub.gpu(index).uuid for index in range(3))

@@ -38,12 +38,12 @@ FINDINGS = {
     "NaN": (
         ranks(loss_state=["ok", "nan", None, "nan"]),
         [],
-        [Finding("loss-nan", "error", "the loss of ranks 1, 3 is NaN", (1, 3))],
+        [Finding("loss-nan", "error", "the loss on ranks 1, 3 is NaN", (1, 3))],
     ),
     "infinite": (
         ranks(loss_state=["inf", "ok"]),
         [],
-        [Finding("loss-inf", "error", "the loss of rank 0 is infinite", (0,))],
+        [Finding("loss-inf", "error", "the loss on rank 0 is infinite", (0,))],
     ),
     "both": (ranks(loss_state=["inf", "nan"]), [], ["loss-nan", "loss-inf"]),
     "lost devices": (
@@ -85,12 +85,12 @@ FINDINGS = {
     "hung": (
         ranks(state=["hung", "running"]),
         [],
-        [Finding("hung", "error", "rank 0 makes no progress", (0,))],
+        [Finding("hung", "error", "rank 0 is not making progress", (0,))],
     ),
     "hung together": (
         ranks(state=["hung", "hung"]),
         [],
-        [Finding("hung", "error", "ranks 0, 1 make no progress", (0, 1))],
+        [Finding("hung", "error", "ranks 0, 1 are not making progress", (0, 1))],
     ),
     "paused": (
         ranks(state=["running", "paused"]),
@@ -100,7 +100,11 @@ FINDINGS = {
     "quiet is no alarm": (
         ranks(state=["quiet", "quiet", "running"]),
         [],
-        [Finding("quiet", "info", "ranks 0, 1 took much longer than usual for a step", (0, 1))],
+        [
+            Finding(
+                "quiet", "info", "ranks 0, 1 have had no step for much longer than usual", (0, 1)
+            )
+        ],
     ),
     "worst first": (
         ranks(state=["quiet", "paused", "hung"]),
@@ -125,7 +129,7 @@ def test_a_quiet_rank_is_told_with_its_last_progress_and_what_is_known():
     reason = "12 s without a step; usual 0.2 s; stands at train.py:41 in foo"
     sleeping = msgspec.structs.replace(sleeping, quiet_since=NOON, state_reason=reason)
     (finding,) = find([waiting, sleeping], [])
-    assert finding.message == f"rank 1 quiet since {NOON.astimezone():%H:%M:%S}: {reason}"
+    assert finding.message == f"rank 1 has been quiet since {NOON.astimezone():%H:%M:%S}: {reason}"
     assert (finding.severity, finding.ranks) == ("info", (1,))
 
 
@@ -133,8 +137,8 @@ def at(second: int) -> dt.datetime:
     return NOON + dt.timedelta(seconds=second)
 
 
-NAN = Finding("loss-nan", "error", "the loss of rank 1 is NaN", (1,))
-NAN_ALL = Finding("loss-nan", "error", "the loss of ranks 0, 1 is NaN", (0, 1))
+NAN = Finding("loss-nan", "error", "the loss on rank 1 is NaN", (1,))
+NAN_ALL = Finding("loss-nan", "error", "the loss on ranks 0, 1 is NaN", (0, 1))
 QUIET = Finding("quiet", "info", "rank 0 took no step", (0,))
 
 

@@ -357,10 +357,14 @@ def test_events_that_come_later_are_added(folder):
 @pytest.mark.parametrize(
     ("message", "id_", "ranks"),
     [
-        ("the loss of rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
+        ("the loss on rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
         # as an older ddptop wrote it
         ("the loss of rank 5 has left the others': 4.1, against 2", "loss-diverged", [5]),
         ("the loss of ranks 1-3, 9 has left the others': 4", "loss-diverged", [1, 2, 3, 9]),
+        ("the loss of rank 5 has diverged from the others: 4.1", "loss-diverged", [5]),
+        ("rank 2 (pid 102) is holding up the others: it waits", "straggler", [2]),
+        ("ranks 3-5 are holding up the others: it waits", "straggler", [3, 4, 5]),
+        # as an older ddptop wrote it
         ("rank 2 (pid 102) holds up the others: it waits", "straggler", [2]),
         ("ranks 3-5 hold up the others: it waits", "straggler", [3, 4, 5]),
         ("ranks 0-999999999 hold up the others: and so on", "straggler", list(range(100_001))),

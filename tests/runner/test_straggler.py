@@ -51,8 +51,8 @@ def test_who_waits_for_data_is_named_though_all_steps_take_equally_long():
     (one,) = found(four)
     assert (one.id, one.severity, one.ranks) == ("straggler", "warning", (2,))
     assert one.message == (
-        "rank 2 (pid 102) holds up the others: it waits 90 ms of each 200 ms step for data,"
-        " the others 20 ms (median): 32 % of each step"
+        "rank 2 (pid 102) is holding up the others: it waits 90 ms of each 200 ms step for data"
+        " (median of the others: 20 ms), costing 32% of each step"
     )
 
 
@@ -60,8 +60,8 @@ def test_who_is_busy_for_longer_is_named_where_the_wait_for_others_is_known():
     four = [rank(number, sync=0.1) for number in (0, 1, 3)]
     four.insert(2, rank(2, sync=0.005))
     assert words(*four) == (
-        "rank 2 (pid 102) holds up the others: it is busy for 195 ms of each 200 ms step, the"
-        " others for 100 ms (median); they wait for it: 48 % of each step"
+        "rank 2 (pid 102) is holding up the others: it is busy for 195 ms of each 200 ms step"
+        " (median of the others: 100 ms), costing 48% of each step"
     )
 
 
@@ -73,7 +73,7 @@ def test_data_is_blamed_where_it_is_most_of_what_a_rank_takes_longer():
 
 def test_several_are_named_together():
     eight = [rank(number, wait=0.09 if number in (3, 4, 5) else 0.02) for number in range(8)]
-    assert words(*eight).startswith("ranks 3-5 hold up the others: it waits")
+    assert words(*eight).startswith("ranks 3-5 are holding up the others: it waits")
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,16 @@ def test_of_two_the_slower_one_must_be_far_behind():
 def test_ranks_that_do_not_wait_for_each_other_are_told_by_their_steps():
     four = [rank(n, wait=None, step=0.3 if n == 2 else 0.2) for n in range(4)]
     assert words(*four) == (
-        "rank 2 (pid 102) holds up the others: it takes 300 ms for each step, the others 200 ms"
-        " (median)"
+        "rank 2 (pid 102) is holding up the others: it takes 300 ms per step (median of the"
+        " others: 200 ms)"
     )
 
 
 def test_a_long_step_reads_in_seconds():
     slow = [rank(0, wait=1.6, step=2.0), *(rank(n, wait=0.1, step=2.0) for n in (1, 2))]
-    assert "it waits 1.60 s of each 2.00 s step for data, the others 100 ms" in words(*slow)
+    assert "it waits 1.60 s of each 2.00 s step for data (median of the others: 100 ms)" in words(
+        *slow
+    )
 
 
 def test_it_is_shown_once_it_has_lasted():
@@ -124,4 +126,4 @@ def test_it_is_shown_once_it_has_lasted():
         alerts, _ = watch.update(snapshot, float(second))
         shown.append(any(alert.id == "straggler" for alert in alerts))
     assert shown.index(True) == HOLD_S
-    assert explain("straggler").startswith("At each step all ranks wait for the slowest one.")
+    assert explain("straggler").startswith("At each step, all ranks wait for the slowest one.")

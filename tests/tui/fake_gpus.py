@@ -120,7 +120,7 @@ def eight_gpu_ranks(home: Path) -> RunFolder:
                     id="loss-diverged",
                     severity="warning",
                     ranks=[5],
-                    message="the loss of rank 5 has diverged from the others: 3.785, against 2.159",
+                    message="the loss on rank 5 has diverged from the others: 3.785, against 2.159",
                     since=ago(290),
                 ),
                 Alert(

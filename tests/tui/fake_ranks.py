@@ -49,7 +49,7 @@ def many(home: Path, number: int) -> RunFolder:
             id="straggler",
             severity="warning",
             ranks=[130, 517],
-            message="ranks 130, 517 hold up the others: they take 440 ms for each step, the "
+            message="ranks 130, 517 are holding up the others: they take 440 ms for each step, the "
             "others 300 ms (median)",
             since=ago(600),
         ),
@@ -57,7 +57,7 @@ def many(home: Path, number: int) -> RunFolder:
             id="loss-diverged",
             severity="warning",
             ranks=[90],
-            message="the loss of rank 90 has diverged from the others: 5.12, against 2.12",
+            message="the loss on rank 90 has diverged from the others: 5.12, against 2.12",
             since=ago(300),
         ),
     ]
@@ -80,8 +80,8 @@ def in_parts(home: Path) -> RunFolder:
         id="straggler",
         severity="warning",
         ranks=[SLOW],
-        message="rank 5 (pid 52345) holds up the others: it waits 139 ms of each step for its data "
-        "loader, they 12 ms; give it more workers, or look at its disk",
+        message="rank 5 (pid 52345) is holding up the others: it waits 139 ms of each step for its "
+        "data loader, they 12 ms; give it more workers, or look at its disk",
         since=ago(312),
     )
     change(

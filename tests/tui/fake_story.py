@@ -150,7 +150,7 @@ def _fail(
             rank=0,
             signal="SIGKILL",
             summary="Rank 0 (pid 4010) was the first to fail: SIGKILL, after step 412. Killed from "
-            "outside or out of memory: cannot tell. 3 other ranks were stopped because of it. Work "
+            "outside or out of memory: cannot tell. 3 other ranks were stopped as a result. Work "
             "lost: 12 steps (9.1 s) since gpt-1-3.pt at step 400.",
             work_lost_steps=12,
             work_lost_s=9.1,
@@ -167,7 +167,7 @@ def _fail(
             place="/home/ada/code/data.py:81 in collate",
             summary=f"Rank 2 (pid {4002 + 10 * attempt}) was the first to fail: exit status 1, at "
             "step 457. ValueError: label 1003 is outside of the 1000 classes (at "
-            "/home/ada/code/data.py:81 in collate). 3 other ranks were stopped because of it. Work "
+            "/home/ada/code/data.py:81 in collate). 3 other ranks were stopped as a result. Work "
             "lost: 57 steps (43.0 s) since gpt-2-3.pt at step 400.",
             work_lost_steps=57,
             work_lost_s=43.0,

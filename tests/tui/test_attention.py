@@ -27,7 +27,7 @@ RAISED = Cause(
     place="/home/ada/finetune.py:10 in batch",
     summary="Rank 1 (pid 4711) raised an exception at step 120. ValueError: shard 7 holds 63 "
     "columns, the model takes 64 (at finetune.py:10 in batch). "
-    "3 other ranks were stopped because of it.",
+    "3 other ranks were stopped as a result.",
 )
 
 
@@ -78,11 +78,13 @@ def test_what_needs_a_person_stands_on_top_and_ended_jobs_below_newest_first() -
 
 
 def test_who_holds_up_the_others_is_the_least_of_warnings() -> None:
-    slow = alert("warning", "rank 3 (pid 47) holds up the others: 38% of each step", "straggler")
+    slow = alert(
+        "warning", "rank 3 (pid 47) is holding up the others: 38% of each step", "straggler"
+    )
     view = job("a", alerts=[slow])
     found = attention(view, NOW)
     assert found.need is Need.UNEVEN
-    assert found.sentence == "▲ rank 3 holds up the others: 38% of each step (for 1m)"
+    assert found.sentence == "▲ rank 3 is holding up the others: 38% of each step (for 1m)"
     other = job("a", alerts=[slow, alert("warning", "GPU 3 is hot")])
     assert attention(other, NOW).need is Need.WARNING
     assert attention(other, NOW).sentence == "▲ GPU 3 is hot (for 1m; 1 more)"

@@ -21,9 +21,12 @@ _SAVED = re.compile(
 """As `saves.step_words.at_step` puts it."""
 _MARKS = {
     "loss-diverged": re.compile(
-        r"the loss of ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"
+        r"the loss o[nf] ranks? (?P<ranks>[\d, -]+) has (diverged from the others|left the others')"
     ),
-    "straggler": re.compile(r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+\))? holds? up the others"),
+    "straggler": re.compile(
+        r"ranks? (?P<ranks>[\d, -]+?)(?: \(pid \d+\))?"
+        r" (?:holds?|is holding|are holding) up the others"
+    ),
 }
 """By id of an alert that marks ranks: the wording of `balance.rank_marks`, and the former one."""
 _OURS = ("SIGTERM", "SIGKILL", "SIGINT")

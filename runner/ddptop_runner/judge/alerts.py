@@ -52,7 +52,7 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
     for loss_state, name in (("nan", "NaN"), ("inf", "infinite")):
         bad = tuple(rank.rank for rank in ranks if rank.loss_state == loss_state)
         if bad:
-            message = f"the loss of {name_ranks(bad)} is {name}"
+            message = f"the loss on {name_ranks(bad)} is {name}"
             found.append(Finding(f"loss-{loss_state}", "error", message, bad))
     lost = tuple(gpu.index for gpu in gpus if gpu.lost)
     if lost:
@@ -61,8 +61,8 @@ def find(ranks: Sequence[RankSample], gpus: Sequence[GpuSample]) -> list[Finding
         found.append(Finding("gpu-lost", "error", message, gpus=lost))
     hung = tuple(rank.rank for rank in ranks if rank.state == "hung")
     if hung:
-        verb = "make" if len(hung) > 1 else "makes"
-        message = f"{name_ranks(hung)} {verb} no progress"
+        verb = "are" if len(hung) > 1 else "is"
+        message = f"{name_ranks(hung)} {verb} not making progress"
         found.append(Finding("hung", "error", message, hung))
     paused = tuple(rank.rank for rank in ranks if rank.state == "paused")
     if paused:
@@ -118,13 +118,14 @@ def _goes_on_without(gone: RankSample, other: RankSample) -> bool:
 
 
 def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
-    """`rank 1 quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
+    """`rank 1 has been quiet since 12:03:04: 12 s without a step (usually 0.2 s)`."""
+    verb = "have" if len(quiet) > 1 else "has"
     those = [rank for rank in ranks if rank.rank in quiet]
     since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
     if since is None:
-        return f"{name_ranks(quiet)} took much longer than usual for a step"
+        return f"{name_ranks(quiet)} {verb} had no step for much longer than usual"
     reason = next((rank.state_reason for rank in those if rank.state_reason), None)
-    told = f"{name_ranks(quiet)} quiet since {since.astimezone():%H:%M:%S}"
+    told = f"{name_ranks(quiet)} {verb} been quiet since {since.astimezone():%H:%M:%S}"
     return f"{told}: {reason}" if reason else told
 
 

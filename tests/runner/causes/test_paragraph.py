@@ -44,14 +44,14 @@ CAUSES = {
         ("signal", "SIGSEGV", None, None, None),
         "Rank 3 (pid 1003) was the first to fail: killed by SIGSEGV after step 5. SIGSEGV: an "
         "invalid memory access in C++ code. Its last output: 'step 5'. 1 other rank was stopped "
-        "because of it.",
+        "as a result.",
     ),
     "exit code": (
         [end(code=3, tail="loading\nno such data set  \n\n"), end(4, -15, True), end(5, -15, True)],
         HERE,
         ("exit_code", None, 3, None, None),
         "Rank 3 (pid 1003) was the first to fail: exit status 3. Its last output: 'no such data "
-        "set'. 2 other ranks were stopped because of it.",
+        "set'. 2 other ranks were stopped as a result.",
     ),
     "exit code, silent": (
         [end(code=1, tail=" \n")],
@@ -75,8 +75,8 @@ CAUSES = {
         [end(code=-9, exception=BUG)],
         HERE,
         ("signal", "SIGKILL", None, None, None),
-        "Rank 3 (pid 1003) was killed by SIGKILL. Whether it was killed from outside or ran out of "
-        "memory is unknown.",
+        "Rank 3 (pid 1003) was killed by SIGKILL. Either another process killed it or it ran out "
+        "of memory; which one is unknown.",
     ),
     "killed for memory": (
         [end(code=-9)],
@@ -116,8 +116,8 @@ CAUSES = {
         [end(exception=PythonException("MemoryError", "", "a.py:1"))],
         HERE,
         ("host_oom", None, 1, "MemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) exited with status 1. MemoryError (at a.py:1). The machine, or the "
-        "job's memory limit, had no memory left.",
+        "Rank 3 (pid 1003) exited with status 1. MemoryError (at a.py:1). The machine ran out "
+        "of memory, or the job reached its memory limit.",
     ),
     "no memory left for torch": (
         [
@@ -146,9 +146,9 @@ CAUSES = {
         ],
         Surroundings(other_processes={3: {99: "3.0 GiB (ann)"}, 1: {7: "no"}}),
         ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
-        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1), and was the first to fail. It "
+        "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1) and was the first to fail. It "
         "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3), 2.0 GiB (rank 4). "
-        "Also on the device: pid 99 3.0 GiB (ann). 1 other rank was stopped because of it.",
+        "Also on the device: pid 99 3.0 GiB (ann). 1 other rank was stopped as a result.",
     ),
     "C++ says why": (
         [end(code=-6, tail="terminate called after throwing an instance of 'X'\n  what():  y\n")],
@@ -196,7 +196,7 @@ CAUSES = {
         ("early_exit", None, 0, None, None),
         "Rank 1 (pid 1001) exited with 0 at step 50 while the others continued. Rank 2 lost its "
         "connection to it at a.py:2 and exited with 1. All ranks must take the same number of "
-        "steps: check for an early exit or uneven data. 1 more rank was stopped because of it.",
+        "steps: check for an early exit or uneven data. 1 more rank was stopped as a result.",
     ),
     "raised, and was ended while going down": (
         [end(1, 1, exception=LOST), end(3, -15, True, exception=BUG)],
@@ -209,9 +209,9 @@ CAUSES = {
         [end(1, 1, exception=WAITED), end(3, -15, True, step=5, stands_at="t.py:9 in body")],
         HERE,
         ("hang", None, 1, None, "t.py:9 in body"),
-        "Rank 3 (pid 1003) never reached a collective in which rank 1 waited for it. It was last "
-        "seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: Timed "
-        "out waiting 8000ms for recv (at a.py:2).",
+        "Rank 3 (pid 1003) never reached a collective in which rank 1 was waiting for it. It was "
+        "last seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: "
+        "Timed out waiting 8000ms for recv (at a.py:2).",
     ),
     "paused": (
         [end(1, 1, exception=WAITED), end(3, -9, True, paused=True)],
@@ -225,7 +225,7 @@ CAUSES = {
         ("exception", None, 1, "RuntimeError", "a.py:2"),
         "Rank 1 (pid 1001) was the first to fail: exit status 1. RuntimeError: gloo: Connection "
         "closed by peer [127.0.0.1]:65 (at a.py:2). It lost its connection to another rank; the "
-        "reason is unknown. 1 other rank failed after it.",
+        "reason is unknown. 1 other rank failed afterward.",
     ),
 }
 
@@ -245,8 +245,8 @@ def test_an_order_that_was_not_seen_exactly_is_said_to_be():
     exit_ = RankExit(0, 7, 1, 1.0, approximate=True)
     others = [end(4, -15, True), end(5, 1, exception=LOST), end(6, -15, True)]
     summary = told(RankEnd(exit_, BUG), *others).summary
-    assert "was the first to fail (order approximate: polled" in summary
-    assert summary.endswith(" 1 other rank failed after it, and 2 were stopped because of it.")
+    assert "was the first to fail (approximate order: polled" in summary
+    assert summary.endswith(" 1 other rank failed afterward, and 2 were stopped as a result.")
     assert "approximate" not in told(end(exception=BUG), *others).summary
     assert "first" not in told(RankEnd(exit_, BUG)).summary
 
@@ -262,10 +262,12 @@ def test_a_summary_is_as_long_as_a_person_reads(what):
     summary = told(end(exception=exception, tail=long), end(4, -15, True)).summary
     assert len(summary) <= LONGEST
     assert "begin" in summary and "end" in summary and "[...]" in summary
-    assert summary.endswith("1 other rank was stopped because of it.")
+    assert summary.endswith("1 other rank was stopped as a result.")
 
 
 def test_without_a_victim_of_its_own_a_missing_rank_is_told_as_well():
     alone = end(exception=None, step=4)
     cause = cause_of(Culprit(alone, "missing"), [alone], HERE, None)
-    assert "in which the others waited for it. It was last seen after step 4." in cause.summary
+    assert (
+        "in which the others were waiting for it. It was last seen after step 4." in cause.summary
+    )

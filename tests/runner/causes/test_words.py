@@ -98,14 +98,14 @@ KNOWN = {
     "shared memory": ("is killed by signal: Bus error. It is possible that", None, "--shm-size"),
     "shared memory, NCCL": ("/dev/shm/nccl-x: No space left on device", None, "/dev/shm"),
     "a disk": ("[Errno 28] No space left on device", None, "A disk is full."),
-    "a port": ("EADDRINUSE", None, "A port that it needs"),
+    "a port": ("EADDRINUSE", None, "Another process is using a port"),
     "files": ("[Errno 24] Too many open files", None, "ulimit -n"),
     "a kernel's check": ("CUDA error: device-side assert triggered", None, "LAUNCH_BLOCKING"),
     "a device": ("CUDA error: uncorrectable ECC error encountered", "gpu", "The device itself"),
     "NCCL": ("NCCL error: unhandled system error (run with", None, "NCCL_DEBUG=INFO"),
     "a mismatch": ("Is there a distributed collective mismatch in your code?", None, "diverged"),
     "a fingerprint": ("Detected mismatch between collectives on ranks.", None, "diverged"),
-    "a build": ("no kernel image is available for execution", None, "build of torch"),
+    "a build": ("no kernel image is available for execution", None, "PyTorch build"),
 }
 
 

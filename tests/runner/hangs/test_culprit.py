@@ -60,12 +60,12 @@ CASES = {
     "a rank that ended never entered": (
         [standing(0, **WAITS), standing(2, **WAITS)],
         [rank(1, alive=False, exited_with=0, at=(8, 8))],
-        ((1,), True, "it (rank 1 had exited with return code 0)"),
+        ((1,), True, "it (rank 1 has exited with status 0)"),
     ),
     "a rank that ended, of which no collective is known": (
         [standing(0, **WAITS)],
         [rank(1, alive=False, exited_with=0)],
-        ((1,), True, "rank 0 is waiting in a collective; rank 1 had exited"),
+        ((1,), True, "rank 0 is waiting in a collective; rank 1 has exited"),
     ),
     "a rank that ended holds nobody up who does not wait": (
         [standing(0, 40), standing(2, 39)],
@@ -95,7 +95,7 @@ CASES = {
     "an interpreter that does not answer": (
         [standing(0, unheard_s=3), standing(1, unheard_s=70)],
         [],
-        ((1,), False, "rank 1 has not reported for 70 s: its interpreter does not respond"),
+        ((1,), False, "rank 1 has not reported for 70 s: its interpreter is not responding"),
     ),
     "all interpreters answer nothing": (
         [standing(0, unheard_s=70), standing(1, unheard_s=70)],
@@ -120,12 +120,12 @@ CASES = {
     "all wait": (
         [standing(n, **WAITS) for n in range(2)],
         [],
-        ((0, 1), False, "all ranks are waiting in collective 9, which does not complete"),
+        ((0, 1), False, "all ranks are waiting in collective 9, which has not completed"),
     ),
     "all wait, not for the same": (
         [standing(n, **WAITS, stands_at=f"t.py:{n} in f") for n in range(2)],
         [],
-        ((0, 1), False, "does not complete; last seen at t.py:0 in f and t.py:1 in f"),
+        ((0, 1), False, "has not completed; last seen at t.py:0 in f and t.py:1 in f"),
     ),
     "all wait, and no collective is known": (
         [standing(n, doing="collective") for n in range(2)],

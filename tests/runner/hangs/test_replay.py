@@ -132,12 +132,12 @@ CULPRITS = {
     "hang_left": ((1,), "in collective 308; rank 1 never reached it"),
     "hang_in_c": (
         (1,),
-        "rank 1 last reported before collective 302 (its interpreter does not respond)",
+        "rank 1 last reported before collective 302 (its interpreter is not responding)",
     ),
     # rank 0 entered one more, of another kind: all wait
     "hang_skip": (
         (0, 1),
-        "all ranks are waiting in collective 307, which does not complete; last seen",
+        "all ranks are waiting in collective 307, which has not completed; last seen",
     ),
 }
 

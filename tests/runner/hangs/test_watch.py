@@ -39,9 +39,9 @@ def test_a_rank_that_sleeps_is_quiet_then_suspected_then_the_verdict():
     assert life.stand(ranks, 15) == (15.0, None, None)
     assert life.looked.quiet == {1: 15.0}  # not those who wait for it
     assert life.looked.notes == {
-        0: "waiting in a collective for rank 1, for 15 s",
+        0: "waiting for rank 1 in a collective for 15 s",
         1: "15 s without a step (usually 0.1 s); last seen at train.py:4 in f",
-        2: "waiting in a collective for rank 1, for 15 s",
+        2: "waiting for rank 1 in a collective for 15 s",
     }
     why = "waiting for rank 1, last seen at train.py:4"
     assert life.looked.pause == SeenPause("no_step", 15.0, why, (1,))
@@ -152,7 +152,7 @@ def test_what_is_recognised_is_no_hang_and_shown_as_what_it_is(name, timeout_s):
         return [busy, rank(1, steps, stood_s, at=(at + 1, at), phase="steps")]
 
     assert life.stand(ranks, 100) == (None, None, None)
-    assert life.looked.notes == {0: note, 1: "waiting in a collective for rank 0, for 100 s"}
+    assert life.looked.notes == {0: note, 1: "waiting for rank 0 in a collective for 100 s"}
     quiet_s, _, verdict_s = life.stand(lambda s: ranks(100 + s), 1600)
     assert (quiet_s, verdict_s) == (None, None)
 
@@ -201,7 +201,7 @@ def test_unknown_progress_is_not_no_progress_and_is_told():
     life = Life(HangWatch(10.0))
     silent = lambda s: [rank(n, None, s) for n in range(2)]  # noqa: E731
     assert life.stand(silent, 400) == (None, None, None)
-    note = "no report from the probe: progress unknown"
+    note = "no reports from the probe: progress unknown"
     assert life.looked.notes == {0: note, 1: note}
     steps = life.train(20)
     half = lambda s: [*one_sleeps(steps)(s), rank(3, None, 400 + s)]  # noqa: E731

@@ -31,7 +31,7 @@ def sample(**changes: object) -> GpuSample:
         (sample(xid=[79, 79]), Known(forgiven_xids=[79]), "XID 79", True),
         (sample(remap_failed=True), Known(), "no spare memory rows", True),
         (sample(remap_failed=True), Known(remap_failed=True), None, None),
-        (sample(remap_pending=True), Known(), "only by a reset", False),
+        (sample(remap_pending=True), Known(), "only a reset can remap", False),
         (sample(remap_pending=True), Known(remap_pending=True), None, None),
         (sample(ecc_uncorrected=4), Known(ecc_uncorrected=4), None, None),
         (sample(ecc_uncorrected=4), Known(), None, None),

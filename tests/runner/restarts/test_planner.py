@@ -116,7 +116,7 @@ def test_or_is_set_aside_where_that_is_allowed_and_offered_when_it_is_back():
     assert planner.take_back() and planner.spec == job
     planner.set_aside = [DEVICES[2]]
     (finding,) = planner.look(report(at_s=now_s + HEALTHY_AFTER_S))
-    assert finding.severity == "info" and "is healthy again: `ddptop restart" in finding.message
+    assert finding.severity == "info" and "is healthy again: run `ddptop restart" in finding.message
 
 
 def test_a_device_that_is_still_lost_is_not_taken_back():
@@ -131,7 +131,7 @@ def test_at_least_one_device_is_needed():
     planner = RestartPlanner(spec(devices=DEVICES[:1], nproc=1, allow_shrink=True))
     planner.failed(killed(0))
     refused = prepare(planner, 0).refused
-    assert refused is not None and "no device is left" in refused
+    assert refused is not None and "no devices are left" in refused
 
 
 def test_a_sampler_that_does_not_answer_is_no_reason_to_end(monkeypatch):

@@ -86,7 +86,7 @@ CASES = {
         3,
         False,
         False,
-        "RuntimeError at the same place twice without new progress",
+        "RuntimeError at the same place twice without further progress",
     ),
     "a kill says nothing of the script": ([KILLED], 3, True, True, "first failure"),
     "a kill before the first step neither": ([KILLED_AT_START], 3, True, True, "without a step"),
@@ -103,7 +103,7 @@ CASES = {
         3,
         False,
         True,
-        "no restarts left: 3 restarts without new progress",
+        "no restarts left: 3 restarts without further progress",
     ),
     "bad arguments stay bad": ([USAGE], 3, False, False, "arguments"),
     "also when there is no budget": ([USAGE], 0, False, False, "arguments"),
@@ -192,7 +192,7 @@ CASES = {
         3,
         True,
         True,
-        "1 attempt in a row without new progress",
+        "1 attempt in a row without further progress",
     ),
     "memory of the device gone": ([OOM], 3, True, True, "first failure; waiting"),
     "twice at the same step": ([OOM, OOM], 3, False, False, "same step twice"),
@@ -336,7 +336,7 @@ def test_a_script_that_saves_and_never_resumes_does_not_refill_for_ever():
     assert history.used == 1
     assert decide(history, 3, 0.5) == Decision(
         restart=False,
-        reason="RuntimeError at the same place twice without new progress",
+        reason="RuntimeError at the same place twice without further progress",
         requeue=False,
     )
 

@@ -149,7 +149,7 @@ def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
         see(book, (0, file(f"/run/{second}.pt", 100.0 + second, steps=second)))
         told += filter(None, [book.look(100.5 + second)])
     assert 300 / TOLD_EACH_S - 2 <= len(told) <= 300 / TOLD_EACH_S
-    assert told[-1].endswith("; 29 more before it")
+    assert told[-1].endswith("; 29 more since the last report")
 
 
 def test_of_many_checkpoints_some_are_told(book):
@@ -159,7 +159,7 @@ def test_of_many_checkpoints_some_are_told(book):
         see(book, (0, file(f"/run/{number}.pt", now, steps=number)))
         told += filter(None, [book.look(now + 2)])
     assert TOLD_AT_ONCE + 890 / TOLD_EACH_S - 2 < len(told) < TOLD_AT_ONCE + 900 / TOLD_EACH_S + 2
-    assert told[-1].endswith("; 9 more before it")
+    assert told[-1].endswith("; 9 more since the last report")
 
 
 # --- renamed ---------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_a_bad_loss_says_where_it_came_from():
     found = looks(LossWatch("restart"), [(2.5, 7), (NAN, 8), (NAN, 9), (NAN, 10)])[-1]
     assert (found.rank, found.step, found.what) == (0, 8, "NaN")
     assert found.in_words() == (
-        "The loss of rank 0 became NaN at step 8; the last finite loss was 2.5."
+        "The loss on rank 0 became NaN at step 8; the last finite loss was 2.5."
     )
     for more, words in (
         ({"run_step": 650, "step": 10}, "step 648"),
@@ -98,7 +98,7 @@ def test_a_bad_loss_says_where_it_came_from():
         bad = [watch.look([msgspec.structs.replace(one, **more)]) for one in told][-1]
         assert bad is not None and f"became NaN at {words}; " in bad.in_words()
     found = looks(LossWatch("stop"), [(INF, None)] * 3)[-1]
-    assert found.in_words() == "The loss of rank 0 became infinite."
+    assert found.in_words() == "The loss on rank 0 became infinite."
 
 
 def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
@@ -106,7 +106,7 @@ def test_losses_of_a_log_are_acted_on_without_the_steps_of_a_probe():
     watch.look([rank(0, 2.5, 1)])
     found = [watch.look([rank(0, NAN, step)]) for step in (2, 3, 4)]
     assert found[-1] is not None
-    assert found[-1].in_words() == "The loss of rank 0 became NaN; the last finite loss was 2.5."
+    assert found[-1].in_words() == "The loss on rank 0 became NaN; the last finite loss was 2.5."
 
 
 def test_a_finite_loss_that_no_look_saw_begins_anew():

@@ -60,8 +60,8 @@ def _throttled(placement: Placement) -> list[Finding]:
     whose = f" ({name_ranks(ranks)})" if ranks else ""
     wait = ": every rank waits for the slowest" if len(placement.ranks) > 1 else ""
     message = (
-        f"{name_gpus(gpus)}{whose} {'run' if len(gpus) > 1 else 'runs'} at reduced "
-        f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and power supply"
+        f"{name_gpus(gpus)}{whose} {'are' if len(gpus) > 1 else 'is'} running at reduced "
+        f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and the power supply"
     )
     return [Finding("throttled", "warning", message, ranks, gpus, hold_s=20.0)]
 
@@ -111,7 +111,7 @@ def _memory_errors(placement: Placement, device: Device) -> list[Finding]:
     if gpu.ecc_uncorrected:
         message = (
             f"{who} has had {gpu.ecc_uncorrected} uncorrectable memory "
-            f"error{'s' if gpu.ecc_uncorrected > 1 else ''} since its driver was loaded"
+            f"error{'s' if gpu.ecc_uncorrected > 1 else ''} since the driver was loaded"
         )
         if gpu.remap_pending:
             message += "; reset the device to remap the memory row"
@@ -132,7 +132,7 @@ def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
     held = size(sum(process.mem_used_bytes or 0 for process in others))
     message = (
         f"{_describe(first)}{more}, not part of this job, {'use' if more else 'uses'} {held} on "
-        f"{_with_ranks(placement, device)}: less memory and time for the job"
+        f"{_with_ranks(placement, device)}, leaving less memory and time for the job"
     )
     ranks = _ranks(placement, device)
     id_ = f"other-process-{device.index}"

@@ -88,9 +88,9 @@ def _stray_contexts(placement: Placement) -> list[Finding]:
         total = f" ({size(sum(strays.values()))} in total)" if len(strays) > 1 else ""
         message = (
             f"{_with_pid(placement, list(strays))} {'use' if len(strays) > 1 else 'uses'} "
-            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, the device "
-            f"of {name_ranks(owners)}: missing torch.cuda.set_device(local_rank) before the first "
-            "CUDA call, or torch.load without map_location"
+            f"{sizes(list(strays.values()))}{total} on GPU {device.index}, which belongs "
+            f"to {name_ranks(owners)}: torch.cuda.set_device(local_rank) is missing before the "
+            "first CUDA call, or torch.load is missing map_location"
         )
         found.append(
             Finding(
@@ -129,7 +129,7 @@ def _data_parallel(placement: Placement) -> list[Finding]:
     gpus = tuple(device.index for device in on)
     message = (
         f"one process (pid {pid}) uses {name_gpus(gpus)}, with {size(known[first])} on GPU "
-        f"{on[first].index} and {size(usual)} on the others: this looks like "
+        f"{on[first].index} and {size(usual)} on each of the others: this looks like "
         "torch.nn.DataParallel, which copies the model and gathers all outputs on the first GPU at "
         "every step; DistributedDataParallel with one process per GPU avoids both "
         f"(--nproc {len(on)})"
@@ -189,16 +189,18 @@ def _why_unused(placement: Placement) -> str:
     if shared and number >= devices:
         fullest = max(shared, key=lambda device: len(device.memory))
         return (
-            f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}: missing "
-            "torch.cuda.set_device(local_rank), or .cuda() instead of .to(device)?"
+            f"{name_ranks(list(fullest.memory))} are all on GPU {fullest.index}: is "
+            "torch.cuda.set_device(local_rank) missing, or .cuda() used instead of .to(device)?"
         )
     used = span(device.index for device in placement.devices if device.memory)
     if number == 1:
         return (
             f"the only rank uses GPU{'s' if ',' in used or '-' in used else ''} {used}; pass "
-            f"fewer (--gpus), or start one rank per GPU (--nproc {devices})"
+            f"fewer GPUs (--gpus) or start one rank per GPU (--nproc {devices})"
         )
-    return f"{number} ranks for {devices} GPUs; pass fewer (--gpus), or start more ranks (--nproc)"
+    return (
+        f"{number} ranks for {devices} GPUs; pass fewer GPUs (--gpus) or start more ranks (--nproc)"
+    )
 
 
 def _nothing_on_a_device(placement: Placement) -> list[Finding]:
@@ -216,8 +218,8 @@ def _nothing_on_a_device(placement: Placement) -> list[Finding]:
         return []
     several = len(numbers) > 1
     message = (
-        f"{_with_pid(placement, numbers)} {'use' if several else 'uses'} none of the "
-        f"job's GPUs, while {name_ranks(holding)} {'do' if len(holding) > 1 else 'does'}: "
+        f"{_with_pid(placement, numbers)} {'are' if several else 'is'} not using any of the "
+        f"job's GPUs, but {name_ranks(holding)} {'are' if len(holding) > 1 else 'is'}: "
         f"{'are they' if several else 'is it'} training on the CPU? Check how the script chooses "
         "its device, torch.cuda.is_available(), and CUDA_VISIBLE_DEVICES"
     )
@@ -254,12 +256,14 @@ def _idle_device(placement: Placement) -> list[Finding]:
     ranks, gpus = tuple(idle), tuple(gpu.index for gpu in idle.values())
     several = len(ranks) > 1
     usual = median(gpu.util_percent for rank, gpu in own.items() if rank not in idle) or 0.0
-    reason = "computing elsewhere, as its steps continue; model or batch without .to(device)?"
+    reason = (
+        "computing elsewhere (its steps continue); is .to(device) missing for the model or batch?"
+    )
     if not steps:
         reason = "idle or waiting on the CPU (see its stack)"
     message = (
-        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0 % while the others' median is "
-        f"{usual:.0f} %: {_with_pid(placement, ranks)} {'are' if several else 'is'} {reason}"
+        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0% while the others' median is "
+        f"{usual:.0f}%: {_with_pid(placement, ranks)} {'are' if several else 'is'} {reason}"
     )
     severity: Severity = "warning" if steps else "info"
     hold_s = 60.0 if steps else 120.0

@@ -225,7 +225,7 @@ class RankMarks:
         return sorted(rank for (of, rank), mark in self._marks.items() if of == id_ and mark.told)
 
     def _of_losses(self, ranks: Sequence[int]) -> Finding:
-        message = f"the loss of {name_ranks(ranks)} has diverged from the others: "
+        message = f"the loss on {name_ranks(ranks)} has diverged from the others: "
         return Finding(
             "loss-diverged", "warning", message + self._losses.words(ranks), tuple(ranks)
         )

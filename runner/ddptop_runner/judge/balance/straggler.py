@@ -49,7 +49,7 @@ def finding(ranks: Sequence[RankSample], apart: Mapping[int, float]) -> Finding:
     slowest = next(rank for rank in ranks if rank.rank == worst)
     who = f"{name_ranks(numbers)}" + ("" if several or not slowest.pid else f" (pid {slowest.pid})")
     why = _why(slowest, [rank for rank in ranks if rank.step_time_s is not None], apart[worst])
-    message = f"{who} {'hold' if several else 'holds'} up the others: {why}"
+    message = f"{who} {'are' if several else 'is'} holding up the others: {why}"
     return Finding("straggler", "warning", message, numbers)
 
 
@@ -70,7 +70,7 @@ def _apart(ranks: Sequence[RankSample], read: Read) -> list[tuple[RankSample, fl
 def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> str:
     others = [rank for rank in ranks if rank is not slowest]
     step_s = slowest.step_time_s or 0.0
-    share = f"{100 * excess_s / step_s:.0f} % of each step" if step_s else "part of each step"
+    share = f"{100 * excess_s / step_s:.0f}% of each step" if step_s else "part of each step"
     of_step = f"of each {_ms(step_s)} step"
     waits_s = [rank.data_wait_s for rank in others if rank.data_wait_s is not None]
     wait_s = slowest.data_wait_s
@@ -78,18 +78,18 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
         usual_s = statistics.median(waits_s)
         if wait_s - usual_s >= excess_s / 2:
             return (
-                f"it waits {_ms(wait_s)} {of_step} for data, the others {_ms(usual_s)}"
-                f" (median): {share}"
+                f"it waits {_ms(wait_s)} {of_step} for data (median of the others: "
+                f"{_ms(usual_s)}), costing {share}"
             )
     own_s = alone_s(slowest)
     known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
     if own_s is None or not known_s:
         steps_s = [rank.step_time_s for rank in others if rank.step_time_s is not None]
-        usual = f", the others {_ms(statistics.median(steps_s))} (median)" if steps_s else ""
-        return f"it takes {_ms(step_s)} for each step{usual}"
+        median = f" (median of the others: {_ms(statistics.median(steps_s))})" if steps_s else ""
+        return f"it takes {_ms(step_s)} per step{median}"
     return (
-        f"it is busy for {_ms(own_s)} {of_step}, the others for {_ms(statistics.median(known_s))}"
-        f" (median); they wait for it: {share}"
+        f"it is busy for {_ms(own_s)} {of_step} (median of the others: "
+        f"{_ms(statistics.median(known_s))}), costing {share}"
     )
 
 

@@ -238,24 +238,24 @@ class StuckWatch:
         share = "" if look.share is None else f", {look.share:.0%} of the limit"
         level = ""
         if level_w is not None and look.low(level_w):
-            level = f", after {level_w:.0f} W " + (
-                "while it progressed" if self._seen else "before"
+            level = f", down from {level_w:.0f} W " + (
+                "while making progress" if self._seen else "before"
             )
         power = f"{look.power_w:.0f} W at most{share}{level}"
         self.stuck_ranks = frozenset(look.ranks)
-        self.reason = f"100 % utilization at idle power ({power}) for {_minutes(held_s)}"
+        self.reason = f"100% utilization at idle power ({power}) for {_minutes(held_s)}"
         proof = f"no progress for {_minutes(quiet_s)}"
         if not self._seen:
-            proof = "no progress" if self._has_source else "no step or log line as proof"
+            proof = "no progress" if self._has_source else "no steps or log lines to confirm it"
         message = (
             f"{name_ranks(look.ranks)} {'are' if len(look.ranks) > 1 else 'is'} probably waiting "
             f"in a collective: {name_gpus(look.gpus)} {'show' if len(look.gpus) > 1 else 'shows'} "
-            f"100 % at idle power ({power}) for {_minutes(held_s)}, {proof}"
+            f"100% at idle power ({power}) for {_minutes(held_s)}, {proof}"
         )
         if look.aside is not None:
             idle = [rank.rank for rank in look.idle_ranks]
             message += (
-                f"; {name_ranks(idle)}, with GPU {look.aside} at 0 %, "
+                f"; {name_ranks(idle)}, with GPU {look.aside} at 0%, "
                 f"{'are' if len(idle) > 1 else 'is'} probably holding them up: see its stack"
             )
         else:

@@ -50,7 +50,7 @@ ON_DEVICES = (
         "uneven-load",
         *(lambda rank: rank.gpu_util_percent, 0.25, 15.0, False),
         lambda here, usual: f"a device that is busy {here} of the time (median {usual})",
-        lambda percent: f"{percent:.0f} %",
+        lambda percent: f"{percent:.0f}%",
     ),
     Kind(
         "uneven-power",
@@ -69,8 +69,8 @@ ON_CPUS = (
     Kind(
         "uneven-load",
         *(lambda rank: rank.cpu_percent, 0.25, 25.0, True),
-        lambda here, usual: f"a CPU load of {here} (median {usual}; 100 % is one core)",
-        lambda percent: f"{percent:.0f} %",
+        lambda here, usual: f"a CPU load of {here} (median {usual}; 100% is one core)",
+        lambda percent: f"{percent:.0f}%",
     ),
 )
 

@@ -125,10 +125,10 @@ def _others(culprit: Culprit, ends: Sequence[RankEnd]) -> str | None:
     more = "other" if culprit.victim is None else "more"
     words_: list[str] = []
     if failed:
-        words_.append(f"{failed} {more} rank{'s' if failed > 1 else ''} failed after it")
+        words_.append(f"{failed} {more} rank{'s' if failed > 1 else ''} failed afterward")
     if ended:
         who = f"{ended}" if failed else f"{ended} {more} rank{'s' if ended > 1 else ''}"
-        words_.append(f"{who} {'were' if ended > 1 else 'was'} stopped because of it")
+        words_.append(f"{who} {'were' if ended > 1 else 'was'} stopped as a result")
     return f"{', and '.join(words_)}." if words_ else None
 
 
@@ -169,7 +169,7 @@ def _place(culprit: Culprit, exception: PythonException | None) -> str | None:
 
 
 def _first(end: RankEnd) -> str:
-    near = " (order approximate: polled 20 times a second)"
+    near = " (approximate order: polled 20 times per second)"
     return f"the first to fail{near if end.exit.approximate else ''}"
 
 
@@ -184,7 +184,7 @@ def _raised(
     text = exception.whole_message
     place = f" (at {exception.place})" if exception.place else ""
     if gpu_memory.is_gpu_oom(exception.type, text):
-        first = f", and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
+        first = f" and was {_first(end)}" if culprit.how != "raised" and len(ends) > 1 else ""
         opening = f"{_who(end)} ran out of GPU memory{_at_step(end)}{place}{first}."
         told = _Told("cuda_oom", opening)
         others = {} if end.gpu is None else around.other_processes.get(end.gpu, {})
@@ -196,7 +196,7 @@ def _raised(
     told.say(f"{exception.in_words(quoted)}.")
     if exception.short_type == "MemoryError" or _HOST_MEMORY.search(text):
         told.kind = "host_oom"
-        told.say("The machine, or the job's memory limit, had no memory left.")
+        told.say("The machine ran out of memory, or the job reached its memory limit.")
     worker = _WORKER_KILLED.search(text)
     if worker is not None and ("Killed" in text or "unexpectedly" in text):
         pids = [int(pid) for pid in re.findall(r"\d+", worker["pids"])]
@@ -219,7 +219,9 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
         finding = around.killed_for_memory([end.exit.pid])
         _tell_memory(told, finding)
         if finding is None:
-            told.say("Whether it was killed from outside or ran out of memory is unknown.")
+            told.say(
+                "Either another process killed it or it ran out of memory; which one is unknown."
+            )
         return told
     if end.signal is not None:
         meaning = words.signal_in_words(end.signal)
@@ -285,9 +287,9 @@ def _lost_it(victim: RankEnd) -> str:
 
 def _missing(culprit: Culprit, quoted: int) -> _Told:
     end, victim = culprit.end, culprit.victim
-    waiting = "the others" if victim is None else f"rank {victim.rank}"
+    waiting = "the others were" if victim is None else f"rank {victim.rank} was"
     told = _Told(
-        "hang", f"{_who(end)} never reached a collective in which {waiting} waited for it."
+        "hang", f"{_who(end)} never reached a collective in which {waiting} waiting for it."
     )
     if end.paused:
         told.say("It had been paused by a signal (SIGSTOP).")

@@ -10,22 +10,24 @@ from ddptop_runner.model.diagnose import PythonException
 
 _SIGNALS = {
     "SIGHUP": "its terminal was closed, or another process sent it",
-    "SIGINT": "interrupted from outside (Ctrl-C, kill -INT)",
-    "SIGQUIT": "sent from outside, usually to get a core dump",
-    "SIGILL": "an instruction that this processor lacks; the binary was built for another one",
+    "SIGINT": "interrupted by Ctrl-C or another process (kill -INT)",
+    "SIGQUIT": "sent by another process, usually to get a core dump",
+    "SIGILL": (
+        "an instruction that this processor does not support; the binary was built for another one"
+    ),
     "SIGTRAP": "a breakpoint or a failed check in C++ code",
     "SIGABRT": "it aborted after an error in C++ code",
-    "SIGBUS": "memory behind a mapping was unavailable; often /dev/shm is full",
+    "SIGBUS": "mapped memory was unavailable, often because /dev/shm is full",
     "SIGFPE": "an integer division by zero in C++ code",
     "SIGSEGV": "an invalid memory access in C++ code",
-    "SIGPIPE": "it wrote to a pipe without a reader",
-    "SIGALRM": "a timer that it had set expired",
-    "SIGTERM": "sent from outside: by a user, a batch system, or a shutdown",
-    "SIGUSR1": "sent from outside, and the script does not handle it",
-    "SIGUSR2": "sent from outside, and the script does not handle it",
+    "SIGPIPE": "it wrote to a pipe that has no reader",
+    "SIGALRM": "a timer that it set expired",
+    "SIGTERM": "sent by a user, a batch system, or a shutdown",
+    "SIGUSR1": "sent by another process; the script does not handle it",
+    "SIGUSR2": "sent by another process; the script does not handle it",
     "SIGXCPU": "it exceeded its CPU time limit (ulimit -t)",
     "SIGXFSZ": "a file exceeded the size limit (ulimit -f)",
-    "SIGSYS": "a system call that a seccomp filter forbids",
+    "SIGSYS": "a system call blocked by a seccomp filter",
 }
 
 _EXIT_CODES = {
@@ -33,12 +35,12 @@ _EXIT_CODES = {
     120: "Python could not flush its output at exit: a full disk or a closed pipe",
     126: "the shell found the command but could not execute it",
     127: "the shell did not find the command",
-    134: "a shell reports this for a process killed by SIGABRT",
-    135: "a shell reports this for a process killed by SIGBUS",
-    136: "a shell reports this for a process killed by SIGFPE",
+    134: "128 + 6: a shell reports this for a process killed by SIGABRT",
+    135: "128 + 7: a shell reports this for a process killed by SIGBUS",
+    136: "128 + 8: a shell reports this for a process killed by SIGFPE",
     137: "128 + 9: a shell reports this for a process killed by SIGKILL",
     139: "128 + 11: a shell reports this for a process killed by SIGSEGV",
-    130: "a shell reports this for a process killed by SIGINT",
+    130: "128 + 2: a shell reports this for a process killed by SIGINT",
     143: "128 + 15: a shell reports this for a process killed by SIGTERM",
 }
 
@@ -76,7 +78,7 @@ MISMATCH = _known(
     r"Detected mismatch between collectives|collective mismatch in your code"
     r"|expects same model across all ranks|inconsistent \d+ params",
     None,
-    "The ranks diverged: they entered different collectives, or used different sizes.",
+    "The ranks diverged: they entered different collectives or used different sizes.",
 )
 
 _KNOWN = (
@@ -89,8 +91,8 @@ _KNOWN = (
     _known(
         r"device-side assert",
         None,
-        "A check in a kernel failed, usually an index out of range (a label or token ID that is "
-        "too large); CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
+        "An assertion in a CUDA kernel failed, usually because an index is out of range (a label "
+        "or token ID that is too large); CUDA_LAUNCH_BLOCKING=1 shows the actual line.",
     ),
     _known(
         r"an illegal memory access|misaligned address|unspecified launch failure",
@@ -103,18 +105,18 @@ _KNOWN = (
         r"|out of shared memory|unable to (open|mmap|allocate|write).*(shared memory|torch_\d+)"
         r"|is killed by signal: Bus error",
         None,
-        "/dev/shm is full: data loaders pass their batches through it. Give the container more "
-        "(--shm-size) or use fewer workers.",
+        "/dev/shm is full; data loaders pass batches through it. Give the container more "
+        "shared memory (--shm-size) or use fewer workers.",
     ),
     _known(r"No space left on device|Errno 28\b", None, "A disk is full."),
-    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota is exceeded."),
+    _known(r"Disk quota exceeded|Errno 122\b", None, "A disk quota was exceeded."),
     _known(
         r"Too many open files|Errno 24\b", None, "The limit on open files is too low (ulimit -n)."
     ),
     _known(
         r"EADDRINUSE|Address already in use|Errno 98\b",
         None,
-        "A port that it needs is in use by another process: is it hard-coded in the script?",
+        "Another process is using a port that it needs; is the port hard-coded in the script?",
     ),
     MISMATCH,
     _known(
@@ -126,12 +128,12 @@ _KNOWN = (
         r"no kernel image is available|forward compatibility was attempted"
         r"|driver version is insufficient",
         None,
-        "This build of torch does not support this device or its driver.",
+        "This PyTorch build does not support this device or its driver.",
     ),
     _known(
         r"all CUDA-capable devices are busy|exclusive.process",
         None,
-        "Another process uses the device exclusively.",
+        "Another process has exclusive use of the device.",
     ),
 )
 

@@ -46,7 +46,9 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
     if place is not None and not is_told:
         words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
     elif culprits != named:
-        words.append(f"{name_ranks(culprits).capitalize()} {was} not where the others were.")
+        words.append(
+            f"{name_ranks(culprits).capitalize()} {was} not at the same place as the others."
+        )
     return Cause(
         kind="hang",
         rank=culprits[0] if one else None,

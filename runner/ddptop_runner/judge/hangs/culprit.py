@@ -123,8 +123,9 @@ def _ended_in_words(ranks: Sequence[RankProgress]) -> str:
     gone = [rank for rank in ranks if not rank.alive]
     if not gone:
         return ""
-    how = "" if gone[0].exited_with is None else f" with return code {gone[0].exited_with}"
-    return f"{name_ranks([rank.rank for rank in gone])} had exited{how}"
+    how = "" if gone[0].exited_with is None else f" with status {gone[0].exited_with}"
+    have = "has" if len(gone) == 1 else "have"
+    return f"{name_ranks([rank.rank for rank in gone])} {have} exited{how}"
 
 
 def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
@@ -170,7 +171,7 @@ def _by_mismatch(standings: Sequence[Standing]) -> Culprits | None:
             places = sorted({rank.stands_at for rank in ranks if rank.stands_at})
             apart = f"; last seen at {' and '.join(places[:3])}" if len(places) > 1 else ""
             because = (
-                f"all ranks are waiting in collective {entered}, which does not complete{apart}"
+                f"all ranks are waiting in collective {entered}, which has not completed{apart}"
             )
             return Culprits(_numbers(standings), because, named=False)
     return None
@@ -226,8 +227,8 @@ def _places_in_words(standings: Sequence[Standing]) -> str:
 def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
     silent = sum(rank.alive and _is_unheard(rank) for rank in ranks)
     if silent > 1:
-        return "their interpreters do not respond"
-    return "its interpreter does not respond" if silent else ""
+        return "their interpreters are not responding"
+    return "its interpreter is not responding" if silent else ""
 
 
 def _is_unheard(rank: RankProgress) -> bool:

@@ -17,7 +17,7 @@ def of_unknown(rank: RankProgress) -> str | None:
     """Of a rank from which nothing was heard, once it should have been."""
     if rank.since_progress_s < UNKNOWN_AFTER_S:
         return None
-    return "no report from the probe: progress unknown"
+    return "no reports from the probe: progress unknown"
 
 
 def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, ...]) -> str | None:
@@ -59,8 +59,8 @@ def _in_collective(
         return None
     whom = ""
     if culprits is not None and culprits.named and standing.rank.rank not in culprits.ranks:
-        whom = f" for {name_ranks(culprits.ranks)},"
-    return f"waiting in a collective{whom} for {lasting(standing.silent_s)}"
+        whom = f" for {name_ranks(culprits.ranks)}"
+    return f"waiting{whom} in a collective for {lasting(standing.silent_s)}"
 
 
 def of_quiet(standing: Standing, interval: Interval) -> str:

@@ -79,7 +79,7 @@ def judge(gpu: GpuSample, known: Known) -> Unfit | None:
     if grew and known.ecc_attempts > 0:
         return Unfit("uncorrectable memory errors in more than one attempt", certain=True)
     if gpu.remap_pending and not known.remap_pending:
-        return Unfit("a memory row can be remapped only by a reset", certain=False)
+        return Unfit("only a reset can remap a memory row", certain=False)
     if grew or contained:
         return Unfit("an uncorrectable memory error in the last attempt", certain=False)
     return None

@@ -161,8 +161,8 @@ class RestartPlanner:
         gpus = (device.index,)
         if self._health.is_well_again(device, self._looked_s):
             message = (
-                f"{name_of(device)} is healthy again: `ddptop restart {self._spec.job}` "
-                "uses it again"
+                f"{name_of(device)} is healthy again: run `ddptop restart {self._spec.job}` "
+                "to use it again"
             )
             return Finding(f"healthy-{device.index}", "info", message, gpus=gpus)
         why = self._why_aside.get(key_of(device), "broken")
@@ -199,7 +199,7 @@ class RestartPlanner:
             return self._with_all(ill)
         if len(ill) == len(before.devices or []):
             names = _in_words(ill)
-            return NextAttempt(before, f"{names}: no device is left to continue on")
+            return NextAttempt(before, f"{names}: no devices are left to continue on")
         for device, why in ill:
             self.set_aside.append(device)
             self._why_aside[key_of(device)] = why.reason

@@ -137,7 +137,7 @@ RULES: dict[str, Rule] = {
     "crash": Rule(3, again="{signal} at the same step"),
     "signal": Rule(),
     "hang": Rule(3, waits=True, again="a hang at the same step"),
-    "early_exit": Rule(2, requeue=False, again="a rank that exited early at the same step"),
+    "early_exit": Rule(2, requeue=False, again="a rank exited early at the same step"),
     "cuda_oom": Rule(2, requeue=False, waits=True, again="out of GPU memory at the same step"),
     "host_oom": Rule(2, at_step=False, waits=True, again="out of host memory"),
     "nan": Rule(2, requeue=False, again="a non-finite loss at the same step"),
@@ -232,11 +232,11 @@ def decide(history: History, max_restarts: int, jitter: float) -> Decision:
     first = len(history.failed) == 1 and history.used == 0
     own_fault = last.outcome.failure_class in ("exception", "exit_code", "unknown")
     if first and own_fault and last.outcome.never_came_up and not _may_be_transient(last.outcome):
-        return Decision(restart=False, reason="it failed before its first step")
+        return Decision(restart=False, reason="the attempt failed before its first step")
     if history.used >= max_restarts:
         spent = "no restarts left"
         if max_restarts > 0:
-            spent += f": {_times(history.used, 'restart')} without new progress"
+            spent += f": {_times(history.used, 'restart')} without further progress"
         return Decision(restart=False, reason=spent)
     in_vain = _in_vain(history.failed)
     delay_s = _delay_s(last.outcome, in_vain, jitter)
@@ -289,7 +289,9 @@ def _will_fail_again(history: History) -> Decision | None:
         exit_code=last.exit_code,
         signal=last.signal,
     )
-    often = "" if alike == 1 else f" {_COUNTS.get(alike, f'{alike} times')} without new progress"
+    often = (
+        "" if alike == 1 else f" {_COUNTS.get(alike, f'{alike} times')} without further progress"
+    )
     return Decision(restart=False, reason=what + often, requeue=rule.requeue)
 
 
@@ -362,7 +364,7 @@ def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
     if last.progress:
         return f"the attempt made progress ({_where(last.outcome)})"
     if in_vain > 0:
-        what = "without new progress" if last.outcome.steps else "without a step"
+        what = "without further progress" if last.outcome.steps else "without a step"
         return f"{_times(in_vain, 'attempt')} in a row {what}"
     if first:
         return "first failure"

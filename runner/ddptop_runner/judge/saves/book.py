@@ -302,7 +302,7 @@ class CheckpointBook:
         if checkpoint.took_s is not None:
             figures.append(f"in {seconds_in_words(checkpoint.took_s)}")
         aside = f" ({' '.join(figures)})" if figures else ""
-        before = f"; {others} more before it" if others else ""
+        before = f"; {others} more since the last report" if others else ""
         return f"{who} saved {what}{step}{aside}{before}"
 
     # -- what it means -----------------------------------------------------------------------------

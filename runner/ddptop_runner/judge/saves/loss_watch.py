@@ -37,7 +37,7 @@ class BadLoss:
         """One sentence."""
         at = "" if self.step is None else f" at {self.at_step or f'step {self.step}'}"
         good = "" if self.last_good is None else f"; the last finite loss was {self.last_good:.4g}"
-        return f"The loss of rank {self.rank} became {self.what}{at}{good}."
+        return f"The loss on rank {self.rank} became {self.what}{at}{good}."
 
 
 class _Streak:

@@ -111,9 +111,9 @@ def test_data_parallel():
     assert (finding.severity, finding.ranks, finding.gpus) == ("warning", (0,), (0, 1, 2, 3))
     assert finding.message == (
         "one process (pid 100) uses GPUs 0-3, with 30.0 GiB on GPU 0 and 20.0 GiB on "
-        "each of the others: this looks like torch.nn.DataParallel, which copies the model and gathers "
-        "all outputs on the first GPU at every step; DistributedDataParallel with one process per "
-        "GPU avoids both (--nproc 4)"
+        "each of the others: this looks like torch.nn.DataParallel, which copies the model and "
+        "gathers all outputs on the first GPU at every step; DistributedDataParallel with one "
+        "process per GPU avoids both (--nproc 4)"
     )
 
 

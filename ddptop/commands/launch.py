@@ -16,7 +16,7 @@ from ddptop_runner.base.start import own_command
 from ddptop_runner.devices.names import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
-from ddptop_runner.launch.launchers.consult import QuestionError, typed
+from ddptop_runner.launch.advice import QuestionError, typed
 from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 
 RANK_VARIABLES = (
@@ -191,7 +191,7 @@ def ask(question: QuestionError) -> LaunchRequest | None:
     say(f"ddptop: {question.problem}")
     if question.remedy is not None:
         ways.append(question.remedy)
-        say(f"  1  {typed(question.remedy)}: {question.says}")
+        say(f"  1  {typed(question.remedy)}: {question.effect}")
     ways += [question.as_asked, None]
     say(f"  {len(ways) - 1}  launch it anyway")
     say(f"  {len(ways)}  cancel")

@@ -13,7 +13,7 @@ from ddptop.tui.render import units
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target
-from ddptop_runner.launch.launchers.words import inner
+from ddptop_runner.launch.launchers import inner
 
 TIMEOUT_S = 120.0
 """Launching takes a second or two; a home on a slow network file system may take longer."""

@@ -12,13 +12,12 @@ from tests.e2e.terminal import Terminal
 
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.job.registry import read_job
-from ddptop_runner.launch.launchers.advice import Advice, Remedy
-from ddptop_runner.launch.launchers.consult import QuestionError
+from ddptop_runner.launch.advice import Advice, QuestionError, Remedy
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.words import LIVE_STATES
 
 QUESTION = QuestionError(
-    Advice("train.py spawns", Remedy("none", says="runs it as one process"), asks=True),
+    Advice("train.py spawns", Remedy("none", effect="runs it as one process"), asks=True),
     LaunchRequest(kind="script", target="train.py"),
 )
 

@@ -13,10 +13,14 @@ from typing import Literal
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.arguments import python_target
-from ddptop_runner.launch.checks import program_of, require_command, require_own_ranks
+from ddptop_runner.launch import advice, launchers
+from ddptop_runner.launch.checks import (
+    executable_of,
+    program_of,
+    require_command,
+    require_own_ranks,
+)
 from ddptop_runner.launch.gpus.for_launch import DeviceChoice
-from ddptop_runner.launch.launchers import consult
-from ddptop_runner.launch.launchers.words import command_name, launcher_name
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.spec import derive_name
 
@@ -60,13 +64,13 @@ def program_for(
     if request.pty:
         raise UsageError("--pty works only with commands", "remove it, or use -- COMMAND ARGS")
     ranks = request.nproc or choice.count or None
-    facts = consult.read(request, cwd, env, ranks, choice.count)
+    script = advice.read(request, cwd, env)
     python = interpreters.choose(request.python, env)
     try:
         interpreters.require_torch(interpreters.inspect(python))
     except UsageError as error:
-        raise consult.explain_missing_torch(error, request, facts) from None
-    notes = consult.notes_on(request, facts, env, ranks, choice.count)
+        raise advice.explain_missing_torch(error, request, script) from None
+    notes = advice.notes_on(request, script, ranks, choice.count)
     nproc = _nproc(request.nproc, choice, notes)
     return Program(request.kind, request.target, request.args, python, nproc, notes=tuple(notes))
 
@@ -74,24 +78,24 @@ def program_for(
 def name_for(request: LaunchRequest) -> str:
     """What a job is called that was given no name."""
     if request.base_name is None and request.kind == "command":
-        return command_name((request.target, *request.args))
+        return launchers.command_name((request.target, *request.args))
     return derive_name(request.base_name or request.target)
 
 
 def _command(
     request: LaunchRequest, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
 ) -> Program:
-    launcher = launcher_name((request.target, *request.args))
+    launcher = launchers.launcher_name((request.target, *request.args))
     require_command(request, launcher)
     beside = interpreters.choose(None, env)
     program = program_of(request, cwd, env, beside)
-    script = python_target((request.target, *request.args))
+    target = python_target((request.target, *request.args))
     live = False
-    if script is not None and script.kind in ("script", "module"):
-        kind: Literal["script", "module"] = "module" if script.kind == "module" else "script"
-        inner = replace(request, kind=kind, target=script.name, args=script.args)
-        facts = consult.read(inner, cwd, env, 1, choice.count)
-        live = consult.is_live_on_terminals_only(facts, program)
+    if target is not None and target.kind in ("script", "module"):
+        kind: Literal["script", "module"] = "module" if target.kind == "module" else "script"
+        inner = replace(request, kind=kind, target=target.name, args=target.args)
+        script = advice.read(inner, cwd, env)
+        live = advice.is_live_on_terminals_only(script, program)
     return Program(
         "command",
         request.target,
@@ -107,24 +111,22 @@ def _command(
 def _launched(
     request: LaunchRequest, name: str, cwd: Path, env: Mapping[str, str], choice: DeviceChoice
 ) -> Program:
-    from ddptop_runner.launch.launchers import shortcuts, tools  # only where they are asked for
-
     require_own_ranks(request, f"--launcher {name}")
     python = interpreters.choose(request.python, env)
-    there = tools.look(name, python, env, python_given=request.python is not None)
+    there = launchers.look(name, python, env, python_given=request.python is not None)
     ranks = 1 if name == "none" else request.nproc or choice.count or None
-    facts = consult.read(request, cwd, env, ranks, choice.count)
-    notes = consult.notes_on(request, facts, env, ranks, choice.count)
+    script = advice.read(request, cwd, env)
+    notes = advice.notes_on(request, script, ranks, choice.count)
     if name == "none":
         nproc = 1 if request.nproc is None else request.nproc
         notes += _without_gpus(choice)
     else:
         nproc = _nproc(request.nproc, choice, notes)
-    live = consult.is_live_on_terminals_only(facts, python)
+    live = advice.is_live_on_terminals_only(script, python)
     notes += [LIVE] if live and not request.pty else []
-    recipe = shortcuts.recipe(
+    recipe = launchers.recipe(
         name,
-        shortcuts.Wanted(
+        launchers.Wanted(
             ("-m", request.target) if request.kind == "module" else (request.target,),
             request.args,
             nproc,
@@ -134,14 +136,14 @@ def _launched(
         ),
         there,
     )
-    program = tools.executable(recipe.argv[0], env)
+    program = executable_of(recipe.argv[0], cwd, env, python)
     return Program(
         "command",
         recipe.argv[0],
         recipe.argv[1:],
         program,
         0,
-        launcher=launcher_name(recipe.argv),
+        launcher=launchers.launcher_name(recipe.argv),
         pty=request.pty or live,
         notes=(*notes, *recipe.notes),
     )

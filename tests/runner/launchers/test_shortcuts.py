@@ -7,8 +7,15 @@ import shlex
 import pytest
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.launch.launchers.shortcuts import LAUNCHERS, PROGRAMS, Tools, Wanted, recipe
-from ddptop_runner.launch.launchers.words import command_name, launcher_name
+from ddptop_runner.launch.launchers import (
+    LAUNCHERS,
+    PROGRAMS,
+    Tools,
+    Wanted,
+    command_name,
+    launcher_name,
+    recipe,
+)
 from ddptop_runner.model.spec import Device
 
 CPU = {"device_count": 0}

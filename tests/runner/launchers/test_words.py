@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from ddptop_runner.launch.launchers.words import command_name, inner, launcher_name
+from ddptop_runner.launch.launchers import command_name, inner, launcher_name
 from ddptop_runner.model.spec import check_name
 
 COMMANDS = {

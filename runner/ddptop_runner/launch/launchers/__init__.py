@@ -1,1 +1,0 @@
-"""Other launchers: which one a command or script uses, and how to call it."""

@@ -251,7 +251,7 @@ BAD = {
     "no interpreter": (
         2,
         [*LAUNCH, "--python", "/bin/false", "train.py"],
-        ["/bin/false cannot run as Python (exit status 1)", "--python PATH"],
+        ["/bin/false is not a working Python interpreter (exit status 1)", "--python PATH"],
     ),
     "an unknown option": (2, ["launch", "--frobnicate", "train.py"], ["--frobnicate", "--help"]),
     "an unknown verb": (2, ["frobnicate"], ["frobnicate", "--help"]),
@@ -259,7 +259,7 @@ BAD = {
     "no job to stop": (3, ["stop", "none"], ["no job named 'none'", "ddptop ls"]),
     "no job to wait for": (3, ["wait", "none"], ["no job named 'none'"]),
     "no job to remove": (3, ["rm", "none"], ["no job named 'none'"]),
-    "no job at all": (2, ["status"], ["no active job", "ddptop ls --all"]),
+    "no job at all": (2, ["status"], ["no active jobs", "ddptop ls --all"]),
     "no rank": (2, ["logs", "x", "-r", "one"], ["-r one", "all"]),
     "no terminal for the overview": (2, [], ["needs a terminal", "ddptop ls"]),
     "no such training to watch": (3, ["watch", "none"], ["no training named 'none'", "ddptop ps"]),

@@ -21,7 +21,7 @@ WRONG = {
     "an ended job to be saved first": (["stop", "ended", "--save"], ["ended has ended (finished)"]),
     "a time for nothing": (["stop", "ended", "--timeout", "5"], ["--timeout", "add --save"]),
     "a time that is none": (["checkpoint", "ended", "--timeout", "-1"], ["--timeout", "-1"]),
-    "no job at all": (["checkpoint"], ["no active job"]),
+    "no job at all": (["checkpoint"], ["no active jobs"]),
 }
 
 

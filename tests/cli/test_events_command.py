@@ -111,7 +111,7 @@ def test_a_job_without_a_history_has_no_events(folder, capsys):
 def test_a_damaged_history_is_an_error_and_no_output(folder, capsys):
     folder.path.mkdir(parents=True)
     (folder.path / "history.db").write_bytes(b"garbage" * 1000)
-    with pytest.raises(DamagedFileError, match=r"history\.db is not a readable history"):
+    with pytest.raises(DamagedFileError, match=r"history\.db is not a valid history"):
         events.run(folder, True)
     assert capsys.readouterr().out == ""
 

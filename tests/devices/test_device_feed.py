@@ -120,7 +120,7 @@ async def test_a_call_that_never_returns_makes_figures_unknown_and_ends_with_the
     await until(lambda: feed.note)
     assert "has not responded for" in feed.note
     assert feed.latest.gpus[0].util_percent is None  # the first is as unknown as the second
-    assert feed.latest.gpus[0].unknown["util_percent"] == "the driver does not respond"
+    assert feed.latest.gpus[0].unknown["util_percent"] == "the driver is not responding"
     assert feed.latest.queries_per_s is None
     pid = feed.pid
     await feed.stop()
@@ -183,7 +183,7 @@ async def test_where_there_is_nothing_to_sample_it_looks_again_seldom(stub, monk
     feed = DeviceFeed(interval_s=0.1)
     await feed.start()
     await until(lambda: feed.latest and feed.pid is None)
-    assert "finds no device" in feed.note
+    assert "found no devices" in feed.note
     assert stub.counts()["nvmlInitWithFlags"] == 1
     await feed.stop()
     monkeypatch.setattr(device_feed, "LONGEST_DELAY_S", 0.2)

@@ -231,4 +231,4 @@ def test_which_cuda_device_is_which():
     swapped = [Device(index=1), Device(index=0)]
     assert devices_in_words(swapped) == "cuda:0 is GPU 1, cuda:1 is GPU 0"
     instance = [Device(index=0, uuid="MIG-aa")]
-    assert devices_in_words(instance) == "cuda:0 is MIG-aa of GPU 0"
+    assert devices_in_words(instance) == "cuda:0 is MIG-aa on GPU 0"

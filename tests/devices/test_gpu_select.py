@@ -302,7 +302,7 @@ def test_an_instance_is_chosen_by_its_uuid(text, cvd):
 @pytest.mark.parametrize("cvd", ["0", "MIG-dd44", ""])
 def test_an_instance_outside_of_what_is_allowed(cvd):
     with pytest.raises(
-        UsageError, match="MIG-ee55 of GPU 1 is not allowed: CUDA_VISIBLE_DEVICES is"
+        UsageError, match="MIG-ee55 on GPU 1 is not allowed: CUDA_VISIBLE_DEVICES is"
     ):
         resolve(parse_gpus("MIG-ee55"), DIVIDED, cvd)
 

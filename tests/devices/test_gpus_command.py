@@ -110,7 +110,7 @@ def test_text_shows_devices_and_processes(make_stub, ddptop_home):
         "GPU 1: busy: unknown process, 33.0 GiB",
         "n/a on GPU 0: POWER W (not supported)",
         "n/a on GPU 0-1: FAN (not supported)",
-        "per-process SM: n/a (no sample of that process in the last second) on GPU 1",
+        "per-process SM: n/a (no sample for this process in the last second) on GPU 1",
     ]
 
 

@@ -191,7 +191,7 @@ def test_what_a_device_does_not_tell_is_none_and_not_asked_again(make_stub, make
         "nvmlDeviceGetComputeRunningProcesses",
         "nvmlDeviceRegisterEvents",
     ]
-    reason = {3: "not supported", 4: "no permission", 13: "not in this driver"}[status]
+    reason = {3: "not supported", 4: "no permission", 13: "not supported by this driver"}[status]
     stub.unsupported(0, *functions, status=status)
     reader = make_reader(stub)
 
@@ -253,7 +253,7 @@ def test_memory_shared_with_the_host_is_unknown(make_stub, make_reader):
     stub.set(0, mem_total=0, mem_used=0)
     gpu = make_reader(stub).sample(0)[0]
     assert gpu["mem_used_bytes"] is gpu["mem_total_bytes"] is gpu["mem_reserved_bytes"] is None
-    assert "shares the host's" in gpu["unknown"]["mem_total_bytes"]
+    assert "shares host memory" in gpu["unknown"]["mem_total_bytes"]
     assert gpu["util_percent"] == 97
 
 
@@ -332,7 +332,7 @@ def test_a_driver_that_does_not_start_is_explained(make_stub, make_reader, statu
 def test_a_driver_without_devices_is_named(make_stub, make_reader):
     report = make_reader(make_stub(0)).report(0)
     assert (report["source"], report["driver"], report["gpus"]) == (None, "570.124.06", [])
-    assert "finds no device" in report["note"]
+    assert "found no devices" in report["note"]
 
 
 def test_devices_that_the_driver_does_not_list_are_not_called_absent(make_stub, make_reader):

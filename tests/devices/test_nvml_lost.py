@@ -100,7 +100,9 @@ def test_a_driver_that_does_not_start_again_is_explained_and_tried_every_ten_sec
     for second in range(1, 41):
         report = reader.report(second)
     assert all(gpu["lost"] and gpu["util_percent"] is None for gpu in report["gpus"])
-    assert "kernel module is older" in report["note"] and "GPU 0, 1 lost" in report["note"]
+    assert (
+        "old kernel module is still loaded" in report["note"] and "GPUs 0, 1 lost" in report["note"]
+    )
     assert 3 <= stub.counts()["nvmlInitWithFlags"] <= 5
     stub.set_driver(init_status=0, driver="580.10")
     for second in range(41, 53):
@@ -118,7 +120,7 @@ def test_one_device_that_fails_leaves_the_others_alone(make_stub, make_reader):
     for second in range(1, 31):
         gpus = reader.sample(second)
     assert [gpu["lost"] for gpu in gpus] == [False, True, False]
-    assert "no longer responds" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
+    assert "no longer responding" in gpus[1]["note"] or "NVML error" in gpus[1]["note"]
     assert stub.counts()["nvmlInitWithFlags"] == 1
     assert stub.counts()["nvmlShutdown"] == 0
 
@@ -161,6 +163,6 @@ def test_a_device_whose_sampler_is_silent_keeps_its_identity_and_gives_the_reaso
     )
     silent = without_figures(gpu)
     assert (silent.uuid, silent.pci_bus_id, silent.util_percent) == ("G", "0:1", None)
-    assert silent.unknown["util_percent"] == "the driver does not respond"
+    assert silent.unknown["util_percent"] == "the driver is not responding"
     assert silent.unknown["name"] == "not told"
     assert set(silent.unknown) == {name for name in FIGURES if getattr(silent, name) is None}

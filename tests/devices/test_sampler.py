@@ -41,7 +41,7 @@ def test_uuids_limit_it(make_stub):
 
 @pytest.mark.parametrize(
     ("gpus", "arguments", "words"),
-    [(0, (), "finds no device"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
+    [(0, (), "found no devices"), (1, ("--uuids", "GPU-none"), "not on this machine: GPU-none")],
 )
 def test_nothing_to_sample_ends_with_3_and_a_last_line_that_says_why(
     make_stub, gpus, arguments, words

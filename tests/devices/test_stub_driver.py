@@ -131,7 +131,7 @@ def test_the_back_end_runs_on_an_old_driver(make_stub, make_reader):
     assert "used memory" in gpu["unknown"]["mem_reserved_bytes"]
     assert gpu["processes"][0]["pid"] == os.getpid()
     assert gpu["throttle_reasons"] == ["power cap"]
-    assert gpu["unknown"]["remapped_rows"] == "not in this driver"
+    assert gpu["unknown"]["remapped_rows"] == "not supported by this driver"
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_every_xid_that_matters_for_training_has_a_meaning():
     [
         (3, "not supported"),
         (4, "no permission"),
-        (13, "not in this driver"),
-        (25, "not in this driver"),
+        (13, "not supported by this driver"),
+        (25, "not supported by this driver"),
         (10, "timed out"),
         (999, "unreadable: NVML error 999"),
     ],
@@ -77,7 +77,7 @@ def test_why_a_figure_is_unknown(status, words):
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(15, "bus"), (8, "power cables"), (None, "no longer responds"), (77, "77")],
+    [(15, "bus"), (8, "power cables"), (None, "no longer responding"), (77, "77")],
 )
 def test_what_is_wrong_with_a_device(status, words):
     assert words in trouble(3, status)

@@ -168,7 +168,7 @@ def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
     put_log(folder, 0, "step 3\n")
     outcome, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, -9, 1.0)), 1.0, oom=oom)
     assert (cause.kind, outcome.kind, outcome.signal) == ("host_oom", "host_oom", "SIGKILL")
-    assert "its limit is 1.0 GiB" in cause.summary
+    assert "limit: 1.0 GiB" in cause.summary
 
 
 def test_nobody_failed(quiet):

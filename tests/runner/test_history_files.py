@@ -160,7 +160,7 @@ def test_a_file_that_is_no_history_is_set_aside(path):
     for number in (1, 2):
         content = b"not a database, for sure" * 100 * number
         path.write_bytes(content)
-        with pytest.raises(DamagedFileError, match=r"history\.db is not a readable history"):
+        with pytest.raises(DamagedFileError, match=r"history\.db is not a valid history"):
             HistoryReader(path).events()
         writer = HistoryWriter(path)
         assert writer.damaged_file == path.with_name(f"history.db.damaged-{number}")
@@ -175,7 +175,7 @@ def test_another_programs_database_is_no_history(path):
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE bookmarks (url)")
     db.close()
-    with pytest.raises(DamagedFileError, match="not a readable history"):
+    with pytest.raises(DamagedFileError, match="not a valid history"):
         HistoryReader(path).span()
     assert HistoryWriter(path).damaged_file is not None
 

@@ -140,5 +140,7 @@ def test_closing_all_ends_every_open_bucket():
 
 
 def test_a_metric_that_is_not_kept_is_named_with_those_that_are():
-    with pytest.raises(ValueError, match=r"no 'lr' per rank; choose from step, .*loss"):
+    with pytest.raises(
+        ValueError, match=r"'lr' is not recorded per rank; choose from step, .*loss"
+    ):
         RANK.metric("lr")

@@ -43,8 +43,12 @@ def test_kills_in_the_log():
             True,
             (True, "killed 7 (pt_main_thread), which used 2.0 GiB: the machine"),
         ),
-        ((OTHER,), True, (False, "No OOM kill of it in the kernel log, only of other")),
-        ((WHOLE,), False, (True, "Probably out of memory: in this attempt the kernel killed 7")),
+        ((OTHER,), True, (False, "no OOM kill of this process, only of other")),
+        (
+            (WHOLE,),
+            False,
+            (True, "Probably out of memory: during this attempt, the kernel killed 7"),
+        ),
         ((OTHER,), False, None),
     ],
 )
@@ -66,11 +70,11 @@ def groups(*kills: int | None, limit: int | None = None) -> list[MemoryGroup]:
     ("before", "now", "expected"),
     [
         (groups(3), groups(3), (False, "something else killed it")),
-        (groups(3), groups(4), (True, "killed a process in its cgroup")),
+        (groups(3), groups(4), (True, "killed a process in the job's cgroup")),
         (
             groups(3),
             groups(5, limit=2**30),
-            (True, "2 processes in its cgroup (its lim"),
+            (True, "2 processes in the job's cgroup (lim"),
         ),
         (groups(3, 3), groups(3, 4), (True, "Probably out of memory")),
         (groups(None), groups(None), None),
@@ -121,7 +125,7 @@ def test_a_watch_that_is_taken_over_reads_the_log_from_then_on(tmp_path):
     third = OomWatch(groups=lambda: groups(4), log=KernelLog(tmp_path / "none"), own_pids=True)
     third.recall(first.remember())
     found = third.explain({7})
-    assert found is not None and "a process in its cgroup" in found.words
+    assert found is not None and "a process in the job's cgroup" in found.words
     second.log.close()
 
 
@@ -237,7 +241,7 @@ def test_a_real_kill_in_a_cgroup_is_counted(small_group):
     eater = subprocess.Popen([sys.executable, "-c", EAT, str(folder / "cgroup.procs")])
     assert eater.wait(60) == -9
     counted = by_counts([MemoryGroup(str(folder), version, 0)], watch.groups())
-    words = "Out of memory: the kernel killed a process in its cgroup (its limit is 48 MiB)."
+    words = "Out of memory: the kernel killed a process in the job's cgroup (limit: 48 MiB)."
     assert counted == OomFinding(True, words)
     found = watch.explain({eater.pid})
     kernel.close()

@@ -77,11 +77,11 @@ def test_resolve_refuses(three_jobs, name, error, words):
 
 
 def test_without_a_name_nothing_is_guessed():
-    with pytest.raises(UsageError, match="no active job; name one"):
+    with pytest.raises(UsageError, match="no active jobs; specify one"):
         resolve(None)
     for job in ("b", "a"):
         put_job(job, ALIVE)
-    with pytest.raises(UsageError, match="2 jobs are active: a, b; name one"):
+    with pytest.raises(UsageError, match="2 jobs are active: a, b; specify one"):
         resolve(None)
 
 
@@ -242,7 +242,7 @@ def test_a_snapshot_of_a_newer_ddptop_is_refused():
     with pytest.raises(NewerFileError) as caught:
         resolve("train")
     assert str(caught.value) == (
-        f"{file} was written by a newer ddptop (schema 2, known: 1); upgrade ddptop"
+        f"{file} was written by a newer ddptop (schema 2; supported: 1); upgrade ddptop"
     )
     assert [type(error) for error in read_all()[1]] == [NewerFileError]
 

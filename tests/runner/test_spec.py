@@ -142,7 +142,7 @@ def test_a_spec_of_a_newer_ddptop_is_refused_and_never_to_be_removed(tmp_path):
     with pytest.raises(NewerFileError) as caught:
         read_spec(run)
     assert str(caught.value) == (
-        f"{run.spec_file} was written by a newer ddptop (schema 2, known: 1); upgrade ddptop"
+        f"{run.spec_file} was written by a newer ddptop (schema 2; supported: 1); upgrade ddptop"
     )
 
 

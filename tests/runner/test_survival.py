@@ -39,7 +39,7 @@ CASES = {
     "killed, a shell from su": (
         ann(linger=True, runtime_dir=None),
         [],
-        "cannot reach the systemd manager of ann",
+        "ann's systemd manager cannot be reached",
     ),
     "killed, but the user is excluded": (ann(kill_exclude_users=("root", "ann")), [], None),
     "killed, but only others": (ann(kill_only_users=("bob",)), [], None),
@@ -55,11 +55,11 @@ CASES = {
     "unknown, does not linger": (ann(kill_user_processes=None), [], LINGER),
     "desktop terminal below the manager": (ann(placement="manager"), [], LINGER),
     "below the manager, lingers": (ann(placement="manager", linger=True), [], None),
-    "batch step, RemoveIPC": (ann(placement="elsewhere"), [], "shared memory of ann"),
+    "batch step, RemoveIPC": (ann(placement="elsewhere"), [], "ann's shared memory"),
     "batch step, RemoveIPC unknown": (
         ann(placement="elsewhere", remove_ipc=None),
         [],
-        "shared memory of ann",
+        "ann's shared memory",
     ),
     "batch step, lingers": (ann(placement="elsewhere", linger=True), [], None),
     "batch step, RemoveIPC=no": (ann(placement="elsewhere", remove_ipc=False), [], None),

@@ -49,9 +49,9 @@ VERSIONS = {
     "3.2 lacks what 3.2a mended": ("echo 'tmux 3.2'", "tmux 3.2 is too old (3.2a or newer"),
     "old": ("echo 'tmux 2.9a'", "tmux 2.9a is too old"),
     "very old": ("echo 'tmux 1.8'", "tmux 1.8 is too old"),
-    "no version": ("echo 'tmux master'", "cannot determine the version of tmux (tmux master)"),
-    "knows no -V": ("echo 'usage: tmux' >&2; exit 1", "version of tmux (usage: tmux)"),
-    "broken": ("exec /none/such", "cannot determine the version of tmux"),
+    "no version": ("echo 'tmux master'", "cannot determine the tmux version (tmux master)"),
+    "knows no -V": ("echo 'usage: tmux' >&2; exit 1", "tmux version (usage: tmux)"),
+    "broken": ("exec /none/such", "cannot determine the tmux version"),
     "no program at all": (None, "tmux is not installed"),
 }
 
@@ -72,7 +72,7 @@ def test_a_tmux_for_another_machine_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "tmux").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = tmux.why_unusable()
-    assert found is not None and found.startswith("tmux cannot run (")
+    assert found is not None and found.startswith("tmux cannot be run (")
 
 
 def test_words_reach_the_program_as_they_are():
@@ -196,7 +196,7 @@ def test_one_server_holds_all_jobs_and_a_name_is_taken_once(ddptop_home, ask, wa
         "train",
         "train-2",
     ]
-    with pytest.raises(UsageError, match="already has a session 'train'"):
+    with pytest.raises(UsageError, match="session 'train' already exists"):
         start(ddptop_home, name="train")
     assert len(ask("list-sessions").splitlines()) == 3
 
@@ -232,7 +232,7 @@ def test_a_session_is_ended_by_its_exact_name(ddptop_home, ask, wait_until):
 def test_a_server_that_cannot_start_is_an_error_in_words(ddptop_home, monkeypatch):
     monkeypatch.setenv("TMUX_TMPDIR", str(ddptop_home / "none"))
     monkeypatch.setenv("DDPTOP_TMUX_SOCKET", "x" * 200)
-    with pytest.raises(DdptopError, match="tmux cannot start the session 'train'") as caught:
+    with pytest.raises(DdptopError, match="tmux cannot start session 'train'") as caught:
         start(ddptop_home)
     assert "\n" not in str(caught.value)
 

@@ -111,7 +111,7 @@ def test_nothing_is_started_out_of_a_folder_that_another_user_owns(
     answer = victim.ddptop("launch", "-d", "--", "true", env=env)
     assert answer.returncode == 2
     assert (
-        f"nothing is started from {shared}, which is owned by {attacker.name} (mode 1777)"
+        f"refusing to start anything from {shared}, which is owned by {attacker.name} (mode 1777)"
         in answer.stderr
     )
     assert list(shared.iterdir()) == []
@@ -159,7 +159,7 @@ def test_a_run_folder_is_own_only_where_nobody_else_decides_what_it_holds(ddptop
     assert why_not_own(folder) is None
     NOT_OWN[how](folder)
     assert str(ddptop_home) in str(why_not_own(folder))
-    with pytest.raises(UsageError, match="nothing is started from"):
+    with pytest.raises(UsageError, match="refusing to start anything from"):
         require_own_run(folder)
 
 

@@ -186,7 +186,7 @@ class TestJob:
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
             assert "step 2,261" in shown(app)
-            assert "not a readable history" in shown(app)
+            assert "not a valid history" in shown(app)
 
     async def test_q_leaves_from_the_first_job_and_o_goes_to_all(
         self, frozen: Path, make_app: MakeApp

@@ -121,12 +121,12 @@ async def test_a_damaged_history_is_said_and_read_once_it_is_whole(
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, RankScreen))
         await settle(pilot)
-        assert "is not a readable history" in shown(app) and "rank 1" in shown(app)
+        assert "is not a valid history" in shown(app) and "rank 1" in shown(app)
         assert app.latest is not None and app.latest.rank is None
         folder.history_db.write_bytes(whole)
         await look(pilot)
         assert app.latest.rank is not None
-        assert "is not a readable history" not in shown(app)
+        assert "is not a valid history" not in shown(app)
 
 
 async def test_a_rank_of_a_job_that_ddptop_did_not_start(

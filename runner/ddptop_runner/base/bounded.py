@@ -60,7 +60,7 @@ def open_lock(path: Path) -> int:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         os.close(fd)
-        raise OSError(errno.EPERM, "not a lock file of this user", str(path))
+        raise OSError(errno.EPERM, "not a lock file owned by this user", str(path))
     return fd
 
 

@@ -67,5 +67,5 @@ def keep_bytes(runs: RunsConfig) -> int | None:
         return None
     found = _SIZE.fullmatch(str(given).strip())
     if found is None:
-        raise ValueError(f'keep_bytes = {given!r} is not a size like "50G"')
+        raise ValueError(f'keep_bytes = {given!r} is not a valid size, such as "50G"')
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))

@@ -91,7 +91,7 @@ def inspect(path: str) -> Interpreter:
         )
         (major, minor), origin = json.loads(answer.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        problem = f"no response in {ANSWER_S:g} s"
+        problem = f"no response within {ANSWER_S:g} s"
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines()
         problem = said[-1] if said else f"exit status {error.returncode}"
@@ -101,7 +101,9 @@ def inspect(path: str) -> Interpreter:
         problem = "unexpected output"
     else:
         return Interpreter(path, (major, minor), _torch_version(origin))
-    raise UsageError(f"{path} cannot run as Python ({problem})", "pass --python PATH")
+    raise UsageError(
+        f"{path} is not a working Python interpreter ({problem})", "pass --python PATH"
+    )
 
 
 def _torch_version(origin: str | None) -> str | None:
@@ -126,7 +128,7 @@ def require_torch(interpreter: Interpreter) -> None:
     if version is None:
         raise UsageError(
             f"torch is not installed in {interpreter.path}",
-            "activate the environment that has it, or pass --python PATH"
+            "activate an environment that has it, or pass --python PATH"
             " (ddptop[torch] installs it next to ddptop)",
         )
     found = re.match(r"(\d+)\.(\d+)", version)

@@ -60,7 +60,9 @@ def _home() -> Path:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        raise UsageError("HOME is not an absolute path", "set HOME or DDPTOP_HOME to one") from None
+        raise UsageError(
+            "HOME is not an absolute path", "set HOME or DDPTOP_HOME to an absolute path"
+        ) from None
 
 
 def require_readable() -> None:
@@ -95,7 +97,9 @@ def require_own(folder: Path) -> None:
     except OSError:
         return  # whoever makes it, or its content, says what is wrong
     if status.st_uid != os.geteuid():
-        raise UsageError(f"nothing is started from {folder}, which {belongs(status)}", _OWN_HOME)
+        raise UsageError(
+            f"refusing to start anything from {folder}, which {belongs(status)}", _OWN_HOME
+        )
 
 
 def why_not_own(folder: RunFolder) -> str | None:
@@ -109,11 +113,11 @@ def why_not_own(folder: RunFolder) -> str | None:
                 return f"{place} {belongs(above)}"
         found = folder.path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            return f"{folder.path} is not a folder"
+            return f"{folder.path} is not a directory"
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             return f"{folder.path} {belongs(found)}"
     except OSError as error:
-        return f"{folder.path} cannot be seen ({error.strerror})"
+        return f"{folder.path} cannot be accessed ({error.strerror})"
     return None
 
 
@@ -131,7 +135,7 @@ def require_own_run(folder: RunFolder) -> list[str]:
         require_own(place)
     closed = [note for place in above if (note := close_to_others(place)) is not None]
     if (problem := why_not_own(folder)) is not None:
-        raise UsageError(f"{problem}; nothing is started from it", _OWN_HOME)
+        raise UsageError(f"{problem}; refusing to start anything from it", _OWN_HOME)
     return closed
 
 
@@ -147,7 +151,7 @@ def close_to_others(folder: Path) -> str | None:
     if mode & stat.S_ISVTX:
         raise UsageError(f"{folder} is shared with other users", _OWN_HOME)
     folder.chmod(mode & ~0o022)
-    return f"{folder} was writable by other users (mode {mode:04o}); that access was removed"
+    return f"{folder} was writable by other users (mode {mode:04o}); ddptop removed that access"
 
 
 _OWN_HOME = "set DDPTOP_HOME to a directory of your own"
@@ -347,7 +351,7 @@ def create_local_dir(folder: RunFolder) -> Path:
         local.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{base} cannot hold the job's sockets ({error.strerror})",
+            f"{base} cannot be used for the job's sockets ({error.strerror})",
             "fix it, or set DDPTOP_HOME to a short path on a local disk",
         ) from error
     folder.local_pointer.write_text(f"{local}\n", encoding="utf-8")

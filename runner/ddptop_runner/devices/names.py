@@ -12,7 +12,7 @@ from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
 def name_of(device: Device) -> str:
     """`GPU 3`, or the UUID of a MIG instance."""
     if device.is_mig:
-        return f"{device.uuid} of GPU {device.index}"
+        return f"{device.uuid} on GPU {device.index}"
     return f"GPU {device.index}"
 
 

@@ -107,21 +107,24 @@ class NvmlBackend:
     @property
     def note(self) -> str | None:
         """See `DeviceBackend`."""
-        driver = f"the NVIDIA driver {self.driver or ''}".rstrip()
+        driver = f"NVIDIA driver {self.driver or ''}".rstrip()
         if self._uncounted is not None and not self._gpus:
-            why = f"({self._uncounted}): see what `nvidia-smi` says"
+            why = f"({self._uncounted}): check `nvidia-smi`"
             return f"{driver} cannot list its devices {why}"
         if not self._listed and not self._forbidden and not self._gpus:
-            return f"{driver} finds no device: see `nvidia-smi -L`"
+            return f"{driver} found no devices: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:
             parts.append(f"not on this machine: {', '.join(self._missing)}")
         if self._forbidden:
-            parts.append(f"{self._forbidden} device(s) not accessible to this user or container")
+            parts.append(f"devices not accessible to this user or container: {self._forbidden}")
         gone = [gpu for gpu in self._gpus if gpu.handle is None]
         if lost := [gpu for gpu in gone if gpu.parent_uuid is None]:
             indices = ", ".join(str(gpu.index) for gpu in lost)
-            parts.append(f"GPU {indices} lost: see `dmesg | grep -i xid`, reset or reboot")
+            parts.append(
+                f"GPU{'s' if len(lost) > 1 else ''} {indices} lost: check `dmesg | grep -i xid`,"
+                " then reset or reboot"
+            )
         devices = {gpu.uuid for gpu in lost}
         parts += [
             f"{gpu.uuid} lost: see `nvidia-smi -L`"
@@ -129,7 +132,7 @@ class NvmlBackend:
             if gpu.parent_uuid is not None and gpu.parent_uuid not in devices
         ]
         if not parts and not self._gpus:
-            return "no device requested"
+            return "no devices requested"
         return "; ".join(parts) or None
 
     def sample(self, boottime_s: float) -> list[GpuSample]:

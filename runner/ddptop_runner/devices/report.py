@@ -17,7 +17,7 @@ from ddptop_runner.model.snapshot import SCHEMA
 NOTHING_TO_SAMPLE = 3
 """The sampler's exit status where there is no driver or no device; its last line says why."""
 
-NOT_ANSWERING = "the NVIDIA driver has not responded for {age_s:.0f} s: see what `nvidia-smi` says"
+NOT_ANSWERING = "the NVIDIA driver has not responded for {age_s:.0f} s: check `nvidia-smi`"
 
 
 class DeviceReport(Base, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ def crash_note(returncode: int | None, errors: bytes) -> str:
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     said = f": {lines[-1][:200]}" if lines else ""
     how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
-    return f"the device sampler exited with {how}{said}; see what `nvidia-smi` says"
+    return f"the device sampler exited with {how}{said}; check `nvidia-smi`"
 
 
 def driver_library_exists() -> bool:

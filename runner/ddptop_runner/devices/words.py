@@ -41,7 +41,7 @@ _INIT_REMEDIES = {
     9: "the NVIDIA driver is not loaded: run `nvidia-smi` as root, or load it with "
     "`modprobe nvidia`",
     12: LIBRARY_MISSING,
-    18: "the NVIDIA driver was updated but its kernel module is older than its library: reboot, or "
+    18: "the NVIDIA driver was updated, but the old kernel module is still loaded: reboot, or "
     "reload the nvidia modules",
 }
 
@@ -54,24 +54,24 @@ class Why(str):
 
 NOT_SUPPORTED = Why("not supported")
 NO_PERMISSION = Why("no permission")
-OLDER_DRIVER = Why("not in this driver")
-OLDER_PYNVML = Why("not in this version of nvidia-ml-py")
+OLDER_DRIVER = Why("not supported by this driver")
+OLDER_PYNVML = Why("not supported by this version of nvidia-ml-py")
 NOT_ASKED = Why("not requested: pass --links")
 NOT_READ = Why("not read yet")
-NOT_LISTENING = Why("not listening: the driver was restarted")
+NOT_LISTENING = Why("not monitored: the driver was restarted")
 FIRST_READING = Why("a rate needs two readings")
 COUNTER_RESET = Why("the counter was reset")
 OUT_OF_RANGE = Why("the driver returned a value out of range")
 NOT_TEXT = Why("the driver returned invalid text")
-IN_TOTAL = Why("not in this driver: counted as used memory")
-HOST_MEMORY = Why("shares the host's memory")
-MIG_INSTANCE = Why("not available for a MIG instance: see its GPU")
+IN_TOTAL = Why("not reported by this driver: counted as used memory")
+HOST_MEMORY = Why("shares host memory")
+MIG_INSTANCE = Why("not available for MIG instances: see the parent GPU")
 NO_NVLINK = Why("no NVLink")
-NO_SAMPLE = Why("no sample of that process in the last second")
+NO_SAMPLE = Why("no sample for this process in the last second")
 HOST_PIDS = Why("the driver uses host PIDs, but this is a container")
-PROCESS_MEMORY = Why("the driver reports none for a live process")
+PROCESS_MEMORY = Why("not reported by the driver for a live process")
 LOST = "the device is lost"
-NO_ANSWER = "the driver does not respond"
+NO_ANSWER = "the driver is not responding"
 
 _REASONS = {
     2: NOT_SUPPORTED,
@@ -80,7 +80,7 @@ _REASONS = {
     10: Why("unreadable: the driver timed out"),
     13: OLDER_DRIVER,
     16: Why("unreadable: the device needs a reset"),
-    17: Why("unreadable: the operating system refused"),
+    17: Why("unreadable: blocked by the operating system"),
     21: Why("no data yet"),
     25: OLDER_DRIVER,
     26: OLDER_DRIVER,
@@ -88,18 +88,20 @@ _REASONS = {
 }
 
 _LOOK_UP_TROUBLE = {
-    8: "its power cables are not attached",
+    8: "its power cables are not connected",
     11: "the kernel reports a problem with its interrupts",
     6: "lost: no longer listed by the driver",
     15: "lost: it fell off the bus",
     16: "it needs a reset",
 }
 
-_RESET = "see `dmesg | grep -i xid`; reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
+_RESET = (
+    "check `dmesg | grep -i xid`, then reset it (`nvidia-smi --gpu-reset -i {index}`) or reboot"
+)
 
-NO_INSTANCES = "in MIG mode without instances: nothing can run on it (`nvidia-smi mig -cgi`)"
+NO_INSTANCES = "in MIG mode without instances: create one with `nvidia-smi mig -cgi`"
 REMAP_FAILED = "a bad memory row could not be remapped: replace the device"
-REMAP_PENDING = "a bad memory row will be remapped at the next reset: reset it when idle"
+REMAP_PENDING = "a bad memory row will be remapped at the next reset: reset the device when idle"
 INSTANCE_GONE = "this MIG instance no longer exists: see `nvidia-smi -L`"
 
 
@@ -126,12 +128,12 @@ def trouble(index: int, status: int | None) -> str:
 
     `status` is what NVML said; None where the device only ceased to answer.
     """
-    what = "lost: it no longer responds" if status is None else _LOOK_UP_TROUBLE.get(status)
+    what = "lost: no longer responding" if status is None else _LOOK_UP_TROUBLE.get(status)
     return f"{what or f'lost: NVML error {status}'}; {_RESET.format(index=index)}"
 
 
 def init_failure(status: int, text: str) -> str:
     """Why nvmlInit failed and what to do, from its status and NVML's own text."""
     return _INIT_REMEDIES.get(
-        status, f"the NVIDIA driver cannot start ({text}): see what `nvidia-smi` says"
+        status, f"the NVIDIA driver cannot start ({text}): check `nvidia-smi`"
     )

@@ -21,7 +21,7 @@ _KILLED = re.compile(
 TRAINING_NAMES = ("python", "pt_")
 """How the kernel names the processes of a training: torch renames its own."""
 
-NOT_COUNTED = "No OOM kill of it in the kernel log"
+NOT_COUNTED = "The kernel log shows no OOM kill of this process"
 SOMETHING_ELSE = "something else killed it (kill -9, a batch system, an OOM daemon)"
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
@@ -85,15 +85,17 @@ def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> O
         kill = sure[-1]
         return OomFinding(True, f"Out of memory: the kernel killed {_held(kill)}: {kill.why}.")
     if own_pids and kills:
-        return OomFinding(False, "No OOM kill of it in the kernel log, only of other processes.")
+        return OomFinding(
+            False, "The kernel log shows no OOM kill of this process, only of others."
+        )
     likely = [kill for kill in kills if kill.name.startswith(TRAINING_NAMES)]
     if not likely:
         return None
     kill = likely[-1]
     return OomFinding(
         True,
-        f"Probably out of memory: in this attempt the kernel killed {_held(kill)}: {kill.why} "
-        "(according to its log, which uses other PIDs).",
+        f"Probably out of memory: during this attempt, the kernel killed {_held(kill)}: {kill.why} "
+        "(from the kernel log, which uses different PIDs).",
     )
 
 
@@ -115,11 +117,13 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
         if group.kills is not None and was is not None and group.kills > was:
             grown.append((depth, group, group.kills - was))
     limits = [group.limit_bytes for group in now if group.limit_bytes is not None]
-    limit = f" (its limit is {gib(min(limits))})" if limits else ""
+    limit = f" (limit: {gib(min(limits))})" if limits else ""
     if grown and grown[0][0] == 0:
         count = grown[0][2]
         many = f"{count} processes" if count > 1 else "a process"
-        return OomFinding(True, f"Out of memory: the kernel killed {many} in its cgroup{limit}.")
+        return OomFinding(
+            True, f"Out of memory: the kernel killed {many} in the job's cgroup{limit}."
+        )
     if grown:
         return OomFinding(
             True,

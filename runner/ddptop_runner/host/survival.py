@@ -76,7 +76,7 @@ class SurvivalPlan(Base, frozen=True, kw_only=True):
     @property
     def warning(self) -> str | None:
         """Risk and remedy in one line, or None."""
-        return None if self.risk is None else f"{self.risk}; prevent it with: {self.remedy}"
+        return None if self.risk is None else f"{self.risk}; to prevent this: {self.remedy}"
 
 
 def plan(facts: SurvivalFacts) -> SurvivalPlan:
@@ -90,15 +90,15 @@ def plan(facts: SurvivalFacts) -> SurvivalPlan:
         return SurvivalPlan()
     if facts.placement == "manager":
         return SurvivalPlan(
-            risk=f"systemd ends this job when the last session of {facts.user} closes, because"
+            risk=f"systemd ends this job when {facts.user}'s last session closes, because"
             " lingering is off",
             remedy=linger,
         )
     if facts.remove_ipc is False or facts.uid < FIRST_NORMAL_UID:
         return SurvivalPlan()
     return SurvivalPlan(
-        risk=f"logind deletes the shared memory of {facts.user} (data loaders, NCCL) at the"
-        " user's last logout (RemoveIPC)",
+        risk=f"logind deletes {facts.user}'s shared memory (data loaders, NCCL) at the"
+        " last logout (RemoveIPC)",
         remedy=linger,
     )
 
@@ -124,7 +124,7 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
     return SurvivalPlan(
         wrap=wrap,
         risk="logind kills processes at logout (KillUserProcesses=yes): this job survives this"
-        f" session, but not the last one of {facts.user}",
+        f" session, but not the end of {facts.user}'s last one",
         remedy=linger,
     )
 
@@ -158,7 +158,7 @@ def scope_command(facts: SurvivalFacts) -> list[str]:
 def _why_no_scope(facts: SurvivalFacts) -> str:
     if not facts.systemd_run:
         return "systemd-run is not on PATH"
-    return f"cannot reach the systemd manager of {facts.user}"
+    return f"{facts.user}'s systemd manager cannot be reached"
 
 
 def gather(env: Mapping[str, str], root: Path = Path("/")) -> SurvivalFacts:

@@ -90,11 +90,11 @@ def program_problem() -> str | None:
             ["tmux", "-V"], capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"tmux cannot run ({error})"
+        return f"tmux cannot be run ({error})"
     version = parse_version(answer.stdout)
     if version is None:
         said = answer.stdout.strip() or answer.stderr.strip()
-        return f"cannot determine the version of tmux ({said})"
+        return f"cannot determine the tmux version ({said})"
     if version < (*MINIMUM_VERSION, "a"):
         return f"{answer.stdout.strip()} is too old (3.2a or newer is required)"
     return None
@@ -139,17 +139,17 @@ def start_session(
         except TmuxSessionExists as error:
             if not left and holds(job):  # and it is not just ending with its program
                 raise UsageError(
-                    f"tmux already has a session {job!r} on the socket {socket_name()!r}",
+                    f"tmux session {job!r} already exists on socket {socket_name()!r}",
                     "choose another --name",
                 ) from error
         except (LibTmuxException, IndexError) as error:  # IndexError: it said nothing at all
             gone = isinstance(error, IndexError) or _SERVER_GONE.search(str(error))
             if not gone or not left:
-                raise DdptopError(f"tmux cannot start the session {job!r}: {error}") from error
+                raise DdptopError(f"tmux cannot start session {job!r}: {error}") from error
         time.sleep(TRY_AGAIN_S)
     raise DdptopError(
-        f"tmux cannot start the session {job!r}: its server keeps exiting",
-        "find out what kills it, or try again",
+        f"tmux cannot start session {job!r}: its server keeps exiting",
+        "find out what is killing it, or try again",
     )
 
 
@@ -172,7 +172,7 @@ def holds(job: str) -> bool:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DdptopError(f"tmux does not respond ({error})", "run ddptop doctor") from error
+        raise DdptopError(f"tmux is not responding ({error})", "run ddptop doctor") from error
     return job in answer.stdout.splitlines()
 
 

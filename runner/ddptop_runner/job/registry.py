@@ -293,7 +293,7 @@ def require_own_name(view: JobView) -> JobView:
         DamagedFileError: when it goes by the name of another one.
     """
     if view.job != view.folder.job:
-        raise damaged_job(view.folder, view.folder.spec_file, "it names another job")
+        raise damaged_job(view.folder, view.folder.spec_file, "it belongs to another job")
     return view
 
 
@@ -335,7 +335,7 @@ def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
         msgspec.ValidationError: when one cannot reckon with its times.
     """
     if not all(map(is_time, (snapshot.ts, snapshot.started_at, snapshot.ended_at))):
-        raise msgspec.ValidationError("its times are out of range")
+        raise msgspec.ValidationError("time out of range")
     return snapshot
 
 
@@ -480,8 +480,8 @@ def resolve(name: str | None) -> JobView:
         if len(live) == 1:
             return live[0]
         if not live:
-            raise UsageError("no active job", "name one; list ended jobs with ddptop ls --all")
-        raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "name one")
+            raise UsageError("no active jobs", "specify one; list ended jobs with ddptop ls --all")
+        raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "specify one")
     if is_there(name) and _is_job(run_folder(name)):
         return read_job(run_folder(name))
     matches = [view for view in all_jobs() if name and view.job.startswith(name)]

@@ -198,7 +198,7 @@ def refuse_newer_schema(path: Path, data: bytes) -> None:
         return  # whoever reads the whole says what is wrong with it
     if schema > SCHEMA:
         raise NewerFileError(
-            f"{path} was written by a newer ddptop (schema {schema}, known: {SCHEMA})",
+            f"{path} was written by a newer ddptop (schema {schema}; supported: {SCHEMA})",
             "upgrade ddptop",
         )
 
@@ -225,7 +225,7 @@ def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
     """The error of a job that cannot be shown because of what is in its run folder."""
     return DamagedFileError(
         f"{path} cannot be read ({reason})",
-        f"remove the job with: ddptop rm {shlex.quote(folder.job)}",
+        f"to remove the job, run ddptop rm {shlex.quote(folder.job)}",
     )
 
 
@@ -234,11 +234,11 @@ def _problem(spec: JobSpec) -> str | None:
     if not _NAME.fullmatch(spec.job):
         return "invalid job name"
     if not bounded.is_file_name(spec.host):
-        return "invalid host name"
+        return "invalid hostname"
     if spec.tmux_socket is not None and not bounded.is_file_name(spec.tmux_socket):
         return "invalid tmux_socket"
     if not 0 <= spec.nproc <= MOST_RANKS:
         return "invalid nproc"
     if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
-        return "its time is out of range"
+        return "time out of range"
     return None

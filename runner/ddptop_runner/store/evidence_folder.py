@@ -35,13 +35,13 @@ CAUSE = "cause.json"
 
 _GUIDE = {
     "stacks-rank-*.txt": "Python stack of each live rank",
-    "stacks-rank-*-loader.txt": "stacks of the data loader workers of a rank",
-    "tail-rank-*.txt": "last log lines of each rank",
-    "tail-launcher.txt": "last lines of the command and its ranks",
+    "stacks-rank-*-loader.txt": "stacks of a rank's data loader workers",
+    "tail-rank-*.txt": "last log lines from each rank",
+    "tail-launcher.txt": "last log lines from the command and its ranks",
     "error-rank-*.json": "exception saved by torch's @record",
     "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
     "flight-rank-*.json": "torch's flight record: the collectives each rank entered",
-    "devices.json": "last sample of the job's devices",
+    "devices.json": "last sample from the job's devices",
     "memory.txt": "limits and usage of the memory cgroups",
     "kernel.txt": "kernel log since the attempt started",
     "snapshot.json": "snapshot of the job at that time",

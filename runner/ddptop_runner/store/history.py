@@ -213,7 +213,7 @@ class HistoryWriter:
                 return
             except sqlite3.DatabaseError as error:  # a reader is at it, or the disk is full
                 if time.monotonic() > deadline:
-                    self.problem = f"{self.path.name} stays in WAL mode ({error})"
+                    self.problem = f"{self.path.name} could not leave WAL mode ({error})"
                     return
                 time.sleep(0.02)
 

@@ -126,7 +126,7 @@ class HistoryReader:
             for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
                 left_bytes -= sum(len(value) for value in row if isinstance(value, str))
                 if left_bytes < 0:
-                    raise sqlite3.DatabaseError("its events hold more text than events do")
+                    raise sqlite3.DatabaseError("events contain too much text")
                 found.append(_event(row))
             return found[::-1]
 
@@ -230,14 +230,14 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         version = int(row[0])
     except (TypeError, ValueError) as error:
-        raise sqlite3.DatabaseError("it has no schema version") from error
+        raise sqlite3.DatabaseError("no schema version") from error
     except sqlite3.OperationalError as error:
         if "no such" in str(error):
-            raise sqlite3.DatabaseError("it has other tables") from error
+            raise sqlite3.DatabaseError("unexpected tables") from error
         raise
     if version > HISTORY_SCHEMA:
         raise DamagedFileError(
-            f"{path} has schema {version}, this ddptop supports up to {HISTORY_SCHEMA}",
+            f"{path} has schema {version}, but this ddptop supports only up to {HISTORY_SCHEMA}",
             "upgrade ddptop",
         )
 
@@ -262,7 +262,7 @@ def distrust(db: sqlite3.Connection) -> None:
     tables = ["meta", "events", *(kind.table(tier) for kind in KINDS for tier in TIERS)]
     columns = (row for table in tables for row in db.execute(f"PRAGMA table_xinfo({table})"))
     if others or any(column[6] for column in columns):  # computed at each look
-        raise sqlite3.DatabaseError("it contains objects that no history has")
+        raise sqlite3.DatabaseError("unexpected database objects")
 
 
 def _require_file(path: Path, held: contextlib.ExitStack) -> None:
@@ -286,7 +286,7 @@ def _require_file(path: Path, held: contextlib.ExitStack) -> None:
 
 def _damaged(path: Path, error: Exception) -> DamagedFileError:
     return DamagedFileError(
-        f"{path} is not a readable history ({error})", "move it away to continue without it"
+        f"{path} is not a valid history ({error})", "move it away to continue without it"
     )
 
 
@@ -312,7 +312,7 @@ def _event(row: tuple[Any, ...]) -> Event:
     ) as error:  # or of msgspec, a ValueError
         raise sqlite3.DatabaseError(f"an event is invalid ({error})") from error
     if not is_time(event.ts):
-        raise sqlite3.DatabaseError(f"event {event.seq} has an impossible time")
+        raise sqlite3.DatabaseError(f"event {event.seq} has a time out of range")
     return event
 
 
@@ -421,7 +421,7 @@ class _Points:
             weight = n * tier.width_s
             if point is None:
                 if len(self._points) >= MOST_POINTS:
-                    raise sqlite3.DatabaseError("it holds more ranks than there are")
+                    raise sqlite3.DatabaseError("too many ranks")
                 total = mean * weight if n else 0.0
                 self._points[who, bucket] = [
                     *(low, total, weight, high, last, attempt, nonfinite or 0, step),

@@ -105,7 +105,7 @@ class Kind(msgspec.Struct, frozen=True, dict=True):
             if metric.name == name:
                 return metric
         known = ", ".join(metric.name for metric in self.metrics)
-        raise ValueError(f"the history has no {name!r} per {self.name}; choose from {known}")
+        raise ValueError(f"{name!r} is not recorded per {self.name}; choose from {known}")
 
 
 RANK = Kind(

@@ -85,7 +85,7 @@ def test_without_a_history_the_logs_tell_the_attempt(folder):
     folder.node_file(host_name()).write_bytes(b"")
     view = read_job(folder)
     assert view.snapshot.attempt == 4
-    assert "the history is not readable either" in view.snapshot.alerts[0].message
+    assert "the history cannot be read either" in view.snapshot.alerts[0].message
 
 
 @pytest.mark.parametrize("content", DAMAGED)

@@ -33,7 +33,7 @@ def substitute(folder: RunFolder, spec: JobSpec, words: str) -> NodeSnapshot:
     try:
         events = HistoryReader(folder.history_db).events()
     except DdptopError:
-        words = f"{words}; the history is not readable either"
+        words = f"{words}; the history cannot be read either"
     alert = Alert(id="damaged-file", severity="warning", message=words, since=utc_now())
     processes = _processes(folder, spec.job_id)
     return from_events(spec, events, alert, processes, logs.attempts(folder))

@@ -26,19 +26,20 @@ class DeviceReport(Base, frozen=True, kw_only=True):
     schema: int = SCHEMA
     ts: dt.datetime
     boottime_s: float
-    """CLOCK_BOOTTIME when the figures were read."""
+    """CLOCK_BOOTTIME when the metrics were read."""
     source: str | None = None
-    """Back end of the figures: "nvml", or None without devices."""
+    """Source of the metrics: "nvml", or None without devices."""
     driver: str | None = None
     note: str | None = None
-    """Why devices are missing, incomplete, or stale, and the remedy; None when all is well."""
+    """Why devices are missing, incomplete, or stale, and how to fix it; None if there is no
+    problem."""
     gpus: list[GpuSample] = []
     sampler_cpu_percent: float | None = None
-    """CPU that the sampler used over its last seconds; 100 is one core."""
+    """CPU usage of the sampler over the last few seconds; 100 is one core."""
     sampler_rss_bytes: int | None = None
     """Resident memory of the sampler."""
     queries_per_s: float | None = None
-    """Calls into the driver, over the sampler's last seconds."""
+    """Driver calls per second over the last few seconds."""
 
 
 _decoder = msgspec.json.Decoder(DeviceReport)

@@ -59,14 +59,14 @@ class JobRow(Base, frozen=True, kw_only=True):
     step: int | None
     """Step of the slowest rank; see `step_counts`."""
     total_steps: int | None
-    """Steps of the whole run, if known."""
+    """Total steps in the whole run, if known."""
     eta_s: float | None
     """Estimated time until the run ends."""
     started_at: dt.datetime
     """When the job was launched."""
     ranks: list[RankRow]
     policy: str | None = None
-    """Last decision of the restart policy and its reason."""
+    """Latest restart policy decision and its reason."""
     restart_at: dt.datetime | None = None
     """When the next attempt starts; None unless a restart is pending."""
     set_aside: list[int] = []
@@ -77,9 +77,9 @@ class JobRow(Base, frozen=True, kw_only=True):
     """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
     unknown."""
     attempt_step: int | None = None
-    """Steps that the slowest rank took in this attempt."""
+    """Steps taken by the slowest rank in this attempt."""
     pause: Pause | None = None
-    """Set while a live job takes no steps; None while it does, or if that is unknown."""
+    """Set while a live job is not taking steps; None otherwise, or if unknown."""
 
 
 class DamagedRow(Base, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class JobStatus(Base, frozen=True, kw_only=True):
     attempt: int | None
     """Current or last attempt, from 0."""
     restarts_used: int
-    """Restarts used up from the budget (`--max-restarts`)."""
+    """Restarts used from the budget (`--max-restarts`)."""
     restarts_left: int
     """Restarts left in the budget; progress refills it."""
     world_size: int | None
@@ -155,7 +155,7 @@ class JobStatus(Base, frozen=True, kw_only=True):
     ended_at: dt.datetime | None
     """None while the job is live."""
     exit_code: int | None
-    """Exit status of the job; None while it is live."""
+    """The job's exit status; None while it is live."""
     cause: Cause | None
     """Why the job failed; None if it did not."""
     guarded: bool | None
@@ -165,13 +165,13 @@ class JobStatus(Base, frozen=True, kw_only=True):
     step: int | None
     """Step of the slowest rank; see `step_counts`."""
     total_steps: int | None
-    """Steps of the whole run, if known."""
+    """Total steps in the whole run, if known."""
     eta_s: float | None
     """Estimated time until the run ends."""
     ranks: list[RankSample]
     """One entry per rank."""
     gpus: list[GpuSample]
-    """Devices of the job."""
+    """The job's devices."""
     imbalance: Imbalance
     """How unevenly the ranks or devices are loaded."""
     alerts: list[Alert]
@@ -179,7 +179,7 @@ class JobStatus(Base, frozen=True, kw_only=True):
     checkpoint: Checkpoint | None
     """Last detected checkpoint."""
     policy: str | None
-    """Last decision of the restart policy and its reason."""
+    """Latest restart policy decision and its reason."""
     restart_at: dt.datetime | None
     """When the next attempt starts; None unless a restart is pending."""
     restarts_refilled: str | None
@@ -189,16 +189,16 @@ class JobStatus(Base, frozen=True, kw_only=True):
     previous_cause: Cause | None
     """Why the previous attempt failed; None if it did not."""
     launcher: LauncherSample | None
-    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
+    """Process for the launched command; None if ddptop starts the ranks itself."""
     progress: Progress | None
     """Progress toward a known total; None if no total is known."""
     step_counts: StepCounts | None
     """What `step` counts: `run`, or `attempt` or `epoch` when the step of the whole run is
     unknown."""
     attempt_step: int | None
-    """Steps that the slowest rank took in this attempt."""
+    """Steps taken by the slowest rank in this attempt."""
     pause: Pause | None
-    """Set while a live job takes no steps; None while it does, or if that is unknown."""
+    """Set while a live job is not taking steps; None otherwise, or if unknown."""
 
 
 def job_row(view: JobView) -> JobRow:

@@ -36,14 +36,14 @@ class GpuSample(Base, frozen=True, kw_only=True):
     mig_instances: list[str] = []
     """UUIDs of the MIG instances of this device."""
     util_percent: float | None = None
-    """Share of time during which a kernel ran."""
+    """Share of time during which a kernel was running."""
     mem_util_percent: float | None = None
-    """Share of time during which memory was read or written."""
+    """Share of time during which memory was being read or written."""
     mem_used_bytes: int | None = None
-    """Used memory, excluding what the driver reserves (NVML memory v2)."""
+    """Memory in use, excluding memory reserved by the driver (NVML memory v2)."""
     mem_total_bytes: int | None = None
     mem_reserved_bytes: int | None = None
-    """Memory that the driver reserves."""
+    """Memory reserved by the driver."""
     temperature_c: float | None = None
     temperature_slowdown_c: float | None = None
     """Temperature at which the device lowers its clocks."""
@@ -66,7 +66,7 @@ class GpuSample(Base, frozen=True, kw_only=True):
     remap_pending: bool | None = None
     """Whether a row will be remapped at the next reset."""
     remap_failed: bool | None = None
-    """Whether a remap failed because no spare row was left; replace the device."""
+    """Whether a remap failed because no spare rows were left; replace the device."""
     xid: list[int] | None = None
     """Recent XID error codes from the driver."""
     xid_meanings: list[str] | None = None
@@ -78,7 +78,7 @@ class GpuSample(Base, frozen=True, kw_only=True):
     lost: bool = False
     """Whether the driver lost the device."""
     note: str | None = None
-    """What is wrong with the device, and how to fix it; None if all is well."""
+    """What is wrong with the device, and how to fix it; None if there is no problem."""
     unknown: dict[str, str] = {}
     """Why a value is null, by key: `not supported`, `no permission`, and so on."""
     processes: list[GpuProcess] | None = None

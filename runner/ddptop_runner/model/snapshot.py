@@ -60,14 +60,14 @@ class RankSample(Base, frozen=True, kw_only=True):
     """UUIDs of all devices that the rank's process uses."""
     state: RankState = "unknown"
     """See `state_reason` for why. `quiet`: no step for much longer than usual; `paused`: stopped by
-    SIGSTOP; `blocked`: in uninterruptible sleep (D); `stuck`: its device reads full utilization at
+    SIGSTOP; `blocked`: in uninterruptible sleep (D); `stuck`: its device shows full utilization at
     idle power; `exited`: exit status 0; `stopped`: ended by ddptop."""
     step: int | None = None
     """Optimizer steps in this attempt, or the printed step if `step_source` is `log`."""
     step_source: LossSource | None = None
     """Where `step` comes from: the probe, `ddptop.report` (`api`), or the output (`log`)."""
     global_step: int | None = None
-    """Step of the whole run, if a report, the log, or a checkpoint states it."""
+    """Step of the whole run, if given by a report, the log, or a checkpoint."""
     loss: float | None = None
     """Latest loss."""
     loss_step: int | None = None
@@ -80,12 +80,12 @@ class RankSample(Base, frozen=True, kw_only=True):
     """Mean duration of the latest steps."""
     steps_per_s: float | None = None
     data_wait_s: float | None = None
-    """Mean time per step that the main thread waits for its data loader."""
+    """Mean time per step that the main thread spends waiting for its data loader."""
     sync_s: float | None = None
     """Mean time per step spent waiting for other ranks in collectives and not overlapped with
     compute; None if torch does not report it. A long wait means that other ranks are slower."""
     compute_s: float | None = None
-    """Rest of a mean step; None unless both waits are known."""
+    """Rest of the mean step time; None unless both waits are known."""
     cpu_percent: float | None = None
     """CPU usage of the rank and its descendants; 100 is one core."""
     rss_bytes: int | None = None
@@ -97,9 +97,9 @@ class RankSample(Base, frozen=True, kw_only=True):
     last_progress_at: dt.datetime | None = None
     """When the rank last made progress."""
     exit_code: int | None = None
-    """Exit status; None while the rank is alive, or if a signal ended it."""
+    """Exit status; None while the rank is alive, or if a signal killed it."""
     signal: str | None = None
-    """Signal that ended the rank, such as `SIGKILL`."""
+    """Signal that killed the rank, such as `SIGKILL`."""
     loss_min: float | None = None
     """Smallest loss since the previous snapshot."""
     loss_max: float | None = None
@@ -119,18 +119,19 @@ class RankSample(Base, frozen=True, kw_only=True):
     phase_since: dt.datetime | None = None
     """When the phase started."""
     stands_at: str | None = None
-    """`file:line in function` where the rank's main thread is in the script, while it takes no
-    steps; None while it does, or if unknown."""
+    """`file:line in function` where the rank's main thread is in the script while it is not taking
+    steps; None otherwise, or if unknown."""
     quiet_since: dt.datetime | None = None
-    """Last progress of a rank whose next step takes longer than usual; None otherwise."""
+    """Time of the last progress, if the next step is taking longer than usual; None otherwise."""
     collectives: int | None = None
-    """Collectives completed in this attempt, over all process groups (from the flight recorder)."""
+    """Collectives completed in this attempt, across all process groups (from the flight
+    recorder)."""
     collectives_enqueued: int | None = None
     """Collectives started in this attempt, including those still pending."""
     batches: int | None = None
     """Batches taken from data loaders in this attempt, for training and evaluation."""
     gpu_mem_peak_bytes: int | None = None
-    """Peak of `gpu_mem_used_bytes` in this attempt."""
+    """Peak `gpu_mem_used_bytes` in this attempt."""
     loss_bad_since: int | None = None
     """First step since which every loss was NaN or infinite; None if the loss is finite or
     unknown."""
@@ -175,7 +176,7 @@ class Cause(Base, frozen=True, kw_only=True):
     rank: int | None = None
     """Rank that failed first."""
     signal: str | None = None
-    """Signal that ended it, such as `SIGKILL`."""
+    """Signal that killed it, such as `SIGKILL`."""
     exit_code: int | None = None
     """Exit status of that rank."""
     summary: str
@@ -187,13 +188,13 @@ class Cause(Base, frozen=True, kw_only=True):
     place: str | None = None
     """`file:line in function` that raised it, or where a hung rank was."""
     work_lost_steps: int | None = None
-    """Steps of this attempt since the last detected checkpoint; without one, all of them."""
+    """Steps in this attempt since the last detected checkpoint, or all steps if there is none."""
     work_lost_s: float | None = None
-    """The same as a duration."""
+    """The same, as a duration."""
 
 
 class Pause(Base, frozen=True, kw_only=True):
-    """A live job that takes no steps for longer than usual."""
+    """A live job that has taken no steps for longer than usual."""
 
     state: PauseState
     """`no_step`: longer than usual, as during an evaluation or a checkpoint; `stalled`: longer than
@@ -217,15 +218,15 @@ class Checkpoint(Base, frozen=True, kw_only=True):
     """Rank that wrote it."""
     attempt: int | None = None
     step: int | None = None
-    """Steps of the attempt when it was written."""
+    """Steps taken in the attempt when it was written."""
     global_step: int | None = None
-    """Steps of the whole run when it was written, if known."""
+    """Steps taken in the whole run when it was written, if known."""
     size_bytes: int | None = None
     """Total size of its files."""
     took_s: float | None = None
     """Time from the start of its first file to the end of its last."""
     files: int = 1
-    """Number of files that all ranks wrote for it."""
+    """Number of files written for it by all ranks."""
     inode: int | None = None
     """Inode of `path`, which a script may rename later."""
 
@@ -264,12 +265,12 @@ class Event(Base, frozen=True, kw_only=True):
 
 
 class Progress(Base, frozen=True, kw_only=True):
-    """How far a job is toward a known total."""
+    """A job's progress toward a known total."""
 
     step: int | None = None
-    """Position, in the unit of `counts`; for a whole run it may be ahead of the attempt's steps."""
+    """Position, in units of `counts`; for a whole run it may be ahead of the attempt's steps."""
     total: int | None = None
-    """Total, in the unit of `counts`."""
+    """Total, in units of `counts`."""
     counts: ProgressUnit = "run"
     """`run`: steps of the whole run; `epoch`: steps of the current epoch; `samples`: samples of the
     current epoch."""
@@ -289,7 +290,7 @@ class Progress(Base, frozen=True, kw_only=True):
     epoch_eta_s: float | None = None
     """Estimated time until the current epoch ends."""
     source: ProgressSource
-    """Where the total comes from: `ddptop.report` (`api`), the trainer object of a framework, or
+    """Where the total comes from: `ddptop.report` (`api`), a framework's trainer object, or
     the output (`log`)."""
 
 
@@ -305,7 +306,7 @@ class RunStep(Base, frozen=True, kw_only=True):
 
 
 class LauncherSample(Base, frozen=True, kw_only=True):
-    """The process of a launched command: another launcher, or the only process."""
+    """The process for a launched command: a launcher, or the only process."""
 
     name: str
     """Name of the launcher, as in `ls`."""
@@ -353,16 +354,16 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     imbalance: Imbalance = Imbalance()
     alerts: list[Alert] = []
     source: str | None = None
-    """Back end of the device figures: `nvml`, or None without devices."""
+    """Source of the device metrics: `nvml`, or None without devices."""
     driver: str | None = None
     device_note: str | None = None
-    """Why devices are missing or incomplete; None if all is well."""
+    """Why devices are missing or incomplete; None if there is no problem."""
     requeue: bool | None = None
     """After a failure, whether running the job again may help (False: exit status 93)."""
     checkpoint: Checkpoint | None = None
     """Last detected checkpoint."""
     policy: str | None = None
-    """Last decision of the restart policy and its reason."""
+    """Latest restart policy decision and its reason."""
     previous_cause: Cause | None = None
     """Why the previous attempt failed; None if it did not."""
     restarts_refilled: str | None = None
@@ -377,7 +378,7 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     boottime_s: float | None = None
     """CLOCK_BOOTTIME at `ts`, so that the snapshot's age does not depend on the wall clock."""
     launcher: LauncherSample | None = None
-    """Process of the launched command; None for a job whose ranks ddptop starts itself."""
+    """Process for the launched command; None if ddptop starts the ranks itself."""
     progress: Progress | None = None
     """None if no total is known."""
     run_step: RunStep | None = None
@@ -385,7 +386,7 @@ class NodeSnapshot(Base, frozen=True, kw_only=True):
     attempts_began: dict[int, int] = {}
     """By attempt, the step of the run at which it started, if known."""
     pause: Pause | None = None
-    """None while the job takes steps, or if that is unknown."""
+    """None while the job is taking steps, or if unknown."""
     memory: dict[str, Any] = {}
     """State that a restarted supervisor restores; not for other readers."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ddptop.output import NOT_AVAILABLE, count, duration, number, put, put_json, say, size, table
 from ddptop.progress_words import eta, share, step_cell
@@ -16,7 +14,7 @@ from ddptop_runner.base.spans import span
 from ddptop_runner.devices.once import sample_once
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.host import procs
+from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.jobs.contract import (
     ForeignList,
     ForeignRow,
@@ -42,21 +40,13 @@ _CPU_INTERVAL_S = 0.1
 """Interval over which CPU use is measured."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What one process has used."""
-
-    cpu_s: float
-    rss_bytes: int
-    cpu_percent: float | None = None
-    """Since the previous reading; None for a process that did not exist then."""
-
-
 def run(as_json: bool, show_ranks: bool) -> int:
     """Print the jobs and the processes that cannot be inspected; always return 0."""
     taker = CensusTaker()
-    before = {} if as_json else read_usage(taker.take())
     began_s = time.monotonic()
+    meter = UsageMeter[str]()
+    if not as_json:
+        read_usage(meter, taker.take())
     report = sample_once()
     census = taker.take(report.gpus)
     found = foreign_list(census, report.gpus, look_at_outputs(census))
@@ -65,7 +55,7 @@ def run(as_json: bool, show_ranks: bool) -> int:
         return 0
     if found.jobs:
         time.sleep(max(0.0, began_s + _CPU_INTERVAL_S - time.monotonic()))
-        usage = read_usage(census, before, time.monotonic() - began_s)
+        usage = read_usage(meter, census)
         wide = sys.stdout.isatty() and shutil.get_terminal_size().columns >= _WIDE
         put(as_text(found, census, usage, report.gpus, show_ranks or wide))
     else:
@@ -84,29 +74,15 @@ def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
     return read_outputs(census, utc_now())
 
 
-def read_usage(
-    census: Census, before: Mapping[int, Usage] | None = None, elapsed_s: float = 0.0
-) -> dict[int, Usage]:
-    """Return CPU and memory use by PID, for every process of every job."""
-    found = {}
-    for pid in {pid for job in census.jobs for pid in job.pids}:
-        fields = procs.stat_fields(pid)
-        if fields is None:
-            continue
-        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        rss_bytes = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-        earlier = (before or {}).get(pid)
-        percent = None
-        if earlier is not None and elapsed_s > 0:
-            percent = 100.0 * max(0.0, cpu_s - earlier.cpu_s) / elapsed_s
-        found[pid] = Usage(cpu_s, rss_bytes, percent)
-    return found
+def read_usage(meter: UsageMeter[str], census: Census) -> dict[str, RankUsage]:
+    """Return CPU and memory use by job."""
+    return meter.look({job.name: job.pids for job in census.jobs}, time.monotonic())
 
 
 def as_text(
     found: ForeignList,
     census: Census,
-    usage: Mapping[int, Usage],
+    usage: Mapping[str, RankUsage],
     gpus: Sequence[GpuSample],
     show_ranks: bool,
 ) -> str:
@@ -135,11 +111,11 @@ def _rank_line(rank: RankRow) -> str:
 
 
 def _cells(
-    row: ForeignRow, census: Census, usage: Mapping[int, Usage], gpus: Sequence[GpuSample]
+    row: ForeignRow, census: Census, usage: Mapping[str, RankUsage], gpus: Sequence[GpuSample]
 ) -> tuple[str, ...]:
     job = next(job for job in census.jobs if job.name == row.job)
-    seen = [usage[pid] for pid in job.pids if pid in usage]
-    cpu = [one.cpu_percent for one in seen if one.cpu_percent is not None]
+    used = usage.get(row.job)
+    cpu = None if used is None else used.cpu_percent
     held = {uuid for rank in job.ranks for uuid in rank.devices}
     elapsed_s = (utc_now() - row.started_at).total_seconds()
     here, world = len(row.ranks), row.world_size
@@ -149,8 +125,8 @@ def _cells(
         row.user,
         str(here) if world == here else f"{here} of {count(world)}",
         span((gpu.index for gpu in gpus if gpu.uuid in held), compact=True) or "-",
-        number(sum(cpu), 3) + "%" if cpu else NOT_AVAILABLE,
-        size(sum(one.rss_bytes for one in seen)) if seen else NOT_AVAILABLE,
+        NOT_AVAILABLE if cpu is None else number(cpu, 3) + "%",
+        NOT_AVAILABLE if used is None else size(used.rss_bytes),
         duration(max(0.0, elapsed_s)),
         row.command,
     )

@@ -14,7 +14,7 @@ import pytest
 from ddptop_runner.agent import terminal as terminal_module
 from ddptop_runner.agent.link import ExitWatch
 from ddptop_runner.agent.terminal import PUMP_MAIN, Terminal
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 
 WRITER = """
 import os, sys
@@ -50,7 +50,7 @@ def run_in(terminal: Terminal, program: str) -> subprocess.Popen[bytes]:
 
 
 def pumps() -> list[int]:
-    mine = procs.children_of(os.getpid())
+    mine = tree.children_of(os.getpid())
     found = [pid for pid in mine if PUMP_MAIN in procs.argv(pid)]
     return [pid for pid in found if procs.state_letter(pid) not in (None, "Z")]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.command_jobs import gone, launcher_of, pids_of, steps_of
 from tests.e2e.conftest import DESCENT
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import tree
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 
@@ -61,7 +61,7 @@ def test_torchrun_outlives_all_that_guards_it_and_restarts_its_own_ranks(
     assert {rank["loss_source"] for rank in status["ranks"]} == {"probe"}
     launcher = launcher_of(job)
     assert (launcher["name"], launcher["state"]) == ("torchrun", "running")
-    assert procs.descends_from(pids[0], launcher["pid"])
+    assert tree.descends_from(pids[0], launcher["pid"])
 
     for role in ("supervisor", "agent"):  # ranks and launcher go on, and are known again
         os.kill(job.processes()[role], signal.SIGKILL)

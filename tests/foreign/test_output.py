@@ -17,7 +17,7 @@ from tests.foreign.toys import PRINTER, lines_in, printer, running
 
 from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, look_at, neighbours_of
 from ddptop_runner.foreign.pane import Pane
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 
@@ -181,7 +181,7 @@ def test_a_terminal_that_the_launcher_made_leads_to_its_own_output(
     argv = (sys.executable, "-c", FORWARDS, os.fspath(tmp_path / "own"), PRINTER)
     with path.open("wb") as file, running(*argv, stdout=file) as launcher:
         wait_until(lambda: lines_in(path) > 2)
-        (rank,) = procs.children_of(launcher.pid)
+        (rank,) = tree.children_of(launcher.pid)
         try:
             output = find(rank, launchers=(launcher.pid,))
             assert output.words.startswith(f"file {path} via terminal /dev/pts/")

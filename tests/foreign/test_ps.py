@@ -18,6 +18,7 @@ from tests.nvml_stub import GIB, NoCompilerError, StubDriver, StubProcess, build
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import Census
 from ddptop_runner.host import procs
+from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.jobs.contract import foreign_list
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import encode
@@ -104,11 +105,7 @@ def test_a_job_of_zombies_is_lost():
 
 def test_the_table_and_its_ranks():
     found = census(*torchrun(100, 2, 3, size=4), devices={101: ["GPU-0"], 102: ["GPU-1"]})
-    usage = {
-        100: ps.Usage(1.0, 100 << 20, None),
-        101: ps.Usage(1.0, 1 << 30, 50.0),
-        102: ps.Usage(1.0, 1 << 30, 70.0),
-    }
+    usage = {"train:100": RankUsage(120.0, (2 << 30) + (100 << 20), "S", (100, 101, 102))}
     listed = foreign_list(found, gpus(2))
     text = ps.as_text(listed, found, usage, gpus(2), True).splitlines()
     assert text[0].split()[:5] == ["JOB", "LAUNCHER", "USER", "RANKS", "GPUS"]

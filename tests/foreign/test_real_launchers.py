@@ -21,7 +21,7 @@ from tests.foreign.scripts import MPI, SINGLE, SPAWN, TORCHRUN
 
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.foreign.types import Census, ForeignJob
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 pytestmark = pytest.mark.torch
@@ -95,7 +95,7 @@ class Training:
             time.sleep(0.1)
 
     def end(self) -> None:
-        pids = [pid for root in self.roots for pid in (root.pid, *procs.descendants_of(root.pid))]
+        pids = [pid for root in self.roots for pid in (root.pid, *tree.descendants_of(root.pid))]
         found = [procs.identify(pid) for pid in [*pids, *self.told()]]
         procs.signal_all(found, signal.SIGKILL)
         for root in self.roots:
@@ -222,7 +222,7 @@ def test_ranks_without_any_variable(trainings, census, name):
     assert [rank.evidence for rank in job.ranks] == ["start order"] * 2
     assert job.world_size == 2 and len(job.notes) == 1
     assert set(training.workers[1]) <= set(helpers_by_rank(job)[1])
-    manager = set(procs.descendants_of(root)) - set(job.pids)
+    manager = set(tree.descendants_of(root)) - set(job.pids)
     assert manager == set()  # all that it started belongs to it
 
 

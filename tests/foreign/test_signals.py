@@ -22,7 +22,7 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.words import JobState
 
@@ -265,7 +265,7 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
     ):  # fmt: skip
         wait_until(lambda: log.read_bytes().count(b" up") == 2, timeout_s=300)
         ranks = [
-            pid for pid in procs.descendants_of(agent.pid) if os.fspath(script) in procs.argv(pid)
+            pid for pid in tree.descendants_of(agent.pid) if os.fspath(script) in procs.argv(pid)
         ]
         job = job_of(*ranks, root_pid=agent.pid, launcher_pids=(agent.pid,))
         identities = [procs.identify(pid) for pid in ranks]

@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.e2e.command_jobs import gone
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux, pytest.mark.slow]
 
@@ -27,7 +27,7 @@ def test_mp_spawn_with_data_loaders_scaled_and_accumulated(start):
             assert (row["loss_source"], row["rank_source"]) == ("probe", "probe")
             assert row["pid"] == note["pid"]
             [worker] = note["workers"]
-            assert procs.descends_from(worker, row["pid"])
+            assert tree.descends_from(worker, row["pid"])
             assert row["rss_bytes"] > rss_of(row["pid"]) + rss_of(worker) / 2 > 0
             everyone.update((row["pid"], worker))
             seen[row["rank"]].add(row["loss_step"])

@@ -12,7 +12,7 @@ from tests.runner.builders import make_snapshot, make_spec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.group import Group
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot, encode

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ddptop_runner.base.exit_status import split_status
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -92,7 +92,7 @@ def test_a_pid_that_does_not_exist():
     assert procs.state_letter(free) is None
     assert procs.environ_value(free, "HOME") is None
     assert procs.argv(free) == []
-    assert procs.children_of(free) == []
+    assert tree.children_of(free) == []
     assert not procs.catches_signal(free, signal.SIGTERM)
 
 
@@ -144,28 +144,6 @@ def test_a_name_with_parentheses_and_spaces_is_read_past(start):
     assert fields is not None
     assert fields[0] in "SR"
     assert int(fields[1]) == os.getpid()
-
-
-TREE = """
-import subprocess, sys, threading
-child = [sys.executable, "-S", "-c", "import subprocess, sys;"
-         "p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"]
-def run():  # a child of another thread is a child too
-    p = subprocess.Popen(child, stdout=subprocess.PIPE, text=True)
-    print(p.pid, p.stdout.readline(), flush=True)
-    p.wait()
-threading.Thread(target=run).start()
-"""
-
-
-def test_descendants_come_parents_first(start):
-    process = start(TREE)
-    assert process.stdout is not None
-    child, grandchild = (int(word) for word in process.stdout.readline().split())
-    assert procs.children_of(process.pid) == [child]
-    assert procs.descendants_of(process.pid) == [child, grandchild]
-    os.kill(grandchild, signal.SIGKILL)
-    assert process.wait(10) == 0
 
 
 def test_environment_and_command_line_as_started(start):
@@ -229,7 +207,7 @@ os.wait()
     found = wait_until(lambda: len(procs.pids_of_job(job_id)) == 2 and procs.pids_of_job(job_id))
     assert parent.pid in found
     (orphan,) = set(found) - {parent.pid}
-    assert orphan not in procs.descendants_of(parent.pid)
+    assert orphan not in tree.descendants_of(parent.pid)
     parent.kill()
     wait_until(lambda: procs.pids_of_job(job_id) == [orphan], what="the zombie not to count")
     assert parent.stdin is not None

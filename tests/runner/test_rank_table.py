@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddptop_runner.base import clock
-from ddptop_runner.host.host_usage import RankUsage
+from ddptop_runner.host.tree import RankUsage
 from ddptop_runner.job.progress import of_table
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.job.rank_table import RankTable

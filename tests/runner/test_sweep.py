@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import sweep
 from ddptop_runner.job.sweep import JobProcesses
 from ddptop_runner.model.snapshot import ProcessId
@@ -143,7 +143,7 @@ def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id
     )
     sampler = start(POLITE, "-m", "ddptop_runner.devices.sampler", rank=None)
     shell = start(POLITE, rank=None)
-    (forked,) = procs.children_of(keeper.pid)
+    (forked,) = tree.children_of(keeper.pid)
     found = {process.pid for process in sweep.agent_processes(job_id)}
     assert found == {agent.pid, keeper.pid, forked, sampler.pid}
     assert shell.pid not in found
@@ -222,7 +222,7 @@ input()
 
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
     # the agent is the guardian's child, here it is ours
-    monkeypatch.setattr(procs, "descendants_of", lambda pid: [])
+    monkeypatch.setattr(tree, "descendants_of", lambda pid: [])
     agent = start(POLITE, str(AGENT_MAIN), rank=None)
     processes = JobProcesses(job_id, HostUsage(), story)
     await processes.end_leftovers(0)
@@ -235,7 +235,7 @@ async def test_the_supervisors_own_sampler_is_spared(start, job_id, story, monke
     sampler = start(POLITE, "-m", "ddptop_runner.devices.sampler", rank=None)
     processes = JobProcesses(job_id, HostUsage(), story)
     assert processes.all_but_guards() == []  # it is a child of this process
-    monkeypatch.setattr(procs, "descendants_of", lambda pid: [])
+    monkeypatch.setattr(tree, "descendants_of", lambda pid: [])
     assert [found.pid for found in processes.all_but_guards()] == [sampler.pid]
 
 

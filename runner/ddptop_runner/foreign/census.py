@@ -15,7 +15,7 @@ from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.recognize import find_jobs
 from ddptop_runner.foreign.tree import start_order
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, Unreadable
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import read_spec
 
@@ -222,7 +222,8 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
     if job is not None:
         return job
     _refuse_own(pid, own)
-    below = [job for job in census.jobs if pid in _above(job.root_pid)]
+    # not the first process, below which everything stands
+    below = [job for job in census.jobs if pid > 1 and tree.descends_from(job.root_pid, pid)]
     if len(below) == 1:
         return below[0]
     if below:
@@ -251,26 +252,11 @@ def _refuse_own(pid: int, own: IsOwn) -> None:
 
 def _own_job_above(pid: int, own: IsOwn) -> str | None:
     """The name of ddptop's own job that the process, or one above it, belongs to."""
-    while pid > 1:
-        job_id, uid = procs.environ_value(pid, "DDPTOP_JOB_ID"), procs.uid_of(pid)
+    for one in (pid, *tree.ancestors_of(pid)):
+        job_id, uid = procs.environ_value(one, "DDPTOP_JOB_ID"), procs.uid_of(one)
         if job_id is not None and uid is not None and own(job_id, uid):
             return job_id.rpartition("@")[0]
-        fields = procs.stat_fields(pid)
-        if fields is None:
-            return None
-        pid = int(fields[1])
     return None
-
-
-def _above(pid: int) -> list[int]:
-    """Parent, grandparent and so on; not the first process, below which everything stands."""
-    found: list[int] = []
-    while (fields := procs.stat_fields(pid)) is not None:
-        pid = int(fields[1])
-        if pid <= 1 or pid in found:
-            break
-        found.append(pid)
-    return found
 
 
 def find_again(job: ForeignJob, census: Census) -> ForeignJob | None:

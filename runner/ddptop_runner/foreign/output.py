@@ -12,10 +12,11 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from ddptop_runner.foreign.pane import Pane
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.store.log_clean import sanitize
 
 MAX_HOPS = 4
@@ -138,14 +139,11 @@ def neighbours_of(pids: Iterable[int]) -> list[int]:
     near: dict[int, None] = {}
     sessions = set()
     for pid in pids:
-        hops = 0
-        while pid > 1 and pid not in near and hops < MAX_ANCESTORS:
-            fields = procs.stat_fields(pid)
-            if fields is None:
+        for one in islice((pid, *tree.ancestors_of(pid)), MAX_ANCESTORS):
+            if one in near or one <= 1 or (fields := procs.stat_fields(one)) is None:
                 break
-            near[pid] = None
+            near[one] = None
             sessions.add(fields[3])
-            pid, hops = int(fields[1]), hops + 1
     for pid in procs.all_pids():
         if pid not in near and (fields := procs.stat_fields(pid)) and fields[3] in sessions:
             near[pid] = None

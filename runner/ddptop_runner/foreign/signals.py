@@ -25,7 +25,7 @@ from typing import Literal
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
 
 Action = Literal["stop", "kill"]
@@ -175,26 +175,15 @@ def _with_descendants(found: dict[int, ProcessId], uid: int) -> dict[int, Proces
 
     Neither this process nor an ancestor of it, nor what else such an ancestor has started.
     """
-    ours = _own_line()
+    ours = {os.getpid(), *tree.ancestors_of(os.getpid())}
     kept = {pid: process for pid, process in found.items() if pid not in ours}
     for pid in list(kept):
-        for child in procs.descendants_of(pid):
+        for child in tree.descendants_of(pid):
             if child not in kept:
                 process = procs.identify(child)
                 if procs.uid_of(child) == uid and procs.is_alive(process):
                     kept[child] = process
     return kept
-
-
-def _own_line() -> set[int]:
-    """This process and its ancestors."""
-    line = set()
-    pid = os.getpid()
-    while pid > 0 and pid not in line:
-        line.add(pid)
-        fields = procs.stat_fields(pid)
-        pid = int(fields[1]) if fields else 0
-    return line
 
 
 def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:

@@ -7,10 +7,11 @@ devices, never from here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ddptop_runner.host import procs
+from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.model.words import RankState
 
 BLOCKED_LOOKS = 3
@@ -20,16 +21,13 @@ BLOCKED_S = 2.0
 IDLE_S = 30.0
 """After this time without any CPU time that is worth saying."""
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 
 @dataclass(frozen=True)
 class Seen:
     """One process and its helpers at one look."""
 
-    letter: str | None
-    """As in ps(1); None when this user may not see it."""
+    letter: str
+    """As in ps(1)."""
     blocked_looks: int = 0
     """How many looks in a row found it in uninterruptible sleep, this one included."""
     blocked_s: float = 0.0
@@ -50,8 +48,6 @@ def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, st
         seen: what was seen of its process.
         stuck_reason: why it is thought to be stuck in a collective; None when it is not.
     """
-    if seen.letter is None:
-        return "unknown", "cannot be inspected: owned by another user (needs root)"
     if seen.letter in "ZX":
         return "zombie", "exited, but not yet reaped by its parent"
     if seen.letter == "T":
@@ -76,11 +72,9 @@ class _Memory:
     """One process, from look to look."""
 
     start_ticks: int
-    cpu_ticks: dict[int, tuple[int, int]]
-    """(start, ticks) by pid, helpers included."""
-    looked_s: float
     busy_s: float
     """When CPU time was last seen used."""
+    looks: int = 0
     blocked_looks: int = 0
     blocked_since_s: float = 0.0
 
@@ -88,8 +82,8 @@ class _Memory:
 class StateWatch:
     """Looks at processes again and again; a process that is not looked at is forgotten."""
 
-    def __init__(self, proc: str = "/proc") -> None:
-        self._proc = proc
+    def __init__(self) -> None:
+        self._meter = UsageMeter[int]()
         self._known: dict[int, _Memory] = {}
 
     def look(
@@ -101,16 +95,16 @@ class StateWatch:
             processes: {pid: (start ticks, pids of its helpers)}.
             now_s: a clock that only goes forward.
         """
+        trees = {pid: (pid, *helpers) for pid, (_, helpers) in processes.items()}
         known, found = {}, {}
-        for pid, (started, helpers) in processes.items():
-            fields = self._stat(pid)
-            if fields == "hidden":
-                found[pid] = Seen(letter=None)
+        for pid, usage in self._meter.look(trees, now_s).items():
+            if usage.start_ticks != processes[pid][0]:
                 continue
-            if not isinstance(fields, list) or int(fields[19]) != started:
-                continue
-            known[pid] = memory = self._remember(pid, started, now_s)
-            found[pid] = self._see(pid, fields, helpers, memory, now_s)
+            memory = self._known.get(pid)
+            if memory is None or memory.start_ticks != usage.start_ticks:
+                memory = _Memory(usage.start_ticks, now_s)
+            known[pid] = memory
+            found[pid] = _see(pid, usage, memory, now_s)
         self._known = known
         return found
 
@@ -118,67 +112,21 @@ class StateWatch:
         """How many processes are remembered."""
         return len(self._known)
 
-    def _remember(self, pid: int, started: int, now_s: float) -> _Memory:
-        memory = self._known.get(pid)
-        if memory is None or memory.start_ticks != started:
-            return _Memory(started, {}, now_s, now_s)
-        return memory
 
-    def _see(
-        self, pid: int, fields: list[str], helpers: Iterable[int], memory: _Memory, now_s: float
-    ) -> Seen:
-        first = not memory.cpu_ticks
-        ticks = {pid: (memory.start_ticks, int(fields[11]) + int(fields[12]))}
-        rss_bytes = int(fields[21]) * _PAGE_BYTES
-        for helper in helpers:
-            stat = self._stat(helper)
-            if isinstance(stat, list):
-                ticks[helper] = (int(stat[19]), int(stat[11]) + int(stat[12]))
-                rss_bytes += int(stat[21]) * _PAGE_BYTES
-        used = 0
-        for one, (started, total) in ticks.items():
-            before = memory.cpu_ticks.get(one)
-            if before is not None and before[0] == started:
-                used += total - before[1]
-        elapsed_s = now_s - memory.looked_s
-        if used > 0:
-            memory.busy_s = now_s
-        memory.cpu_ticks, memory.looked_s = ticks, now_s
-        letter = fields[0]
-        if letter != "D":
-            memory.blocked_looks = 0
-        elif not memory.blocked_looks:
-            memory.blocked_looks, memory.blocked_since_s = 1, now_s
-        else:
-            memory.blocked_looks += 1
-        blocked_s = now_s - memory.blocked_since_s if memory.blocked_looks else 0.0
-        return Seen(
-            letter=letter,
-            blocked_looks=memory.blocked_looks,
-            blocked_s=blocked_s,
-            idle_s=None if first else now_s - memory.busy_s,
-            wait_channel=self._wait_channel(pid) if letter == "D" else None,
-            cpu_percent=(
-                100.0 * used / _TICKS_PER_S / elapsed_s if not first and elapsed_s > 0 else None
-            ),
-            rss_bytes=rss_bytes,
-        )
-
-    def _stat(self, pid: int) -> list[str] | str | None:
-        """Fields after the command, "hidden", or None when it is gone."""
-        try:
-            with open(f"{self._proc}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - hot
-                data = file.read(4096)
-        except PermissionError:
-            return "hidden"
-        except OSError:
-            return None
-        return data[data.rfind(b")") + 2 :].decode("ascii", "replace").split()
-
-    def _wait_channel(self, pid: int) -> str | None:
-        try:
-            with open(f"{self._proc}/{pid}/wchan", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-                name = file.read(128).strip()
-        except OSError:
-            return None
-        return name if name not in ("", "0") else None
+def _see(pid: int, usage: RankUsage, memory: _Memory, now_s: float) -> Seen:
+    memory.looks += 1
+    if usage.cpu_percent:
+        memory.busy_s = now_s
+    blocked = usage.state_letter == "D"
+    if blocked and not memory.blocked_looks:
+        memory.blocked_since_s = now_s
+    memory.blocked_looks = memory.blocked_looks + 1 if blocked else 0
+    return Seen(
+        letter=usage.state_letter,
+        blocked_looks=memory.blocked_looks,
+        blocked_s=now_s - memory.blocked_since_s if blocked else 0.0,
+        idle_s=now_s - memory.busy_s if memory.looks > 1 else None,
+        wait_channel=procs.wait_channel(pid) if blocked else None,
+        cpu_percent=usage.cpu_percent,
+        rss_bytes=usage.rss_bytes,
+    )

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
 
 POLL_S = 0.1
@@ -149,7 +149,7 @@ class OrphanWatch:
         new = [process for process in processes if process not in self._settled]
         if not self._active or not new:
             return
-        collected = () if self._guardian is None else procs.descendants_of(self._guardian.pid)
+        collected = () if self._guardian is None else tree.descendants_of(self._guardian.pid)
         self._settled.update(new)
         for process in new:
             if process.pid not in collected:

@@ -11,12 +11,13 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ddptop_runner.model.snapshot import ProcessId
 
 _PROC = Path("/proc")
+_STAT_BYTES = 4096
 _EXITING = 0x4
 _WITHOUT_MEMORY = 0x00200000 | _EXITING
 """PF_KTHREAD and PF_EXITING of the kernel's sched.h: nothing to read, now or later."""
@@ -86,7 +87,7 @@ def stat_fields(pid: int) -> list[str] | None:
 def name_and_stat(pid: int) -> tuple[str, list[str]] | None:
     """The name that a process gave itself, and its `stat_fields`; None when there is none."""
     try:
-        data = (_PROC / str(pid) / "stat").read_bytes()
+        data = read_up_to(f"{_PROC}/{pid}/stat", _STAT_BYTES)
     except OSError:
         return None
     before, _, after = data.rpartition(b")")
@@ -109,12 +110,17 @@ def state_letter(pid: int) -> str | None:
 
 def identify(pid: int) -> ProcessId:
     """The identity of a process of this host as it is now."""
+    return identity(pid, start_ticks(pid))
+
+
+def identity(pid: int, start_ticks: int | None) -> ProcessId:
+    """The identity of a process of this host that started then."""
     return ProcessId(
         host=host_name(),
         boot_id=boot_id(),
         pid_ns=pid_namespace(),
         pid=pid,
-        start_ticks=start_ticks(pid),
+        start_ticks=start_ticks,
     )
 
 
@@ -143,6 +149,15 @@ def is_ending(pid: int) -> bool:
     return fields is None or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
+def wait_channel(pid: int) -> str | None:
+    """The kernel function in which the process sleeps; None where that cannot be read."""
+    try:
+        name = (_PROC / str(pid) / "wchan").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return name if name not in ("", "0") else None
+
+
 def written_bytes(pid: int) -> int | None:
     """Bytes that the process has passed to write calls; None where /proc does not tell."""
     return _io(pid).get(b"wchar")
@@ -162,52 +177,6 @@ def _io(pid: int) -> dict[bytes, int]:
         return {}
     pairs = (line.partition(b":") for line in data.splitlines())
     return {name: int(value) for name, _, value in pairs if value.strip().isdigit()}
-
-
-def children_of(pid: int) -> list[int]:
-    """Pids of the direct children of every thread of `pid`."""
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - hot
-                found.extend(int(child) for child in file.read().split())
-        except OSError:
-            continue
-    return found
-
-
-def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
-    """Pids of all living descendants of `pid`, parents before children.
-
-    Args:
-        pid: whose.
-        without: processes that are left out with all of theirs.
-    """
-    found: list[int] = []
-    frontier = [pid]
-    while frontier:
-        children = (child for parent in frontier for child in children_of(parent))
-        frontier = [child for child in children if child not in without]
-        found.extend(frontier)
-    return found
-
-
-def descends_from(pid: int, ancestor: int) -> bool:
-    """Whether a living process is a child of another one, or of its children."""
-    seen = set()
-    while pid > 1 and pid not in seen:
-        seen.add(pid)
-        fields = stat_fields(pid)
-        if fields is None:
-            return False
-        pid = int(fields[1])
-        if pid == ancestor:
-            return True
-    return False
 
 
 def uid_of(pid: int) -> int | None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.job import command_ranks as meeting
 from ddptop_runner.job.command_look import UNTOLD, Sight
 from ddptop_runner.job.command_ranks import Met, Newcomer
@@ -165,7 +165,7 @@ class CommandTable(RankTable):
             for record in self._records.values()
         ]
         new = Newcomer(message.pid, message.rank, procs.start_ticks(message.pid) or 0)
-        seating = meeting.seat(new, met, procs.descends_from)
+        seating = meeting.seat(new, met, tree.descends_from)
         if seating is None:
             return None
         if not seating.takes:

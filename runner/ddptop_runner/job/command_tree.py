@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from ddptop_runner.host import procs, stopping
+from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.job import sweep
 from ddptop_runner.model.snapshot import ProcessId
 
 Everyone = Callable[[], list[ProcessId]]
 """Every process of the job that is left: what it started, whoever its parent is now."""
-
-
-def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[int]:
-    """The processes of the job above its ranks that are no ranks themselves, topmost first."""
-    ours = {process.pid for process in everyone}
-    found: dict[int, None] = {}
-    for rank in ranks:
-        above, pid = [], rank
-        while (fields := procs.stat_fields(pid)) is not None:
-            pid = int(fields[1])
-            if pid not in ours or pid in above:
-                break
-            above.append(pid)
-        found.update(dict.fromkeys(pid for pid in reversed(above) if pid not in ranks))
-    return list(found)
 
 
 async def end(
@@ -43,7 +28,7 @@ async def end(
     known = everyone()
     by_pid = {process.pid: process for process in known if process.pid != own}
     ranks = {pid: frameworks for pid, frameworks in ranks.items() if pid in by_pid}
-    for step in stopping.plan(ranks, launchers_of(ranks, known), grace_s):
+    for step in stopping.plan(ranks, tree.launchers_of(ranks, known), grace_s):
         if step.until and not sweep.alive(by_pid[pid] for pid in step.until):
             continue
         theirs = everyone() if step.pids is None else [by_pid[pid] for pid in step.pids]

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.model.stacks import RankStacks
 from ddptop_runner.store.log_ranges import LogFile
@@ -136,7 +136,7 @@ async def _loader_stacks(folder: RunFolder, attempt: int, record: RankRecord) ->
         dump = _Dump(record, path, _size(path))
         known = procs.identify(pid)
         text = None
-        if procs.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):
+        if tree.descends_from(pid, record.pid or 0) and procs.catches_signal(pid, number):
             procs.signal_process(known, number)
             await _settled([dump])
             text = _read_from(path, dump.offset)

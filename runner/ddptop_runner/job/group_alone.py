@@ -16,7 +16,7 @@ import msgspec
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import failure, group_memory
 from ddptop_runner.job.attempt_record import Message, Surroundings
 from ddptop_runner.job.group_failures import FailureHandling

@@ -11,7 +11,7 @@ from abc import abstractmethod
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.host.process_watch import ProcessWatch
 from ddptop_runner.job.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
@@ -74,7 +74,7 @@ class MetRanks(AttemptRecord):
         launcher = self.table.launcher
         if launcher is None or launcher.pid is None or not launcher.alive:
             return []
-        return [launcher.pid, *procs.descendants_of(launcher.pid)]
+        return [launcher.pid, *tree.descendants_of(launcher.pid)]
 
     def _take_up_new(self) -> None:
         """Ranks of a command that were met just now: from now on their ends are seen."""

@@ -7,9 +7,9 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 
-from ddptop_runner.host import procs
+from ddptop_runner.host import procs, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.store.story import Story
 
@@ -128,7 +128,7 @@ class JobProcesses:
 
     def all_but_guards(self) -> list[ProcessId]:
         """Every process of the job but guardian, supervisor and its sampler: store keepers too."""
-        own = set(procs.descendants_of(os.getpid()))
+        own = set(tree.descendants_of(os.getpid()))
         others = [found for found in agent_processes(self._job_id) if found.pid not in own]
         return [*self.everything_started(), *others]
 

@@ -29,8 +29,8 @@ from ddptop_runner.devices.names import launched_in_words
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.agent_launch import agent_plan
-from ddptop_runner.host.host_usage import HostUsage
 from ddptop_runner.host.process_watch import OrphanWatch
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt_record import Message
 from ddptop_runner.job.group import Group

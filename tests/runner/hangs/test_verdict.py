@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import standing
 
-from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.allowances import (
     ASKED_START_FLOOR_S,
     FLOORS_S,

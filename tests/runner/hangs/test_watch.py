@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.runner.hangs.ranks import Life, rank
 
-from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.types import SeenPause
 from ddptop_runner.judge.hangs.watch import HangWatch
 

@@ -15,7 +15,7 @@ from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import run_folder
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.group import Group
 from ddptop_runner.job.group_memory import Ending
 from ddptop_runner.judge.hangs.types import HangVerdict

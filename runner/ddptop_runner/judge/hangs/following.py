@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.judge.hangs.allowances import FLOORS_S
 from ddptop_runner.judge.hangs.types import RankProgress, Standing
 from ddptop_runner.model.words import Phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddptop_runner.host.host_usage import LoaderUsage
+from ddptop_runner.host.tree import LoaderUsage
 from ddptop_runner.model.words import PauseState, Phase
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host import host_usage, procs
-from ddptop_runner.host.host_usage import HostUsage
+from ddptop_runner.host import procs, tree
+from ddptop_runner.host.tree import HostUsage
 
 TREE = """
 import subprocess, sys
@@ -41,7 +43,7 @@ def rank() -> Iterator[subprocess.Popen[str]]:
 
 def test_a_ranks_figures_are_those_of_its_tree(rank, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(host_usage, "boottime_s", lambda: clock[0])
+    monkeypatch.setattr(tree, "boottime_s", lambda: clock[0])
     assert rank.stdout is not None and rank.stdin is not None
     child = int(rank.stdout.readline())
     usage = HostUsage()
@@ -79,7 +81,7 @@ def test_what_ended_is_forgotten_when_it_becomes_too_much(rank, monkeypatch):
         )
     usage.look({0: rank.pid})
     assert len(usage.seen) == 12
-    monkeypatch.setattr(host_usage, "SEEN_LIMIT", 11)
+    monkeypatch.setattr(tree, "SEEN_LIMIT", 11)
     usage.look({0: rank.pid})
     assert set(usage.seen) == {rank.pid, child}
 
@@ -94,3 +96,35 @@ def test_a_rank_that_started_another_is_told_without_it_and_their_launcher_with_
         (rank.pid, child),
     ]
     assert usage[0].rss_bytes < 64 << 20 < usage[1].rss_bytes < usage[LAUNCHER].rss_bytes
+
+
+THREADS = """
+import subprocess, sys, threading
+child = [sys.executable, "-S", "-c", "import subprocess, sys;"
+         "p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"]
+def run():  # a child of another thread is a child too
+    p = subprocess.Popen(child, stdout=subprocess.PIPE, text=True)
+    print(p.pid, p.stdout.readline(), flush=True)
+    p.wait()
+threading.Thread(target=run).start()
+"""
+
+
+def test_a_tree_is_walked_down_parents_first_and_up_from_any_process():
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", THREADS], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    child, grandchild = (int(word) for word in process.stdout.readline().split())
+    assert tree.children_of(process.pid) == [child]
+    assert tree.descendants_of(process.pid) == [child, grandchild]
+    above = list(tree.ancestors_of(grandchild))
+    assert above[:3] == [child, process.pid, os.getpid()] and above[-1] == 1
+    assert tree.descends_from(grandchild, process.pid)
+    assert not tree.descends_from(process.pid, grandchild)
+    job = [procs.identify(pid) for pid in (process.pid, child, grandchild)]
+    assert tree.launchers_of([grandchild], job) == [process.pid, child]
+    os.kill(grandchild, signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert list(tree.ancestors_of(grandchild)) == []

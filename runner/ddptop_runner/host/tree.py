@@ -1,0 +1,231 @@
+"""Process trees: who started whom, and what a tree uses of CPU and memory.
+
+Ranks of ddptop's own jobs and of foreign ones are measured by the same `UsageMeter`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Generic, TypeVar
+
+from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.paths import LAUNCHER
+from ddptop_runner.host import procs
+from ddptop_runner.model.snapshot import ProcessId
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SEEN_LIMIT = 4096
+"""Beyond this many, processes that ended are forgotten: a rank may start one every second."""
+LOADER_NAME = "pt_data_worker"
+"""What torch names the processes of a data loader."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the direct children of every thread of `pid`."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123 - hot
+                found.extend(int(child) for child in file.read().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants_of(pid: int, without: Collection[int] = ()) -> list[int]:
+    """Pids of all living descendants of `pid`, parents before children.
+
+    Args:
+        pid: whose.
+        without: processes that are left out with all of theirs.
+    """
+    found: list[int] = []
+    frontier = [pid]
+    while frontier:
+        children = (child for parent in frontier for child in children_of(parent))
+        frontier = [child for child in children if child not in without]
+        found.extend(frontier)
+    return found
+
+
+def ancestors_of(pid: int) -> Iterator[int]:
+    """Parent, grandparent, and so on, up to and including the first process."""
+    seen = {pid}
+    while pid > 1 and (fields := procs.stat_fields(pid)) is not None:
+        pid = int(fields[1])
+        if pid < 1 or pid in seen:  # of another namespace, or a pid that was reused meanwhile
+            return
+        seen.add(pid)
+        yield pid
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether a living process is a child of another one, or of its children."""
+    return ancestor in ancestors_of(pid)
+
+
+def launchers_of(ranks: Collection[int], everyone: Iterable[ProcessId]) -> list[int]:
+    """The processes of the job above its ranks that are no ranks themselves, topmost first."""
+    ours = {process.pid for process in everyone}
+    found: dict[int, None] = {}
+    for rank in ranks:
+        above = list(takewhile(ours.__contains__, ancestors_of(rank)))
+        found.update(dict.fromkeys(pid for pid in reversed(above) if pid not in ranks))
+    return list(found)
+
+
+@dataclass(frozen=True)
+class LoaderUsage:
+    """A rank's data loader processes at one moment."""
+
+    pids: tuple[int, ...]
+    cpu_s: float
+    """CPU time since they started."""
+    io_bytes: int | None
+    """Read and written since then; None where it cannot be read of all of them."""
+    waits_for_disk: bool
+    """Whether one of them is in uninterruptible sleep."""
+
+
+@dataclass(frozen=True)
+class RankUsage:
+    """A process with its tree at one moment."""
+
+    cpu_percent: float | None
+    """Of one core, over the time since the last look; None at the first."""
+    rss_bytes: int
+    """Sum over the tree: pages shared between its processes count once for each."""
+    state_letter: str
+    """Of the process itself, as in ps(1)."""
+    tree_pids: tuple[int, ...]
+    """The process and its descendants."""
+    cpu_s: float = 0.0
+    """CPU time of the living tree since its processes started."""
+    start_ticks: int = 0
+    """When the process itself started."""
+    written_bytes: int | None = None
+    """By the rank's own process, from /proc/<pid>/io; None where that cannot be read."""
+    loader: LoaderUsage | None = None
+    """Only looked at while the rank waits for its data loader; None where that has no processes."""
+
+
+class UsageMeter(Generic[Key]):
+    """CPU and memory of process trees, from one look to the next."""
+
+    def __init__(self) -> None:
+        self.ticks: dict[int, tuple[int, int]] = {}
+        """(start, CPU time) by pid of each process of the last look."""
+        self._looked_at_s: float | None = None
+
+    def look(self, trees: Mapping[Key, Sequence[int]], now_s: float) -> dict[Key, RankUsage]:
+        """Usage of each tree; those whose first process is gone are left out.
+
+        Args:
+            trees: pids, the process itself first.
+            now_s: a clock that only goes forward.
+        """
+        elapsed_s = 0.0 if self._looked_at_s is None else now_s - self._looked_at_s
+        self._looked_at_s = now_s
+        before, self.ticks = self.ticks, {}
+        found = {}
+        for key, tree in trees.items():
+            usage = self._of_tree(tuple(tree), before, elapsed_s)
+            if usage is not None:
+                found[key] = usage
+        return found
+
+    def _of_tree(
+        self, tree: tuple[int, ...], before: Mapping[int, tuple[int, int]], elapsed_s: float
+    ) -> RankUsage | None:
+        own: list[str] | None = None
+        used, total, rss_bytes = list[int](), 0, 0
+        for pid in tree:
+            fields = procs.stat_fields(pid)
+            if fields is None:
+                continue
+            if pid == tree[0]:
+                own = fields
+            started, ticks = int(fields[19]), int(fields[11]) + int(fields[12])
+            self.ticks[pid] = (started, ticks)
+            total += ticks
+            rss_bytes += int(fields[21]) * _PAGE_BYTES
+            earlier = before.get(pid)
+            if earlier is not None and earlier[0] == started:
+                used.append(ticks - earlier[1])
+        if own is None:
+            return None
+        percent = 100.0 * sum(used) / _TICKS_PER_S / elapsed_s if used and elapsed_s > 0 else None
+        cpu_s = total / _TICKS_PER_S
+        return RankUsage(percent, rss_bytes, own[0], tree, cpu_s, start_ticks=int(own[19]))
+
+
+class HostUsage:
+    """The usage of a job's ranks, and every process seen in their trees."""
+
+    def __init__(self) -> None:
+        self._meter = UsageMeter[int]()
+        self.seen: dict[int, ProcessId] = {}
+        """The processes seen in ranks' trees: what may have to be ended with them."""
+
+    def look(
+        self, rank_pids: dict[int, int], loading: Collection[int] = ()
+    ) -> dict[int, RankUsage]:
+        """Usage by rank; ranks whose process is gone are left out.
+
+        A rank that started others (Lightning's first) is told without them; `paths.LAUNCHER` with
+        all that it started.
+
+        Args:
+            rank_pids: {rank: pid} of the living ranks.
+            loading: ranks that wait for their data loader.
+        """
+        ranks = {pid for rank, pid in rank_pids.items() if rank != LAUNCHER}
+        trees = {
+            rank: (pid, *descendants_of(pid, without=() if rank == LAUNCHER else ranks))
+            for rank, pid in rank_pids.items()
+        }
+        found = self._meter.look(trees, boottime_s())
+        for pid, (started, _) in self._meter.ticks.items():
+            known = self.seen.get(pid)
+            if known is None or known.start_ticks != started:
+                self.seen[pid] = procs.identity(pid, started)
+        if len(self.seen) > SEEN_LIMIT:
+            self.seen = {p.pid: p for p in self.seen.values() if procs.is_alive(p)}
+        return {
+            rank: dataclasses.replace(
+                usage,
+                written_bytes=procs.written_bytes(rank_pids[rank]),
+                loader=_loader_of(usage.tree_pids) if rank in loading else None,
+            )
+            for rank, usage in found.items()
+        }
+
+
+def _loader_of(tree: Sequence[int]) -> LoaderUsage | None:
+    pids, ticks, io = [], 0, list[int | None]()
+    waits_for_disk = False
+    for pid in tree[1:]:
+        named = procs.name_and_stat(pid)
+        if named is None or named[0] != LOADER_NAME:
+            continue
+        fields = named[1]
+        pids.append(pid)
+        ticks += int(fields[11]) + int(fields[12])
+        io.append(procs.io_bytes(pid))
+        waits_for_disk |= fields[0] == "D"
+    if not pids:
+        return None
+    known = [one for one in io if one is not None]
+    io_bytes = sum(known) if len(known) == len(pids) else None
+    return LoaderUsage(tuple(pids), ticks / _TICKS_PER_S, io_bytes, waits_for_disk)

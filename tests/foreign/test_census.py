@@ -187,7 +187,7 @@ def test_the_script_that_started_a_job_is_that_job(sleeper):
     """`nohup bash run.sh &` leaves a person with the pid of the shell."""
     one, other = (torch_process(sleeper().pid, 1, "python x.py") for _ in range(2))
     assert resolve(str(os.getpid()), census_of([one])).root_pid == one.pid
-    with pytest.raises(UsageError, match=f"started several trainings: .*x:{other.pid}"):
+    with pytest.raises(UsageError, match=f"started several training runs: .*x:{other.pid}"):
         resolve(str(os.getpid()), census_of([one], [other]))
 
 

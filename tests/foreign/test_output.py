@@ -155,7 +155,7 @@ def test_a_terminal_is_read_through_tmux_or_not_at_all() -> None:
             assert shown.pane == pane
             # whoever made the terminal is named, and trusted only if it hands on what it reads
             made = find(process.pid)
-            assert made.words.startswith(f"terminal {tty} of pid {os.getpid()} (")
+            assert made.words.startswith(f"terminal {tty} from pid {os.getpid()} (")
             assert made.words.endswith("): not readable")
     finally:
         os.close(master)

@@ -135,13 +135,13 @@ def test_one_of_two_agents_is_gone():
     second = [replace(one, ppid=1) for one in torchrun(200, 2, 3, size=4)[1:]]
     job = find_one(torchrun(100, 0, 1, size=4) + second)
     assert pid_by_rank(job) == {0: 101, 1: 102, 2: 201, 3: 202}
-    assert job.notes == ("the launcher of rank 2, 3 has exited: nothing restarts or stops them",)
+    assert job.notes == ("the launcher for ranks 2, 3 has exited: nothing restarts or stops them",)
 
 
 def test_a_rank_that_is_gone_is_named():
     agent, first, _ = torchrun(100, 0, 1)
     job = find_one([agent, first])
-    assert job.notes == ("no process for rank 1: not started yet, or exited",)
+    assert job.notes == ("no process for rank 1: not started yet, or already exited",)
 
 
 def test_a_zombie_that_was_known_before_stays_a_rank():
@@ -166,7 +166,7 @@ def test_a_launcher_between_two_attempts_stays_a_job(command, launcher, name):
     job = find_one(processes)
     assert (job.launcher, job.name, job.root_pid) == (launcher, name, 100)
     assert (job.ranks, job.launcher_pids) == ((), (99, 100))
-    assert "no rank yet" in job.notes[0]
+    assert "no ranks yet" in job.notes[0]
 
 
 def test_one_launcher_of_several_is_named_once():

@@ -382,7 +382,7 @@ def test_the_reason_fits_who_asks():
     mine = hidden(50, "python train.py", uid=1000)
     roots = hidden(50, "python train.py", uid=0)
     assert find([roots])[1][0].reason == "owned by user0; run ddptop as root to inspect it"
-    assert "gained privileges" in find([mine])[1][0].reason
+    assert "elevated privileges" in find([mine])[1][0].reason
     assert "CAP_SYS_PTRACE" in find([mine], uid=0)[1][0].reason
 
 

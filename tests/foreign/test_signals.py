@@ -73,7 +73,7 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         outcome = signals.send(confirmed)
         assert reaped(process) == -signal.SIGINT
         assert outcome.left == ()
-        assert "SIGINT sufficed" in outcome.sentence
+        assert "SIGINT was enough" in outcome.sentence
         assert outcome.ended_by == "SIGINT"
 
 
@@ -86,7 +86,7 @@ def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) ->
         outcome = signals.send(confirmed)
         assert time.monotonic() - started > 0.6
         assert reaped(process) == -signal.SIGKILL
-        assert "SIGKILL sufficed" in outcome.sentence
+        assert "SIGKILL was enough" in outcome.sentence
 
 
 def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
@@ -128,7 +128,7 @@ def test_ranks_without_a_launcher_are_each_told() -> None:
         assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to the")
         outcome = signals.send(confirmed)
         assert (reaped(first), reaped(second)) == (-signal.SIGINT, -signal.SIGINT)
-        assert "SIGINT sufficed" in outcome.sentence
+        assert "SIGINT was enough" in outcome.sentence
 
 
 def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[
             confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
             assert (
                 confirmed.sentence
-                == f"SIGKILL to all 2 processes of the job (torchrun {process.pid})"
+                == f"SIGKILL to all 2 processes in the job (torchrun {process.pid})"
             )
             assert signals.send(confirmed).left == ()
             assert reaped(process) == -signal.SIGKILL
@@ -204,7 +204,7 @@ def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
 
 def test_this_process_its_ancestors_and_their_other_children_are_spared() -> None:
     job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
-    with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no process left"):
+    with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no processes left"):
         up(child)
         signals.plan(view_of(job), "kill")
 
@@ -273,7 +273,7 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
         assert [one.pid for one in confirmed.launchers] == [agent.pid]
         outcome = signals.send(confirmed)
         assert outcome.left == ()
-        assert "SIGINT sufficed" in outcome.sentence
+        assert "SIGINT was enough" in outcome.sentence
         assert not any(procs.is_alive(one) for one in identities)
         assert len(ranks) == 2
         reaped(agent)

@@ -82,7 +82,7 @@ def test_an_ended_job_is_not_asked(asked, name):
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_job_of_another_host_is_left_to_that_host(asked, name):
     view = read_job(put_job("train", ALIVE, host="elsewhere"))
-    with pytest.raises(UsageError, match="train is on host elsewhere; run this there"):
+    with pytest.raises(UsageError, match="train is on host elsewhere; run this command there"):
         ACTIONS[name][0](view)
     assert asked == []
 
@@ -184,7 +184,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
             end(view)
         assert guard.poll() is None and processes["rank"].poll() is None
         return
-    assert "its processes exited without it" in (end(view) or "")
+    assert "its processes have exited" in (end(view) or "")
     assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
     processes["agent"].wait(5)
     assert processes["shell"].poll() is None
@@ -403,7 +403,7 @@ def test_a_damaged_job_that_another_one_has_just_removed():
 def test_a_folder_that_is_gone_or_in_the_way_is_named():
     view = read_job(put_job("train", ENDED))
     commands.remove(view)
-    with pytest.raises(DdptopError, match="cannot be deleted") as caught:
+    with pytest.raises(DdptopError, match="cannot delete") as caught:
         commands.remove(view)
     assert str(view.folder.path) in str(caught.value)
 

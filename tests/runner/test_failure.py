@@ -208,7 +208,7 @@ def test_a_hang_of_all_ranks_keeps_its_cause():
         ),
         (
             "python: can't open file \"/w/ann's.py\": [Errno 13] Permission denied\n",
-            "the script cannot be read: /w/ann's.py: Permission denied",
+            "cannot read the script /w/ann's.py: Permission denied",
         ),
         (
             "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lr\n",

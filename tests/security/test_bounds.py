@@ -308,7 +308,9 @@ def test_many_jobs_of_another_user_hide_none_of_ones_own(
     }
     assert book.known() == 4
     (told,) = book.left_out
-    assert told.user == f"user{MALLORY}" and told.reason.startswith("6 more trainings of this user")
+    assert told.user == f"user{MALLORY}" and told.reason.startswith(
+        "6 more of this user's training runs"
+    )
     followed = "train:1000"  # the last in turn
     assert look(book, both, follow=followed).job == followed
     assert book.known() == 4
@@ -319,7 +321,7 @@ def test_so_many_processes_of_another_user_are_looked_at(monkeypatch: pytest.Mon
     mine, many = flood(5, os.geteuid(), 10), flood(5)
     facts, (told,) = census._within_bounds([*mine, *many], held={1004})
     assert {one.pid for one in facts} == {one.pid for one in mine} | {1000, 1001, 1004}
-    assert (told.pid, told.reason[:31]) == (1002, "2 more processes of this user w")
+    assert (told.pid, told.reason[:31]) == (1002, "2 more of this user's processes")
     assert census._within_bounds(mine, held=()) == (mine, [])
 
 

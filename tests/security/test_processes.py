@@ -103,5 +103,5 @@ def test_root_is_told_whose_job_it_signals(attacker: Account) -> None:
     with pretender(attacker) as pid:
         job = job_of(pid, uid=attacker.uid, user=attacker.name)
         plan = signals.plan(view_of(job), "kill")
-        assert plan.sentence.startswith(f"job of {attacker.name}: SIGKILL")
+        assert plan.sentence.startswith(f"{attacker.name}'s job: SIGKILL")
         assert procs.signal_process(plan.processes[0], signal.SIGKILL)

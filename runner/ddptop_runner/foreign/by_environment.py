@@ -192,8 +192,9 @@ def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launch
 
 
 def _partly_gone(without: Sequence[_Claimed]) -> str:
-    ranks = ", ".join(str(one.claim.rank) for one in without)
-    return f"the launcher of rank {ranks} has exited: nothing restarts or stops them"
+    numbers = ", ".join(str(one.claim.rank) for one in without)
+    ranks = f"rank{'s' if len(without) > 1 else ''} {numbers}"
+    return f"the launcher for {ranks} has exited: nothing restarts or stops them"
 
 
 def _missing(chosen: Sequence[_Claimed]) -> list[str]:
@@ -207,8 +208,9 @@ def _missing(chosen: Sequence[_Claimed]) -> list[str]:
     gone = list(islice((rank for rank in expected if rank not in here), MAX_NAMED + 1))
     if not gone:
         return []
-    names = ", ".join(map(str, gone[:MAX_NAMED])) + (", and more" if gone[MAX_NAMED:] else "")
-    return [f"no process for rank {names}: not started yet, or exited"]
+    numbers = ", ".join(map(str, gone[:MAX_NAMED])) + (", and more" if gone[MAX_NAMED:] else "")
+    names = f"rank{'s' if len(gone) > 1 else ''} {numbers}"
+    return [f"no process for {names}: not started yet, or already exited"]
 
 
 def lightning_jobs(tree: Tree) -> list[JobDraft]:

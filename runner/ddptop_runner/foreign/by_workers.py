@@ -12,7 +12,7 @@ from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, start_order
 from ddptop_runner.foreign.types import ProcessFacts, RankEvidence
 from ddptop_runner.foreign.variables import number
 
-BY_ORDER = "ranks are numbered in start order: their real numbers are not visible"
+BY_ORDER = "ranks are numbered in start order: the actual rank numbers are not visible"
 NO_SCRIPT = "the script that started them has exited: the ranks keep running unsupervised"
 TOGETHER_TICKS = 1000
 """Ranks are started in one loop: a worker that comes later than this is none."""

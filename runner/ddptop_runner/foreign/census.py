@@ -143,7 +143,7 @@ def _within_bounds(
         more = theirs[MAX_OF_USER:]
         del theirs[MAX_OF_USER:]
         reason = (
-            f"{len(more)} more processes of this user were not examined"
+            f"{len(more)} more of this user's processes were not examined"
             f" (limit: the oldest {MAX_OF_USER})"
         )
         told.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
@@ -214,7 +214,9 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
         if matches:
             names = ", ".join(sorted(job.name for job in matches))
             raise UsageError(f"{text!r} is ambiguous: {names}", "use a longer prefix or a pid")
-    raise NoSuchJobError(f"no training named {text!r} outside of ddptop", "list it with ddptop ps")
+    raise NoSuchJobError(
+        f"no training run named {text!r} outside ddptop", "list training runs with ddptop ps"
+    )
 
 
 def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
@@ -228,7 +230,7 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         return below[0]
     if below:
         names = ", ".join(sorted(job.name for job in below))
-        raise UsageError(f"pid {pid} started several trainings: {names}", "name one")
+        raise UsageError(f"pid {pid} started several training runs: {names}", "specify one")
     taker = CensusTaker(own)
     ticks = procs.start_ticks(pid)
     if ticks is not None and procs.state_letter(pid) not in ("Z", "X", None):
@@ -238,9 +240,9 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
             return job
         _refuse_own(pid, own)  # its environment is readable a moment after its start only
         if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
-            raise UsageError(f"pid {pid} is a kernel thread", "name a training process")
+            raise UsageError(f"pid {pid} is a kernel thread", "specify a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
-    hint = "list trainings with ddptop ps" if hidden is None else hidden.reason
+    hint = "list training runs with ddptop ps" if hidden is None else hidden.reason
     raise NoSuchJobError(f"no process {pid} on this machine", hint)
 
 

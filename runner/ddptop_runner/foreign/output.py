@@ -221,9 +221,10 @@ class Finder:
             return Output(f"tmux pane {_shown(pane.name)} (captured)", pane=pane)
         maker = self._maker_of(sink)
         if maker is None:
-            why = "outside tmux" if is_own else "of another user"
-            return Output(f"terminal {sink.target} {why}: not readable")
-        words = f"terminal {sink.target} of pid {maker} ({_name(maker)})"
+            if is_own:
+                return Output(f"terminal {sink.target} outside tmux: not readable")
+            return Output(f"another user's terminal {sink.target}: not readable")
+        words = f"terminal {sink.target} from pid {maker} ({_name(maker)})"
         return self._through(maker, words, hops)
 
     def _through(self, pid: int, words: str, hops: int) -> Output:

@@ -90,12 +90,12 @@ def plan(
         raise UsageError(f"{view.job} belongs to {job.user}; only {job.user} or root can signal it")
     if job.launcher == "ddptop" and action == "stop":
         raise UsageError(
-            f"{view.job} belongs to another ddptop, which would restart its ranks",
-            "stop it there, with the DDPTOP_HOME of that job",
+            f"{view.job} belongs to another ddptop instance, which would restart its ranks",
+            "stop it with that job's DDPTOP_HOME",
         )
     recorded = _recorded(view)
     if not recorded:
-        raise UsageError(f"{view.job} has no process left to signal")
+        raise UsageError(f"{view.job} has no processes left to signal")
     group = _group_of(job.root_pid)
     near = {
         pid
@@ -111,7 +111,7 @@ def plan(
     name = f"its {len(ranks)} ranks" if alone else f"{job.launcher} {job.root_pid}"
     sentence = _sentence(action, name, 0 if alone else len(launchers) - 1, len(recorded), grace_s)
     if os.geteuid() != job.uid:
-        sentence = f"job of {job.user}: {sentence}"
+        sentence = f"{job.user}'s job: {sentence}"
     return SignalPlan(
         job=view.job,
         action=action,
@@ -124,7 +124,7 @@ def plan(
 
 
 def _sentence(action: Action, name: str, others: int, all_: int, grace_s: float) -> str:
-    everyone = "it" if all_ == 1 else f"all {all_} processes of the job"
+    everyone = "it" if all_ == 1 else f"all {all_} processes in the job"
     if action == "kill":
         return f"SIGKILL to {name}" if all_ == 1 else f"SIGKILL to {everyone} ({name})"
     also = ""
@@ -201,7 +201,7 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
 def _refuse_readonly(readonly: bool, job: str) -> None:
     if readonly:
         raise UsageError(
-            f"cannot signal {job}: ddptop runs with --readonly", "restart it without --readonly"
+            f"cannot signal {job}: ddptop runs with --readonly", "restart ddptop without --readonly"
         )
 
 
@@ -240,7 +240,7 @@ class _Ending:
     def _done(self, name: str) -> SignalOutcome:
         took_s = time.monotonic() - self._started_s
         return SignalOutcome(
-            f"{self._plan.job} exited {took_s:.1f} s after the first signal ({name} sufficed)",
+            f"{self._plan.job} exited {took_s:.1f} s after the first signal ({name} was enough)",
             ended_by=name,
         )
 

@@ -17,10 +17,10 @@ from ddptop_runner.foreign.tree import JobDraft, RankDraft, Tree, is_copy, start
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
 
 ONE_PROCESS = "accelerate started a single process, so there is one rank"
-NO_RANK = "no rank yet, or between attempts"
-NOT_RECOGNIZED = "not recognized as training; shown because you named its pid"
+NO_RANK = "no ranks yet, or between attempts"
+NOT_RECOGNIZED = "not recognized as training; shown because you specified its pid"
 NOT_READABLE = (
-    "shown because you named its pid; its environment is not readable, so its rank is unknown"
+    "shown because you specified its pid; its environment is not readable, so its rank is unknown"
 )
 
 
@@ -84,7 +84,7 @@ def _kind(
     kinds = [kind for one in chain if (kind := launcher_kind(one)) not in (None, "srun")]
     held = len(tree.devices(process))
     libraries = process.libraries or frozenset()
-    notes = [f"one process uses {held} devices: no per-rank figures"]
+    notes = [f"one process uses {held} devices: no per-rank metrics"]
     if kinds and kinds[-1] is not None:
         return kinds[-1], [ONE_PROCESS] if kinds[-1] == "accelerate" else []
     if held < 2:

@@ -109,7 +109,7 @@ def _ptrace_scope() -> str | None:
 
 def _not_permitted(scope: str | None) -> str:
     if scope == "3":
-        return "the kernel forbids inspecting other processes until a reboot (ptrace_scope 3)"
+        return "the kernel does not allow inspecting processes until a reboot (ptrace_scope 3)"
     if scope in ("1", "2"):
         return (
             f"only root can inspect other processes (ptrace_scope {scope}); use sudo, or allow it "

@@ -80,7 +80,7 @@ def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
     if uid == 0:
         return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
     if owner == uid:
-        return "cannot be inspected although it is yours: it gained privileges (needs root)"
+        return "cannot be inspected although it is yours: it has elevated privileges (needs root)"
     name = user_of(owner)
     who = "root" if owner == 0 else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"

@@ -261,7 +261,9 @@ def _told(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
             pid=more[0].root_pid,
             user=user,
             command=more[0].command,
-            reason=f"{len(more)} more trainings of this user are not shown (limit {MAX_JOBS})",
+            reason=(
+                f"{len(more)} more of this user's training runs are not shown (limit: {MAX_JOBS})"
+            ),
         )
         for user, more in by_user.items()
     )

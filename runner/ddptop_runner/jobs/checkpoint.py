@@ -47,7 +47,8 @@ def require_running(view: JobView) -> None:
     """
     if view.is_live and view.state not in ASKABLE:
         raise UsageError(
-            f"{view.job} is {view.state}: no rank can save", "try again while it is running"
+            f"{view.job} is {view.state}: no rank can save a checkpoint",
+            "try again while it is running",
         )
 
 
@@ -100,7 +101,7 @@ def wait(
                 return found
             return msgspec.structs.replace(found, path=locate(found.path, found.inode))
         if not view.is_live:
-            raise ControlError(f"{view.job} has {ended_in_words(view)} without a checkpoint")
+            raise ControlError(f"{view.job} has {ended_in_words(view)} without saving a checkpoint")
         if time.monotonic() >= deadline_s or is_left():
             raise WaitTimeoutError(*why_none(view, asked, timeout_s))
         time.sleep(POLL_S)
@@ -113,30 +114,30 @@ def ended_in_words(view: JobView) -> str:
 
 def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, str]:
     """(that no checkpoint came and what is known of why, what a person can do)."""
-    none = f"no checkpoint of {view.job} was detected within {timeout_s:g} s"
+    none = f"no checkpoint from {view.job} was detected within {timeout_s:g} s"
     taken = is_taken(asked.flag_file, asked.flag_stamp)
     if not view.spec.probe:
         taken_words = "the script has consumed the flag file" if taken else "the flag file exists"
         return (
-            f"{none}: it runs without the probe, so none can be detected; {taken_words}",
+            f"{none}: the job runs without the probe, which detects them; {taken_words}",
             "check where the script saves",
         )
     if taken:
         return (
             f"{none}: the script has consumed the flag file",
-            "it needs longer (--timeout) or saves in a way that ddptop cannot detect",
+            "it may need longer (--timeout), or it saves in a way that ddptop cannot detect",
         )
     if asked.signalled:
         return (
-            f"{none}: asked with {asked.in_words()}",
-            "the script needs longer (--timeout) or saves in a way that ddptop cannot detect",
+            f"{none}: requested with {asked.in_words()}",
+            "it may need longer (--timeout), or it saves in a way that ddptop cannot detect",
         )
     handles = "the script handles neither SIGUSR1 nor SIGUSR2"
     if asked.refused:
         handles = f"no signal could be sent ({refused_in_words(asked)})"
     return (
         f"{none}: {handles}, and it has not consumed the flag file",
-        "make it save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
+        "make the script save on SIGUSR1 or when ddptop.checkpoint_requested() is true",
     )
 
 

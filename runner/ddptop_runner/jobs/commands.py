@@ -107,7 +107,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             return [*ranks, *sweep.agent_processes(job_id, owner)]
 
         asyncio.run(sweep.end_all(find, grace_s))
-        return f"the supervisor for {view.job} cannot be reached; its processes exited without it"
+        return f"the supervisor for {view.job} cannot be reached; its processes have exited"
     return None
 
 
@@ -295,7 +295,7 @@ def require_ended(view: JobView, *, force: bool = False) -> None:
 
 
 def _if_gone(view: JobView, else_do: str) -> str:
-    return f"{else_do}, or if that host is gone: ddptop rm --force {view.job}"
+    return f"{else_do}, or, if that host is gone: ddptop rm --force {view.job}"
 
 
 def _delete(folder: RunFolder) -> None:
@@ -323,7 +323,7 @@ def _delete(folder: RunFolder) -> None:
                 if left:
                     continue
             raise DdptopError(
-                f"{error.filename or folder.path} cannot be deleted ({error.strerror})",
+                f"cannot delete {error.filename or folder.path} ({error.strerror})",
                 "check its owner and permissions",
             ) from error
 
@@ -340,9 +340,11 @@ def _open_folders(path: Path) -> None:
 
 def _require_live(view: JobView) -> None:
     if not view.is_live:
-        raise UsageError(f"{view.job} has ended ({view.state})", "ddptop restart relaunches it")
+        raise UsageError(
+            f"{view.job} has ended ({view.state})", f"relaunch it: ddptop restart {view.job}"
+        )
     if view.on_other_host:
-        hint = "run this there"
+        hint = "run this command there"
         if not was_written_lately(view.folder):
             hint = _if_gone(view, hint)
         raise UsageError(f"{view.job} is on host {view.spec.host}", hint)

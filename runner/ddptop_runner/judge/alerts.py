@@ -87,7 +87,7 @@ def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
     if pause is None or pause.state != "stalled":
         return []
     why = "" if pause.reason is None else f": {pause.reason}"
-    message = f"no step since {pause.since.astimezone():%H:%M:%S}{why}"
+    message = f"no steps since {pause.since.astimezone():%H:%M:%S}{why}"
     return [Finding("stalled", "warning", message, tuple(pause.ranks), is_told=is_told)]
 
 

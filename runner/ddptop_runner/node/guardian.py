@@ -306,7 +306,7 @@ class Guardian:
             self._terminated_at_s["supervisor"] = time.monotonic()
         recent = [at for at in self._supervisor_starts if time.monotonic() - at < 60.0]
         pause_s = RESTART_PAUSES_S[min(len(recent) - 1, len(RESTART_PAUSES_S) - 1)]
-        self._note(f"the supervisor exited ({returncode}); restarted")
+        self._note(f"the supervisor exited ({returncode}); restarting it")
         self._restart_at_s = time.monotonic() + pause_s
 
 

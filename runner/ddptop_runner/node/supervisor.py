@@ -237,7 +237,7 @@ class Supervisor:
                 self._sockets_problem = str(error)
                 self._story.tell(
                     "alert",
-                    f"the job's sockets cannot be bound ({error}): only ddptop kill can end it",
+                    f"cannot bind the job's sockets ({error}): only ddptop kill can stop the job",
                     attempt=self._group.attempt,
                 )
         else:

@@ -95,7 +95,7 @@ CASES = {
         3,
         True,
         True,
-        "1 attempt in a row",
+        "1 attempt without",
     ),
     "an empty budget ends it": ([KILLED], 0, False, True, "no restarts left"),
     "and says what it was spent on": (
@@ -112,7 +112,7 @@ CASES = {
         3,
         True,
         True,
-        "1 attempt in a row",
+        "1 attempt without",
     ),
     "exit 2 after steps is no usage error": ([failed(steps=9, exit_code=2)], 3, True, True, ""),
     "exit 2 after an hour without a probe neither": ([failed(exit_code=2)], 3, True, True, ""),
@@ -138,7 +138,7 @@ CASES = {
         True,
         "before its first step",
     ),
-    "but for the network it is": ([NETWORK], 3, True, True, "1 attempt in a row"),
+    "but for the network it is": ([NETWORK], 3, True, True, "1 attempt without"),
     "and as long as the budget lasts": ([NETWORK] * 3, 3, True, True, "3 attempts in a row"),
     "without a probe, at once counts as before the first step": (
         [failed(lived_s=5.0, exception=raised("ValueError", "bad"))],
@@ -154,7 +154,7 @@ CASES = {
         3,
         True,
         True,
-        "1 attempt in a row",
+        "1 attempt without",
     ),
     "the same exception at the same place twice without a step": (
         [TRAINED, BUG, BUG],
@@ -177,7 +177,7 @@ CASES = {
         True,
         "3 attempts in a",
     ),
-    "a hang is no fault of the arguments": ([HUNG], 3, True, True, "1 attempt in a row"),
+    "a hang is no fault of the arguments": ([HUNG], 3, True, True, "1 attempt without"),
     "a hang twice at the same step may be the network": (
         [HUNG] * 2,
         3,
@@ -192,7 +192,7 @@ CASES = {
         3,
         True,
         True,
-        "1 attempt in a row without further progress",
+        "1 attempt without further progress",
     ),
     "memory of the device gone": ([OOM], 3, True, True, "first failure; waiting"),
     "twice at the same step": ([OOM, OOM], 3, False, False, "same step twice"),

@@ -233,7 +233,7 @@ def test_that_none_came_is_told_with_what_was_asked(tmp_path, name):
     if asked.flag_file == "FLAG":
         asked = dataclasses.replace(asked, flag_file=str(flag))
     message, hint = wanted.why_none(view(), asked, 60.0)
-    assert message.startswith("no checkpoint of train was detected within 60 s: ")
+    assert message.startswith("no checkpoint from train was detected within 60 s: ")
     assert words in message
     assert hint
     message, _ = wanted.why_none(view(probe=False), asked, 60.0)

@@ -262,8 +262,9 @@ def _idle_device(placement: Placement) -> list[Finding]:
     if not steps:
         reason = "idle or waiting on the CPU (see its stack)"
     message = (
-        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0% while the others' median is "
-        f"{usual:.0f}%: {_with_pid(placement, ranks)} {'are' if several else 'is'} {reason}"
+        f"{name_gpus(gpus)} {'are' if several else 'is'} at 0% utilization while the "
+        f"others' median is {usual:.0f}%: {_with_pid(placement, ranks)} "
+        f"{'are' if several else 'is'} {reason}"
     )
     severity: Severity = "warning" if steps else "info"
     hold_s = 60.0 if steps else 120.0

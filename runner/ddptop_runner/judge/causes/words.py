@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddptop_runner.model.diagnose import PythonException
 
 _SIGNALS = {
-    "SIGHUP": "its terminal was closed, or another process sent it",
+    "SIGHUP": "its terminal was closed, or another process sent the signal",
     "SIGINT": "interrupted by Ctrl-C or another process (kill -INT)",
     "SIGQUIT": "sent by another process, usually to get a core dump",
     "SIGILL": (
@@ -209,7 +209,7 @@ def unopened_script(tail: str) -> str | None:
         return None
     if int(found["number"]) == errno.ENOENT:
         return f"the script does not exist: {found['path']}"
-    return f"the script cannot be read: {found['path']}: {found['why'].strip()}"
+    return f"cannot read the script {found['path']}: {found['why'].strip()}"
 
 
 def missing_at_barrier(exception: PythonException | None) -> int | None:

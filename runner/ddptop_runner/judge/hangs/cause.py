@@ -47,7 +47,7 @@ def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | 
         words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
     elif culprits != named:
         words.append(
-            f"{name_ranks(culprits).capitalize()} {was} not at the same place as the others."
+            f"{name_ranks(culprits).capitalize()} {was} not in the same place as the others."
         )
     return Cause(
         kind="hang",

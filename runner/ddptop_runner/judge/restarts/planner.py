@@ -298,6 +298,6 @@ def _world_in_words(before: JobSpec, after: JobSpec) -> str:
         return f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on}"
     return (
         f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on} instead of {before.nproc}: "
-        f"the global batch is {after.nproc}/{before.nproc} of its former size, unless the script "
+        f"the global batch is {after.nproc}/{before.nproc} of its previous size unless the script "
         "adjusts it; learning rate and sampler are up to the script"
     )

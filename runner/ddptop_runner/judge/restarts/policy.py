@@ -365,7 +365,8 @@ def _why_restart(last: Recorded, in_vain: int, first: bool) -> str:
         return f"the attempt made progress ({_where(last.outcome)})"
     if in_vain > 0:
         what = "without further progress" if last.outcome.steps else "without a step"
-        return f"{_times(in_vain, 'attempt')} in a row {what}"
+        in_a_row = " in a row" if in_vain > 1 else ""
+        return f"{_times(in_vain, 'attempt')}{in_a_row} {what}"
     if first:
         return "first failure"
     return "unknown whether the attempt got further than the previous one"

@@ -262,7 +262,11 @@ BAD = {
     "no job at all": (2, ["status"], ["no active jobs", "ddptop ls --all"]),
     "no rank": (2, ["logs", "x", "-r", "one"], ["-r one", "all"]),
     "no terminal for the overview": (2, [], ["needs a terminal", "ddptop ls"]),
-    "no such training to watch": (3, ["watch", "none"], ["no training named 'none'", "ddptop ps"]),
+    "no such training to watch": (
+        3,
+        ["watch", "none"],
+        ["no training run named 'none'", "ddptop ps"],
+    ),
     "no screen to be read-only": (2, ["--readonly", "ls"], ["--readonly before ls"]),
 }
 

@@ -184,7 +184,7 @@ def test_a_job_whose_supervisor_cannot_be_reached_is_ended_without_it(
             end(view)
         assert guard.poll() is None and processes["rank"].poll() is None
         return
-    assert "its processes have exited" in (end(view) or "")
+    assert "the job's processes have exited" in (end(view) or "")
     assert guard.wait(5) == processes["rank"].wait(5) == -signal.SIGKILL
     processes["agent"].wait(5)
     assert processes["shell"].poll() is None

@@ -107,7 +107,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             return [*ranks, *sweep.agent_processes(job_id, owner)]
 
         asyncio.run(sweep.end_all(find, grace_s))
-        return f"the supervisor for {view.job} cannot be reached; its processes have exited"
+        return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"
     return None
 
 
@@ -295,7 +295,7 @@ def require_ended(view: JobView, *, force: bool = False) -> None:
 
 
 def _if_gone(view: JobView, else_do: str) -> str:
-    return f"{else_do}, or, if that host is gone: ddptop rm --force {view.job}"
+    return f"{else_do}; if that host is gone, run ddptop rm --force {view.job}"
 
 
 def _delete(folder: RunFolder) -> None:

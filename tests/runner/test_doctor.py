@@ -126,7 +126,7 @@ CASES: list[tuple[Any, Any, str, str, str | None]] = [
     (doctor.judge_host, but(HOST, addresses=("127.0.1.1",)), "ok", "loopback", None),
     (doctor.judge_host, but(HOST, addresses=()), "warning", "does not resolve", "/etc/hosts"),
     (doctor.judge_host, but(HOST, addresses=None), "warning", "within 1 s", "/etc/hosts"),
-    (doctor.judge_host, but(HOST, reverse_s=0.7), "warning", "waits 0.7 s", "'10.0.0.7 box'"),
+    (doctor.judge_host, but(HOST, reverse_s=0.7), "warning", "by 0.7 s", "'10.0.0.7 box'"),
     (doctor.judge_host, but(HOST, reverse_s=None), "warning", "over 1 s", "/etc/hosts"),
     (doctor.judge_folder, FOLDER, "ok", "local disk", None),
     (doctor.judge_folder, but(FOLDER, local_reason="it is on nfs"), "ok", "/var/tmp", None),

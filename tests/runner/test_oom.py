@@ -41,13 +41,13 @@ def test_kills_in_the_log():
         (
             (LIMIT, WHOLE),
             True,
-            (True, "killed 7 (pt_main_thread), which used 2.0 GiB: the machine"),
+            (True, "killed process 7 (pt_main_thread), which used 2.0 GiB: the machine"),
         ),
         ((OTHER,), True, (False, "no OOM kill of this process, only of other")),
         (
             (WHOLE,),
             False,
-            (True, "Probably out of memory: during this attempt, the kernel killed 7"),
+            (True, "Probably out of memory: during this attempt, the kernel killed process 7"),
         ),
         ((OTHER,), False, None),
     ],
@@ -121,7 +121,7 @@ def test_a_watch_that_is_taken_over_reads_the_log_from_then_on(tmp_path):
     second.recall(first.remember())
     assert [line.text for line in second.log.lines()] == [WHOLE]
     found = second.explain({7})
-    assert found is not None and "killed 7" in found.words
+    assert found is not None and "killed process 7" in found.words
     third = OomWatch(groups=lambda: groups(4), log=KernelLog(tmp_path / "none"), own_pids=True)
     third.recall(first.remember())
     found = third.explain({7})

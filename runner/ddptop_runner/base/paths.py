@@ -314,7 +314,7 @@ def local_dir_reason(folder: RunFolder) -> str | None:
         return f"the run folder is on {name}"
     longest = folder.path / "control.sock"
     if len(os.fsencode(longest)) > SOCKET_PATH_LIMIT_BYTES:
-        return f"the path of the run folder is too long for a socket ({longest})"
+        return f"the run folder's path is too long for a socket ({longest})"
     return None
 
 

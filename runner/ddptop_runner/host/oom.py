@@ -100,7 +100,7 @@ def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> O
 
 
 def _held(kill: Kill) -> str:
-    which = f"{kill.pid} ({kill.name})"
+    which = f"process {kill.pid} ({kill.name})"
     return which if kill.held_bytes is None else f"{which}, which used {gib(kill.held_bytes)}"
 
 

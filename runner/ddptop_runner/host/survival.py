@@ -117,14 +117,14 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan(
             risk=f"logind {'kills' if killed else 'may kill'} this job at logout"
             f" (KillUserProcesses), and {_why_no_scope(facts)}",
-            remedy=f"a direct login (not su or sudo), and {linger}",
+            remedy=f"log in directly (not through su or sudo), then run {linger}",
         )
     if facts.linger is True:
         return SurvivalPlan(wrap=wrap)
     return SurvivalPlan(
         wrap=wrap,
-        risk="logind kills processes at logout (KillUserProcesses=yes): this job survives this"
-        f" session, but not the end of {facts.user}'s last one",
+        risk="logind kills processes at logout (KillUserProcesses=yes): this job outlives this"
+        f" session, but not {facts.user}'s last one",
         remedy=linger,
     )
 

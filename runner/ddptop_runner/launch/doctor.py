@@ -127,7 +127,7 @@ def judge_python(found: facts.InterpreterFacts) -> Judgement:
         return Judgement(
             "warning",
             f"torch {version} in {python} cannot use this machine's NVIDIA devices",
-            "install a torch built for CUDA",
+            "install a CUDA build of torch",
         )
     return Judgement("ok", f"torch {version} in {python}")
 
@@ -274,7 +274,7 @@ def judge_host(found: facts.HostFacts) -> Judgement:
         line = f"'{found.addresses[0]} {found.name}'"
         return Judgement(
             "warning",
-            f"{detail}; each process group startup waits {took} for a reverse lookup",
+            f"{detail}; a reverse lookup delays each process group startup by {took}",
             f"add the line {line} to /etc/hosts",
         )
     return Judgement("ok", detail)

@@ -186,7 +186,7 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     elif wanted.nproc < wanted.device_count:
         if not wanted.devices:
             raise UsageError(
-                f"deepspeed cannot use {wanted.nproc} of several GPUs that are not free yet",
+                f"deepspeed cannot use {wanted.nproc} of several GPUs before they are free",
                 f"pass --gpus auto:{wanted.nproc}",
             )
         some = ",".join(str(device.index) for device in wanted.devices[: wanted.nproc])
@@ -338,7 +338,7 @@ def free_port() -> int:
                 continue
             return port
     raise UsageError(
-        "no free TCP port from 20000 to 29999", "stop some of the processes using them"
+        "no free TCP port between 20000 and 29999", "stop some of the processes using them"
     )
 
 

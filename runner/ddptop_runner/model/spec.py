@@ -157,7 +157,7 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} is not a valid tmux session name",
-            "use letters, digits, '_' and '-', not starting with '-'",
+            "use letters, digits, '_', and '-', but do not start with '-'",
         )
     return name
 

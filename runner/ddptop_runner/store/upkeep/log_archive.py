@@ -55,7 +55,7 @@ class LogHead:
             found = log_index.decode_index(data)
             if found is None:
                 aside = set_aside(file)
-                problem = f"{file.name} was damaged: set aside as {aside} and rebuilt"
+                problem = f"{file.name} was damaged, set aside as {aside}, and rebuilt"
             self.index = found or LogIndex()
         if problem is not None or (not is_there and log_index.archives(self.path)):
             self.index = log_index.rebuilt(self.path)

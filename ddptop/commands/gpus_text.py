@@ -191,7 +191,7 @@ def _troubles(gpus: Sequence[GpuSample], names: Sequence[str]) -> list[str]:
 
 def _is_said(part: str, gpus: Sequence[GpuSample]) -> bool:
     """Return whether the notes on lost devices already include this part."""
-    lost = part.startswith("GPU ") and " lost: " in part
+    lost = part.startswith(("GPU ", "GPUs ")) and " lost: " in part
     return not part or (lost and any(gpu.lost and gpu.note for gpu in gpus))
 
 

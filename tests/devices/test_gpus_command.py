@@ -200,15 +200,16 @@ TROUBLED = [
 ]
 
 
-def test_what_is_wrong_is_said_in_words():
-    text = as_text(report(gpus=TROUBLED, note="1 device(s) may not; GPU 1 lost: see `dmesg`"))
+@pytest.mark.parametrize("lost", ["GPU 1 lost: see `dmesg`", "GPUs 1, 3 lost: check `dmesg`"])
+def test_what_is_wrong_is_said_in_words(lost):
+    text = as_text(report(gpus=TROUBLED, note=f"devices not accessible: 1; {lost}"))
     assert "GPU 0: XID 94 (contained); XID 5\n" in text
     assert "GPU 1: LOST: it fell off the bus; reset it\n" in text
     assert "GPU 2: clocks lowered by power cap; 83 C; throttles at 87 C" in text
     assert "GPU 3: uncorrected memory errors since the driver was loaded: 2\n" in text
     assert "GPU 4: a bad row; remapped memory rows: 3\n" in text
     assert next(line for line in text.splitlines() if "MIG 1g.10gb" in line).startswith("5/0")
-    assert text.endswith("\n1 device(s) may not")
+    assert text.endswith("\ndevices not accessible: 1")
 
 
 def test_reasons_are_gathered_by_devices_and_not_repeated_for_lost_ones():

@@ -166,7 +166,7 @@ class LaunchCommand(click.Command):
     "--hang-timeout",
     default="auto",
     metavar="TIME",
-    help="hang limit: SECONDS, auto, or off  [default: auto]",
+    help="hang timeout: SECONDS, auto, or off  [default: auto]",
 )
 @click.option(
     "--on-nan",
@@ -183,10 +183,10 @@ class LaunchCommand(click.Command):
     help="preload torch in a spare process per rank",
 )
 @click.option(
-    "--log-limit", metavar="SIZE", help="archive the start of longer rank logs  [default: 1G]"
+    "--log-limit", metavar="SIZE", help="archive the start of rank logs over SIZE  [default: 1G]"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
-@click.option("--cwd", metavar="DIR", help="working directory of the job")
+@click.option("--cwd", metavar="DIR", help="working directory for the job")
 @click.option("--python", metavar="PATH", help="Python interpreter  [default: active environment]")
 @click.option("-d", "--detach", is_flag=True, help="print the job name and exit")
 @click.option("--dry-run", is_flag=True, help="show what would run, then exit")
@@ -381,7 +381,7 @@ def wait(job: str | None, timeout: float | None) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="also delete jobs whose host or container is gone, or that a newer ddptop wrote",
+    help="also delete jobs whose host or container is gone, or that a newer ddptop created",
 )
 def rm(jobs: tuple[str, ...], force: bool) -> int:
     """Delete ended jobs with their logs and history."""
@@ -449,7 +449,7 @@ def doctor(as_json: bool, python: str | None) -> int:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
-    """Train a small GPT on all free GPUs or two CPU ranks."""
+    """Train a small GPT on all free GPUs, or on the CPU with two ranks."""
     watch = is_terminal() and not detach
     if fault is not None:
         from ddptop.commands import demo_fault

@@ -107,7 +107,7 @@ def replay(job: str, at: str | None, readonly: bool, ascii_only: bool | None) ->
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1, ::1, or localhost")
 @click.option("--actions", is_flag=True, help="allow launching, stopping, and restarting jobs")
 def serve(port: int | None, host: str, actions: bool) -> int:
-    """Serve the screens to a browser on this machine.
+    """Serve the interface to a browser on this machine.
 
     Read-only unless --actions is given. Prints a URL with a secret token; anyone who has the URL
     can connect. To open it from another machine, use ssh -L.

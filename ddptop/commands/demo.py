@@ -72,5 +72,5 @@ def _progress(view: JobView) -> str:
         return f"{view.job}: {view.state}"
     losses = " ".join(f"rank {rank.rank}: {number(rank.loss)}" for rank in snapshot.ranks)
     run = run_step.of_snapshot(snapshot)
-    step = "no step yet" if run is None else f"step {step_text(run, None)}"
+    step = "no steps yet" if run is None else f"step {step_text(run, None)}"
     return f"{view.job}: {view.state}, {step}, loss {losses}, ETA {duration(snapshot.eta_s)}"

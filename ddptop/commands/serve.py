@@ -63,7 +63,9 @@ def run(host: str, port: int, actions: bool) -> int:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         why = "is in use" if error.errno == errno.EADDRINUSE else "is not allowed for this user"
-        raise UsageError(f"port {port} {why}", "use --port N, or 0 for any free port") from None
+        raise UsageError(
+            f"port {port} {why}", "use --port N, or --port 0 for any free port"
+        ) from None
     return 0
 
 

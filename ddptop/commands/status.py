@@ -101,10 +101,13 @@ def describe(view: JobView, status: JobStatus) -> str:
         lines.append(f"  checkpoint: {saved}")
     lines += [f"  {alert.severity}: {alert.message}" for alert in status.alerts]
     if status.ranks:
-        step = "OWN STEP" if any(counts_own(rank) for rank in status.ranks) else "STEP"
+        own = any(counts_own(rank) for rank in status.ranks)
+        step = "STEP*" if own else "STEP"
         headers = ["RANK", "GPU", "PID", "STATE", step, "LOSS", "STEP TIME", "CPU", "RSS"]
         rows = [_cells(rank) for rank in status.ranks]
         lines += ["", table(headers, rows, right=(0, 1, 2, 4, 5, 6, 7, 8))]
+        if own:
+            lines.append("  * steps taken in this attempt; its starting step is unknown")
     lines += _details(status)
     lines += _failing_lines(view, status)
     return "\n".join(lines)
@@ -168,10 +171,10 @@ def _device_note(view: JobView, status: JobStatus) -> str | None:
 
 
 def _budget(status: JobStatus) -> str:
-    """`1 of 3 restarts used; refilled at step 120`."""
+    """`1 of 3 restarts used; last reset at step 120`."""
     words = f"{status.restarts_used} of {status.restarts_used + status.restarts_left} restarts used"
     if status.restarts_refilled is not None:
-        words += f"; refilled at {status.restarts_refilled}"
+        words += f"; last reset at {status.restarts_refilled}"
     return words
 
 

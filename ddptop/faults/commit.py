@@ -152,7 +152,7 @@ def _close_terminal(view: JobView) -> Undo:
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            raise DdptopError(f"the viewer of {view.job} outlived its terminal and was killed")
+            raise DdptopError(f"the viewer for {view.job} outlived its terminal and was killed")
         time.sleep(0.05)
     return _nothing
 

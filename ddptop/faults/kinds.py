@@ -209,7 +209,7 @@ FAULTS = (
     ),
     Fault(
         name="terminal-closed",
-        what="a viewer's terminal closes, and all ddptop processes of the job get SIGHUP",
+        what="a viewer's terminal closes, and all of the job's ddptop processes get SIGHUP",
         expected="training continues",
         place="job",
     ),

@@ -71,8 +71,8 @@ def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
     source = Path(__file__).resolve().parents[2] / "tests" / "nvml_stub" / "__init__.py"
     if not source.exists():
         raise UsageError(
-            "--fault gpu-lost requires the simulated driver, which only a source checkout has",
-            "clone the repository and run it there",
+            "--fault gpu-lost requires the simulated driver, which is not installed",
+            "run it from a clone of the repository",
         )
     spec = importlib.util.spec_from_file_location("ddptop_nvml_stub", source)
     assert spec is not None and spec.loader is not None  # a file that exists

@@ -187,7 +187,7 @@ def story_gaps(events: Sequence[Event], last_attempt: int) -> list[str]:
             found.append(f"attempt {attempt}: ranks {started} started, {ended} ended")
     ends = [event for event in events if event.type in ("finished", "failed", "stopped")]
     if len(ends) != 1:
-        found.append(f"{len(ends)} events report the end instead of 1")
+        found.append(f"{len(ends)} events report the end; expected 1")
     return found
 
 

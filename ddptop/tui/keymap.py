@@ -207,8 +207,8 @@ def _without_clashes(chosen: dict[str, tuple[str, ...]], where: str) -> list[str
         both = " and ".join(f'"{name}"' for name in names)
         kept = "the default is kept" if len(mine) == 1 else "the defaults are kept"
         wrong.append(
-            f'{where}: {key_text(key)} is bound to {both} on the screen "{place}"; remap one of '
-            f"them; {kept}"
+            f'{where}: {key_text(key)} is bound to {both} on the "{place}" screen, so '
+            f"{kept}; remap one of them"
         )
     return wrong
 

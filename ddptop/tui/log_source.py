@@ -173,7 +173,7 @@ class LogReader:
             if not self._is_slow and time.monotonic() - self._opened_at > SLOW_S:
                 self._is_slow = True
                 ranks = units.plural(len(self._places.ranks), "rank")
-                words = f"reading the last lines from {ranks} ..."
+                words = f"reading the last lines from {ranks}..."
                 self._deliver(LogMissing(self._generation, words, "they appear here when ready"))
             while self._loading is not None and time.monotonic() < until:
                 if next(self._loading, self) is self:

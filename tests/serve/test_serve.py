@@ -255,7 +255,7 @@ def test_a_port_that_is_taken_is_told(
         answer = ddptop_cli("serve", "--port", str(port))
     assert answer.returncode == 2 and answer.stdout == ""
     (line,) = answer.stderr.splitlines()
-    assert line == f"ddptop: port {port} is in use; use --port N, or 0 for any free port"
+    assert line == f"ddptop: port {port} is in use; use --port N, or --port 0 for any free port"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])

@@ -193,7 +193,7 @@ def test_a_guardian_that_was_killed_and_old_figures_are_warnings() -> None:
 
 def test_foreign_jobs_are_told_as_far_as_they_are_seen(frozen: object) -> None:
     healthy = fake_foreign.healthy()
-    assert attention(healthy, NOW).sentence == "no problems detected from outside"
+    assert attention(healthy, NOW).sentence == "no problems detected"
     assert attention(fake_foreign.with_findings(), NOW).need is Need.ERROR
     ending = replace(healthy, stopping="SIGINT sent")
     assert attention(ending, NOW) == Attention(Need.RUNNING, "SIGINT sent", "warn")

@@ -154,7 +154,7 @@ async def test_a_job_without_steps_is_compared_by_time(frozen: Path, make_app: M
         assert "loss since each job's start" in text
         assert "loss after 5m 04s" in text
         await press(pilot, "b")
-        assert "by step: n/a; steps are unknown for B printed" in said(app)
+        assert "by step: n/a (steps are unknown for B printed" in said(app)
 
 
 async def test_nan_and_restarts_are_seen(frozen: Path, make_app: MakeApp) -> None:

@@ -69,7 +69,7 @@ def test_a_held_device_that_does_nothing_is_wasted_and_says_for_how_long() -> No
     assert history is not None
     assert history.idle_s == {uuid(0): 300.0}
     held = gpu(0, util_percent=0.0, processes=[GpuProcess(pid=1, mem_used_bytes=GIB)])
-    assert plain(wasted_words(held, history.idle_s)) == "▲ 0% for 5m: wasted"
+    assert plain(wasted_words(held, history.idle_s)) == "▲ idle for 5m"
     assert wasted_words(gpu(0, util_percent=0.0), history.idle_s) == (), "nobody holds it"
     assert wasted_words(held, {uuid(0): 90.0}) == (), "a pause is no waste"
     working = gpu(0, util_percent=50.0, processes=held.processes)

@@ -37,12 +37,12 @@ MEANINGS = dict(GLOSSARY)
 PHASES: dict[Phase, str] = {
     "start": "starting",
     "steps": "step",
-    "compile": "compiles",
-    "evaluation": "evals",
-    "checkpoint": "saves",
+    "compile": "compile",
+    "evaluation": "eval",
+    "checkpoint": "ckpt",
     "data": "no batch",
     "collective": "in a collective",
-    "end": "ends",
+    "end": "exiting",
 }
 """The word that each phase is shown by."""
 

@@ -81,13 +81,13 @@ def test_how_a_key_may_be_written(written: str, key: str | None) -> None:
         ),
         (
             {"job.stop": "K"},
-            'K is bound to "job.stop" and "job.kill" on the screen "all jobs"; remap one of '
-            "them; the default is kept",
+            'K is bound to "job.stop" and "job.kill" on the "all jobs" screen, so '
+            "the default is kept; remap one of them",
         ),
         (
             {"job.stop": "j"},
-            'j is bound to "job.stop" and "move.down" on the screen "all jobs"; remap one of '
-            "them; the default is kept",
+            'j is bound to "job.stop" and "move.down" on the "all jobs" screen, so '
+            "the default is kept; remap one of them",
         ),
     ],
 )  # fmt: skip

@@ -190,7 +190,7 @@ class TestWhatHoldsAJobUp:
 
     def test_a_phase_takes_the_state_s_place_once_it_lasts(self) -> None:
         one = rank(state="running", phase="evaluation", phase_since=ago(3))
-        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ evals", "busy")
+        assert rows.rank_row(one, NOW, live=True)["state"] == ("◍ eval", "busy")
         assert rows.rank_row(one, ago(2), live=True)["state"][0] == "● running"
         assert rows.rank_row(one, NOW, live=False)["state"][0] == "● running"
         quiet = msgspec.structs.replace(one, state="quiet")

@@ -88,7 +88,7 @@ AGAIN = Action(
     own=True,
 )
 FINDINGS = Action(
-    "job.findings", "findings", "f", "Findings", "list problems with evidence and remedies"
+    "job.findings", "findings", "f", "Findings", "list problems, their evidence, and remedies"
 )
 BACK = Action("view.back", "back", "escape", "Back", "go back")
 LEAVE = Action("app.leave", "leave", "q", "Quit", "close this screen", show=False)

@@ -25,7 +25,7 @@ REPLAY: tuple[Action, ...] = (
         "event(1)",
         "right_square_bracket",
         "Next event",
-        "go to the next attempt, failure, hang, alert, checkpoint, or the end",
+        "go to the next attempt, failure, hang, alert, or checkpoint, or to the end",
     ),
     Action(
         "replay.previous_event",

@@ -212,7 +212,7 @@ def _well(view: AnyJob, snapshot: NodeSnapshot, judged: Judged, now: dt.datetime
     if quiet is not None:
         return quiet
     if isinstance(view, ForeignView):
-        return "no problems detected from outside"
+        return "no problems detected"
     if snapshot.step is None:
         return "running; no steps yet"
     doing = {_doing(rank, now) for rank in snapshot.ranks if rank.state == "running"}

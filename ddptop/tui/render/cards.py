@@ -281,7 +281,7 @@ def _step(rank: RankSample, others: Around, cells: int) -> Line:
         tight = cells < LABEL + VALUE + ASIDE
         ago = units.brief_duration(ago_s) + ("" if tight else " ago")
     late = rank.state == "hung"
-    label = "own" if counts_own(rank) else "step"
+    label = "step*" if counts_own(rank) else "step"
     return _row(label, units.count(rank_step(rank)), (ago, "warn" if late else "dim"), (), cells)
 
 

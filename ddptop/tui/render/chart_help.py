@@ -19,7 +19,7 @@ _ZOOM = (
 )
 _MARKS = (
     "┊",
-    "the start of an attempt, when all ranks restarted together; curves stop here",
+    "the start of an attempt, when all ranks restarted together; curves break here",
 )
 _GAPS = ("gaps", "no data was recorded; gaps are never filled in")
 

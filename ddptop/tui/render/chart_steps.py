@@ -24,8 +24,8 @@ def no_steps(data: ChartData) -> str | None:
         if any(step is not None for step in points.step):
             return None
     if data.watched:
-        return "by step: n/a; steps are unknown for jobs that ddptop did not start"
-    return "by step: n/a; steps are unknown for these losses"
+        return "by step: n/a (steps are unknown for jobs that ddptop did not start)"
+    return "by step: n/a (steps are unknown for these losses)"
 
 
 def _all(data: ChartData) -> Sequence[Points]:

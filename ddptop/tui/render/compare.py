@@ -144,7 +144,7 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
         row(
             "best",
             "best loss",
-            "the lowest loss in the whole run; a sample covers one or a few seconds",
+            "the lowest loss in the whole run; each sample covers one or more seconds",
             map(_best, runs),
         ),
         row("last", "last loss", "the latest loss", map(_last, runs)),
@@ -260,7 +260,7 @@ def companion_row(view: JobView, letter: str, mine: JobView | None) -> dict[str,
         "job": (view.job, ""),
         "state": words.job_state(view.state),
         "step": (
-            units.count(step) + " own" * (run is not None and run.counts == "attempt"),
+            units.count(step) + "*" * (run is not None and run.counts == "attempt"),
             "" if step is not None else "dim",
         ),
         "started": (f"{view.created_at.astimezone():%b %d %H:%M}", "dim"),

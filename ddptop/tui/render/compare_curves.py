@@ -109,4 +109,4 @@ def without_steps(runs: Sequence[Run]) -> str:
     names = " and ".join(
         name_of(place, run) for place, run in enumerate(runs) if not run.curve.by_step
     )
-    return f"by step: n/a; steps are unknown for {names or 'these jobs'}"
+    return f"by step: n/a (steps are unknown for {names or 'these jobs'})"

@@ -225,7 +225,7 @@ def _processes(gpu: GpuSample, cells: int, owners: Owners) -> list[Line]:
         text = "none; the device is free" if unknown is None else f"none listed; busy: {unknown}"
         return _flow("processes", _words(text, "dim", cells), cells)
     job = pad("job", _job_cells(cells))
-    head = f" {'pid':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
+    head = f" {'PID':>8}  {'user':<10} {'memory':>9} {'SM':>6}  {job} command"
     return [
         fit(line((head, "dim")), cells),
         *(_process(process, cells, owners) for process in _heaviest_first(gpu.processes)),

@@ -11,9 +11,9 @@ _SLOWED = {
     "hardware slowdown": "requested by the board because of heat or power; check fans, airflow, "
     "and the power supply",
     "sync boost": "clocks are limited to those of its sync boost group",
-    "thermal, by software": "the driver is preventing it from overheating; check fans, airflow, "
+    "thermal, by software": "slowed by the driver to prevent overheating; check fans, airflow, "
     "and neighboring cards",
-    "thermal, by hardware": "it is too hot and runs much slower until it cools; check fans, "
+    "thermal, by hardware": "slowed sharply by the hardware until it cools; check fans, "
     "airflow, and neighboring cards",
     "power brake": "requested by the power supply; check the supply and its cables",
     "display clocks": "clocks are limited by an attached display",
@@ -36,7 +36,7 @@ def xid_help(code: int) -> str:
     if code == 79:
         return "reset the device or reboot; if it recurs, check power, seating, and dmesg"
     if code in _PROGRAM:
-        return "usually caused by the program; check its rank's log"
+        return "usually caused by the program; check the rank's log"
     if code in _RESET:
         return "reset the device; have it inspected if the error recurs"
     return "see dmesg and nvidia-smi -q"

@@ -120,7 +120,7 @@ def _held(gpu: GpuSample, owners: Owners, idle_s: Mapping[str, float], *, brief:
 # --- processes ------------------------------------------------------------------------------------
 
 PROCESS_COLUMNS = (
-    Column("pid", "pid", 8, ">"),
+    Column("pid", "PID", 8, ">"),
     Column("user", "user", 10, drop=3),
     Column("job", "job", 16, flex=True, most=30),
     Column("rank", "rank", 4, ">"),

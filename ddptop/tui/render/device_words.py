@@ -39,11 +39,11 @@ def wasted_s(gpu: GpuSample, idle_s: Mapping[str, float]) -> float | None:
 
 
 def wasted_words(gpu: GpuSample, idle_s: Mapping[str, float]) -> Line:
-    """`▲ 0% for 12m: wasted`; empty where it is not."""
+    """`▲ idle for 12m`; empty where it is not."""
     spent_s = wasted_s(gpu, idle_s)
     if spent_s is None:
         return ()
-    return line((f"▲ 0% for {units.brief_duration(spent_s)}: wasted", "warn"))
+    return line((f"▲ idle for {units.brief_duration(spent_s)}", "warn"))
 
 
 def holder_words(snapshot: Snapshot, *, brief: bool = False) -> Holder:

@@ -37,7 +37,7 @@ STATES: Words = (
     ),
     (
         "stalled",
-        "paused longer than this job ever has before, or waiting for an idle rank; not "
+        "no steps for longer than this job has ever paused, or waiting for an idle rank; not "
         "considered hung yet",
     ),
     ("quiet", "no steps or collectives for longer than usual; not considered hung yet"),
@@ -59,14 +59,11 @@ STATES: Words = (
         "the device shows full utilization at idle power, as in a collective that is waiting "
         "for another rank",
     ),
-    (
-        "evals",
-        "evaluation is running instead of training steps",
-    ),
-    ("compiles", "torch.compile is running"),
-    ("saves", "a checkpoint is being saved or loaded"),
+    ("eval", "evaluation is running instead of training steps"),
+    ("compile", "torch.compile is running"),
+    ("ckpt", "a checkpoint is being saved or loaded"),
     ("no batch", "training is waiting for its data loader"),
-    ("ends", "the script has finished, and its process is about to exit"),
+    ("exiting", "the script has finished, and its process is about to exit"),
     ("in a collective", "the rank is waiting for other ranks in a collective"),
 )
 """Of jobs and ranks, and what a rank does instead of steps."""
@@ -84,10 +81,10 @@ JOBS: Words = (
     ("world size", "the number of ranks across all hosts"),
     (
         "step",
-        "step of the run, across restarts; if an attempt's starting step is unknown, the steps "
-        "taken in that attempt, marked own",
+        "the run's step, counted across restarts; if an attempt's starting step is unknown, the "
+        "steps taken in that attempt, marked *",
     ),
-    ("steps", "steps per second for the whole group, over the last minute"),
+    ("steps", "steps taken; with /s, /min, or /h, the group's pace over the last minute"),
     ("done", "share of the run that is complete; n/a if the total is unknown"),
     ("progress", "how far along the run is, if the total number of steps is known"),
     ("ETA", "time left at the current pace; requires a known total"),
@@ -101,7 +98,7 @@ JOBS: Words = (
     (
         "by",
         "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job that "
-        "ddptop launched, and a name in front is that of another user",
+        "ddptop launched, and a job owned by another user starts with that user's name",
     ),
     (
         "uneven",
@@ -123,7 +120,7 @@ JOBS: Words = (
     ),
     ("work lost", "steps between the last detected checkpoint and the end of the attempt"),
     ("duration", "how long an attempt ran"),
-    ("started", "when an attempt started"),
+    ("started", "when the job or attempt started"),
     ("what happened", "events in order: attempts, failures, restarts, alerts, and checkpoints"),
     ("event", "event type, as printed by `ddptop events`"),
 )
@@ -131,7 +128,7 @@ JOBS: Words = (
 
 RANKS: Words = (
     ("rank", "one training process; ranks are numbered from 0"),
-    ("pid", "process ID of the rank on its host"),
+    ("PID", "process ID of the rank on its host"),
     ("loss", "this rank's latest loss; NaN and inf are shown as such"),
     (
         "Σ4  μ4",
@@ -176,18 +173,18 @@ DEVICES: Words = (
     ("user", "owner of the process"),
     ("command", "command line of the process"),
     ("use", "whether the device is selected for the job"),
-    ("day", "the last 24 hours"),
 )
 """Of devices."""
 
 REST: Words = (
     ("#", "attempt number"),
+    ("date", "date of the attempt or event, in local time"),
     ("after", "time since the attempt started"),
     ("why", "the reason, if known"),
     ("different options", "options that differ between the compared jobs"),
     (
         "ddptop overhead",
-        "CPU used by this viewer and its sampler, and the sampler's driver queries",
+        "CPU used by this viewer and by the sampler, and the sampler's driver queries per second",
     ),
     ("read-only", "this viewer cannot stop, kill, restart, launch, or remove anything"),
     ("stale", "the job has sent nothing for several seconds; the values shown are the last known"),

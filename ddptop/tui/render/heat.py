@@ -349,7 +349,7 @@ def figures_of(rank: RankSample, apart: RankDeviation, gpus: Gpus, state: Span) 
     parts: list[tuple[str, str, Span]] = [
         ("loss", units.loss(rank.loss, rank.loss_state), far("loss")),
         ("time", units.step_time(rank.step_time_s), far("step_time")),
-        ("own step" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
+        ("step*" if counts_own(rank) else "step", units.count(rank_step(rank)), ("", "")),
         ("util" if on_device else "CPU", units.percent(load), far("utilization")),
         ("mem" if on_device else "RSS", units.size(memory) + of, far("memory")),
         ("data wait", units.step_time(rank.data_wait_s), ("", "")),

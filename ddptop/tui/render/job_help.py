@@ -33,7 +33,8 @@ _STATES = {
 _PAUSES = {
     "no_step": "Its ranks are running, but none has taken a step in longer than usual, which "
     "can happen during evaluation.",
-    "stalled": "It has been paused longer than ever before, or is waiting for an idle rank.",
+    "stalled": "It has not taken a step for longer than ever before, or is waiting for an "
+    "idle rank.",
 }
 _NEEDS = {
     Need.FAILED: "It is listed first because it failed and has not been opened since; press "

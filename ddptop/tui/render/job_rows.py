@@ -206,7 +206,7 @@ def job_row(
     run, eta_s = run_step.of_snapshot(snapshot), progress.eta_s if progress else None
     step = units.NOT_KNOWN if run is None else units.count(run.step)
     if run is not None and run.counts == "attempt":
-        step = f"{run.step} own"
+        step += "*"
     guessed = progress is not None and progress.estimated and eta_s is not None
     gpus = units.ranks(list(held_by(snapshot)))
     fraction = None if progress is None else progress.fraction

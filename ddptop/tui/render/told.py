@@ -160,14 +160,14 @@ EVENT_MEANINGS = {
     "launched": "someone launched or relaunched the job",
     "queued": "the job is waiting for the GPUs that it requested",
     "attempt_started": "all ranks in this attempt were started",
-    "rank_started": "a rank's process started; its pid is the one that other tools show",
+    "rank_started": "a rank's process started; its PID is the one that other tools show",
     "rank_exited": "a rank's process exited with a status or was killed by a signal; later "
     "exits were caused by the first",
     "launcher_exited": "the command that started the ranks exited",
     "training": "every rank took its first optimizer step",
     "checkpoint": "files that look like a complete checkpoint were written",
     "checkpoint_asked": "someone asked the script to save a checkpoint now",
-    "hang_suspected": "no step for longer than this job has ever paused; not considered hung yet",
+    "hang_suspected": "no steps for longer than this job has ever paused; not considered hung yet",
     "hang": "no progress within the time learned for this phase, and evidence that the ranks "
     "are out of sync",
     "failure": "why the attempt failed, based on exit statuses, logs, and the kernel log",

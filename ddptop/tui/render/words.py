@@ -55,11 +55,11 @@ _RANK_STATES: dict[str, tuple[str, str]] = {
 }
 
 _PHASES: dict[Phase, str] = {
-    "compile": "compiles",
-    "evaluation": "evals",
-    "checkpoint": "saves",
+    "compile": "compile",
+    "evaluation": "eval",
+    "checkpoint": "ckpt",
     "data": "no batch",
-    "end": "ends",
+    "end": "exiting",
 }
 """What a healthy rank does instead of steps; short, because the column is narrow."""
 

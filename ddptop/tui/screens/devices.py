@@ -162,7 +162,7 @@ class DevicesScreen(ChartKeys):
         if history is None or history.device != gpu.uuid:
             if self._drawn[0] != (gpu.uuid, None):
                 self._drawn = (gpu.uuid, None), now_s
-                self._chart.show(FiguresData(empty="reading history ..."), title)
+                self._chart.show(FiguresData(empty="reading history..."), title)
             return
         shown = self._chart.view
         known = (gpu.uuid, history.first, history.fills, shown.span, shown.right)

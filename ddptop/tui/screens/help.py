@@ -24,7 +24,7 @@ MOUSE = (
         "select a row or page, or press a key in the bottom bar; click a selected row to open it",
     ),
     ("wheel", "scroll; over a chart, zoom at the pointer"),
-    ("hover", "over a key in the bottom bar: show what it does"),
+    ("hover", "show what a key in the bottom bar does"),
 )
 
 UNDER_CURSOR = "under the cursor"

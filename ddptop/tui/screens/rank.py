@@ -274,8 +274,8 @@ class RankScreen(PagedScreen):
             numbers.index(self.rank) if self.rank in numbers else 0 if step > 0 else len(numbers)
         )
         self.rank = numbers[min(len(numbers) - 1, max(0, place + step))]
-        self._split.show(SplitData(empty="reading history ..."))
-        self._load.show(FiguresData(empty="reading history ..."))
+        self._split.show(SplitData(empty="reading history..."))
+        self._load.show(FiguresData(empty="reading history..."))
         self.show(self.snapshot)
         self.post_message(WishChanged())
 

@@ -36,7 +36,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     """A job as it was at any moment of its history."""
 
     DEFAULT_CSS = """
-    /* the time line has a legend where there is room */
+    /* the timeline has a legend where there is room */
     ReplayScreen.-tall #timeline { height: 4; }
     ReplayScreen ToastRack { margin: 0 0 5 0; }
     """
@@ -125,7 +125,7 @@ class ReplayScreen(JobScreen, inherit_bindings=False):
     def _show_cause(self, detail: JobDetail) -> Cause | None:
         """Show what had gone wrong by then; the cursor does not move."""
         super()._show_cause(detail)
-        if self.has_class("-short"):  # the time line says as much
+        if self.has_class("-short"):  # the timeline says as much
             self._setback.hide()
         return None
 

@@ -13,7 +13,7 @@ from ddptop_runner.model.words import JobState
 
 COLUMNS = (
     Column("number", "#", 3, ">"),
-    Column("day", "day", 6, drop=4),
+    Column("day", "date", 6, drop=4),
     Column("started", "started", 8, drop=3),
     Column("ran", "duration", 8, ">"),
     Column("steps", "steps", 7, ">", drop=1),
@@ -29,7 +29,7 @@ ENDINGS = {
     "finished": "every rank exited with status 0",
     "stopped": "it was stopped by a user, the batch system, or a signal to the guardian",
     "again": "a user restarted all ranks; nothing had failed",
-    "lost": "all of its processes disappeared with no recorded cause, such as a reboot or kill -9",
+    "lost": "its processes are gone and left no exit status, as after a reboot or kill -9",
     "unknown": "another attempt followed, and no event records how this one ended",
 }
 """What the words in the table mean."""

@@ -60,7 +60,7 @@ class ChartWidget(DraggedView, can_focus=True):
     @property
     def no_steps(self) -> str:
         """Why it cannot, in one sentence."""
-        return "by step: n/a, these metrics are recorded by time"
+        return "by step: n/a (these metrics are recorded by time)"
 
     def time_span(self) -> tuple[float | None, float | None]:
         """What must be read to draw it: seconds, and the right edge in unix seconds.

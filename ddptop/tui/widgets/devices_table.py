@@ -24,7 +24,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()
-FIRST_LOOK = "querying the driver for devices ..."
+FIRST_LOOK = "querying the driver for devices..."
 FREE = "no processes; the device is free"
 NOT_TOLD = "the driver does not report its processes"
 

@@ -10,7 +10,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop_runner.model.snapshot import Event
 
 COLUMNS = (
-    Column("day", "day", 6, drop=3),
+    Column("day", "date", 6, drop=3),
     Column("time", "time", 8),
     Column("type", "event", 15, drop=1),
     Column("rank", "rank", 4, ">", drop=2),

@@ -26,7 +26,7 @@ from ddptop_runner.job.registry import AnyJob
 if TYPE_CHECKING:
     from ddptop_runner.foreign.types import Unreadable
 
-FIRST_LOOK = "looking for jobs and training processes on this machine ..."
+FIRST_LOOK = "looking for jobs and training processes on this machine..."
 EMPTY = """no jobs yet, and no other training processes found on this machine
 
 {how}

@@ -162,7 +162,7 @@ def _log_axis(chart: Chart) -> str:
     return (
         "log axis"
         if chart.logarithmic or chart.area is None
-        else "log axis: n/a, no positive values"
+        else "log axis: n/a (no positive values)"
     )
 
 

@@ -53,7 +53,7 @@ COLUMNS = (
     Column("wait", "data wait", 9, ">", drop=8),
     Column("cpu", "CPU ", 7, ">", drop=9),
     Column("rss", "RSS ", 9, ">", drop=10),
-    Column("pid", "pid", 8, ">", drop=11),
+    Column("pid", "PID", 8, ">", drop=11),
 )
 """Of a job with a probe in its ranks: what they do comes before what they use."""
 
@@ -78,7 +78,7 @@ FOREIGN_COLUMNS = (
     Column("rss", "RSS ", 9, ">", drop=4),
     Column("step", "step", 8, ">", drop=7),
     Column("loss", "loss", 7, ">", drop=6),
-    Column("pid", "pid", 8, ">", drop=5),
+    Column("pid", "PID", 8, ">", drop=5),
     Column("why", " why", 21, drop=2, flex=True),
 )
 """Columns for a foreign job: only its ranks' resource usage is known."""
@@ -180,7 +180,7 @@ class RankTable(Table):
 def _columns(ranks: list[RankSample], foreign: bool) -> tuple[Column, ...]:
     columns = _columns_of(ranks, foreign)
     if any(counts_own(rank) for rank in ranks):
-        own = {"step": "own step"}
+        own = {"step": "step*"}
         columns = tuple(replace(one, title=own.get(one.key, one.title)) for one in columns)
     if not any(parts_text(rank) for rank in ranks):
         return columns

@@ -40,7 +40,7 @@ class TimeLine(DraggedView, can_focus=True):
         super().__init__(id="timeline")
         self._course: Course | None = None
         self._position: Position | None = None
-        self._words = "reading history ..."
+        self._words = "reading history..."
 
     def show(self, course: Course, position: Position) -> None:
         """Show a history and where one is in it."""

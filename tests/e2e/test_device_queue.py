@@ -98,7 +98,7 @@ def test_the_idlest_devices_and_the_reasons(stub, launch_script, ddptop_cli, tmp
     (tmp_path / "s.py").write_text("")
     refused = ddptop_cli("launch", "-d", "--gpus", "auto:3", str(tmp_path / "s.py"))
     assert refused.returncode == 2
-    assert "--gpus auto:3: 2 of 4 are free" in refused.stderr
+    assert "--gpus auto:3: 2 of 4 GPUs are free" in refused.stderr
     assert "pass --gpus auto:2" in refused.stderr
     stub.set(2, temperature=80)
     dry = ddptop_cli("launch", "--dry-run", "--gpus", "auto:1", str(tmp_path / "s.py"))
@@ -118,7 +118,7 @@ def test_a_job_that_holds_no_memory_yet_has_its_devices(stub, launch_script, ddp
     (tmp_path / "s.py").write_text("")
     answer = ddptop_cli("launch", "-d", "--gpus", "3", str(tmp_path / "s.py"))
     assert answer.returncode == 2
-    assert "GPU 3 is busy: reserved by job first; --wait-gpus" in answer.stderr
+    assert "GPU 3 is busy: reserved by job first; pass --wait-gpus" in answer.stderr
     job.cli("kill", job.name)
     restarted = ddptop_cli("restart", "first")
     assert restarted.returncode == 0, restarted.stderr
@@ -154,7 +154,7 @@ def test_plans_of_the_same_moment_get_different_devices(stub, tmp_path, ddptop_c
     second, note = launch.start(plans[1])
     assert (first.spec.devices[0].index, second.spec.devices[0].index) == (2, 3)
     assert "GPU 3: free; skipped GPU 0: " in (note or "")
-    with pytest.raises(UsageError, match="0 of 4 are free"):
+    with pytest.raises(UsageError, match="0 of 4 GPUs are free"):
         launch.start(plans[2])
     waiting, note = launch.start(plans[3])
     assert waiting.spec.is_queued

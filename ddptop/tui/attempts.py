@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.job.moment_events import cause_told
+from ddptop_runner.job.old_events import cause_told
 from ddptop_runner.model.snapshot import Cause, Event
 from ddptop_runner.model.words import JobState
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ddptop.tui.render.series import AttemptSteps, ChartData
 from ddptop.tui.series_points import at_new_steps, band_points, points_of
 from ddptop.tui.snapshot import Wish
-from ddptop_runner.job.moment_events import alert_of
+from ddptop_runner.job.old_events import alert_of
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.judge.balance.imbalance import marked
 from ddptop_runner.model.run_step import is_printed

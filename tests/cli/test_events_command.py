@@ -97,6 +97,7 @@ def test_events_as_json_have_every_key_one_event_per_line(folder, capsys):
         "signal": "SIGKILL",
         "message": "rank 10 died:\n\x1b[2Jout of memory",
         "evidence": "evidence/attempt-1-failure",
+        "data": None,
     }
     assert [one["seq"] for one in printed] == [1, 2, 3]
     assert all(one.keys() == printed[1].keys() for one in printed)

@@ -13,12 +13,12 @@ from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host.tree import HostUsage
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group import Group
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snapshot, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.story import Story
 
 CAUSE = Cause(kind="signal", signal="SIGKILL", rank=1, summary="Rank 1 was killed.")
 AT_START = AttemptOutcome(0, 3.0, 0, None, "SIGKILL", None)
@@ -35,8 +35,8 @@ class Around:
         self.tasks: list[asyncio.Task[None]] = []
         self.group: Group | None = None
         self.history = HistoryWriter(folder.path / "history.db")
-        self.story = Story(self.history, lambda line: None)
-        self.story.recall(HistoryReader(folder.path / "history.db").events())
+        self.log = EventLog(self.history, lambda line: None)
+        self.log.restore(HistoryReader(folder.path / "history.db").events())
         self.published: NodeSnapshot | None = None
 
     def snapshot_bytes(self) -> bytes:
@@ -83,7 +83,7 @@ def begin(snapshot: NodeSnapshot | None = None) -> tuple[Group, Around]:
     folder = run_folder("train")
     folder.nodes_dir.mkdir(parents=True, exist_ok=True)
     around = Around(folder)
-    group = Group(folder, make_spec(), around.story, HostUsage(), around, 0)
+    group = Group(folder, make_spec(), around.log, HostUsage(), around, 0)
     around.group = group
     if snapshot is None:
         group.planner.begin_attempt()

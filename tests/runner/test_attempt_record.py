@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
+from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.attempt_record import AttemptRecord
@@ -27,12 +28,12 @@ def test_a_rank_the_agent_found_dead_failed_by_itself_however_late_its_end_is_re
 
 def test_a_first_step_is_told_however_late_it_comes(tmp_path):
     spec = Mock(spec=JobSpec, nproc=2, probe=True, is_command=False, max_restarts=0)
-    story = Mock()
-    record = AttemptRecord(Mock(spec=RunFolder), spec, story, Mock(), 0)
+    log = EmittedLog()
+    record = AttemptRecord(Mock(spec=RunFolder), spec, log, Mock(), 0)
     record.state = "running"  # as of a script that takes no optimizer steps
     record.table[0].steps = 1
     record.table.hear = Mock(return_value=record.table[0])
     for _ in range(2):
         record.heard(Mock(saved=None))
-    assert [call.args[0] for call in story.tell.call_args_list] == ["training"]
+    assert [event.type for event in log.events] == ["training"]
     assert record.first_step_after_s is not None

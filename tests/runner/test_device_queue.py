@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.runner.builders import put_job
+from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import RunFolder
@@ -46,21 +47,15 @@ class Feed:
         self.latest = DeviceReport(ts=utc_now(), boottime_s=self._looks, gpus=gpus)
 
 
-class Story:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def tell(self, type_: str, message: str) -> None:
-        self.told.append(f"{type_}: {message}")
-
-
-def waiting(name: str, feed: Feed, minute: int = 0, count: int = 2) -> tuple[QueueWatch, Story]:
+def waiting(
+    name: str, feed: Feed, minute: int = 0, count: int = 2
+) -> tuple[QueueWatch, EmittedLog]:
     live = {"boot_id": procs.boot_id(), "pid_ns": procs.pid_namespace()}
     live |= {"guardian": procs.identify(os.getpid()), "state": "queued"}
     since = NOW + dt.timedelta(minutes=minute)
     queue = DeviceQueue(candidates=DEVICES, count=count, since=since)
     folder = put_job(name, live, queue=queue, job_id=f"{name}@1")
-    story = Story()
+    story = EmittedLog()
     watch = queue_of(folder, read_spec(folder), story)
     assert watch is not None
     watch._feed = feed
@@ -81,7 +76,7 @@ def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     words = "waiting for 2 of GPUs 0-2; GPUs 0, 1: alice's a (pid 7) uses 8.0 GiB"
     assert watch.alert().message == words
     assert (watch.alert().gpus, watch.alert().severity) == ([0, 1], "info")
-    assert story.told == [f"queued: queued: {words}"]
+    assert story.lines == [("queued", f"queued: {words}")]
     feed.report(1)
     assert watch.look() is None  # GPU 0 was free once, GPU 2 twice
     assert watch.look() is None  # the same report is no other look
@@ -89,7 +84,7 @@ def test_devices_are_taken_after_two_looks_and_stand_in_the_spec(ddptop_home):
     spec = watch.look()
     assert spec is not None
     assert [device.index for device in spec.devices] == taken("job", ddptop_home) == [0, 2]
-    assert len(story.told) == 1
+    assert len(story.lines) == 1
 
 
 def test_two_jobs_do_not_take_the_same(ddptop_home):
@@ -153,7 +148,7 @@ async def test_nothing_of_other_peoples_devices_is_left_once_the_wait_is_over(dd
 
 def test_a_job_with_devices_or_without_any_waits_for_none(ddptop_home):
     folder = put_job("cpu")
-    assert queue_of(folder, read_spec(folder), Story()) is None
+    assert queue_of(folder, read_spec(folder), EmittedLog()) is None
     assert feed_of(read_spec(folder)) is None
 
 

@@ -44,7 +44,7 @@ def test_each_exit_is_known_exactly_and_told_once():
 def test_a_failure_is_counted_and_told_once_and_the_rest_of_its_wait_is_waited():
     async def scenario() -> None:
         group, around = begin()
-        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
         while group.restart_at_s is None or around.published is None:
             await asyncio.sleep(0)
         waiting.cancel()
@@ -74,13 +74,13 @@ def test_what_was_told_before_the_snapshot_could_be_written_is_not_told_again():
         group._group_started({"attempt": 0, "workers": WORKERS})
         around.publish()
         before = around.published
-        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
         while group.restart_at_s is None:
             await asyncio.sleep(0)
         waiting.cancel()
         around.published = before
         group, around = begin(around.die())
-        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
         while group.restart_at_s is None:
             await asyncio.sleep(0)
         waiting.cancel()

@@ -13,7 +13,9 @@ from tests.runner.histories import SAMPLES, START, rank
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.moment_events import ALERTED_S, alert_of, cause_told, checkpoint_of, story_at
+from ddptop_runner.job.old_events import ALERTED_S, alert_of, cause_told, checkpoint_of, typed
+from ddptop_runner.job.state import JobState
+from ddptop_runner.job.transition import fold
 from ddptop_runner.jobs.history_moment import MomentReader
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Alert, Cause, Event, RankSample
@@ -49,8 +51,19 @@ STORY = [
 ]
 
 
-def at(second: float):
-    return story_at(STORY, utc_from_unix(START + second), cause_told)
+def state_at(rows: list[Event], second: float) -> JobState:
+    end = utc_from_unix(START + second)
+    pairs = zip(rows, typed(rows), strict=True)
+    return fold((row.ts, event) for row, event in pairs if row.ts < end)
+
+
+def at(second: float) -> JobState:
+    return state_at(STORY, second)
+
+
+def alerts_at(rows: list[Event], second: float) -> list[str]:
+    shown = state_at(rows, second).alerts_at(utc_from_unix(START + second))
+    return [alert.message for alert in shown]
 
 
 @pytest.mark.parametrize(
@@ -71,19 +84,19 @@ def at(second: float):
 )
 def test_the_state_is_what_the_events_up_to_then_say(second, state, attempt, restarts):
     story = at(second)
-    assert (story.state, story.attempt, story.restarts_used) == (state, attempt, restarts)
+    assert (story.phase, story.attempt, story.budget.used) == (state, attempt, restarts)
 
 
 def test_what_comes_later_is_not_known_yet():
     assert at(8).checkpoint is None and at(20.9).cause is None
-    assert at(20.4).ranks[1].ended and not at(20.4).ranks[0].ended
+    assert at(20.4).ranks[1].exited and not at(20.4).ranks[0].exited
     assert at(44).ended_at is None and at(47).ended_at == STORY[-1].ts
 
 
 def test_ranks_end_by_themselves_or_are_ended():
     failed, ended = at(22).ranks[1], at(22).ranks[0]
-    assert failed.state(21, True) == "failed" and failed.exit_code == 1
-    assert ended.state(21, True) == "stopped" and ended.signal == "SIGTERM"
+    assert failed.state(21, True) == "failed" and failed.status == 1
+    assert ended.state(21, True) == "stopped" and ended.status == -15
     assert {number: one.state(None, False) for number, one in at(26).ranks.items()} == {
         0: "starting",
         1: "starting",
@@ -116,10 +129,8 @@ def test_the_cause_of_an_attempt_becomes_the_one_before():
 
 def test_an_alert_is_shown_for_a_while():
     lonely = [*STORY[:6], told(12.0, "alert", "disk low", attempt=0)]
-    early = story_at(lonely, utc_from_unix(START + 13), cause_told)
-    late = story_at(lonely, utc_from_unix(START + 12 + ALERTED_S + 1), cause_told)
-    assert [alert.message for alert in early.alerts] == ["disk low"]
-    assert late.alerts == []
+    assert alerts_at(lonely, 13) == ["disk low"]
+    assert alerts_at(lonely, 12 + ALERTED_S + 1) == []
 
 
 @pytest.mark.parametrize("lasted_s", [30, 5 * ALERTED_S])
@@ -127,16 +138,15 @@ def test_an_alert_is_shown_as_long_as_it_held(lasted_s):
     slow, hot = "rank 5 is slow: 46 %", "GPU 5 is throttled"
     events = [
         *STORY[:5],
-        told(50, "alert", slow, attempt=0),
-        told(50, "alert", hot, attempt=0),
+        told(50, "alert", slow, attempt=0, seq=1),
+        told(50, "alert", hot, attempt=0, seq=2),
         told(50 + lasted_s, "alert_over", f"resolved: {slow}", attempt=0),
-        told(60 + lasted_s, "alert", slow, attempt=0),
+        told(60 + lasted_s, "alert", slow, attempt=0, seq=3),
         told(90 + lasted_s, "alert_over", f"over: {hot}; {slow}", attempt=0),
     ]
 
     def shown(second):
-        found = story_at(events, utc_from_unix(START + second), cause_told).alerts
-        return {alert.message for alert in found}
+        return set(alerts_at(events, second))
 
     assert shown(51) == shown(49 + lasted_s) == {slow, hot}
     assert shown(55 + lasted_s) == {hot}
@@ -148,15 +158,10 @@ def test_an_alert_is_over_with_the_job():
     hot = "GPU 5 is throttled"
     end = [told(9000, "alert_over", f"the job ended while this held: {hot}", attempt=0)]
     events = [*STORY[:5], told(50, "alert", hot, attempt=0), told(9000.1, "finished", attempt=0)]
-
-    def shown(told_events, second):
-        found = story_at(told_events, utc_from_unix(START + second), cause_told).alerts
-        return [alert.message for alert in found]
-
-    assert shown(events[:6] + end + events[6:], 8999) == [hot]
-    assert shown(events[:6] + end + events[6:], 9001) == []
+    assert alerts_at(events[:6] + end + events[6:], 8999) == [hot]
+    assert alerts_at(events[:6] + end + events[6:], 9001) == []
     soon = [*events[:6], told(60, "finished", attempt=0)]  # of an older ddptop
-    assert (shown(soon, 59), shown(soon, 61)) == ([hot], [])
+    assert (alerts_at(soon, 59), alerts_at(soon, 61)) == ([hot], [])
 
 
 def test_a_checkpoint_is_read_from_its_event():

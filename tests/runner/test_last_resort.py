@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.runner.emitted import EmittedLog
 from tests.runner.restarts.test_group_restarts import Around, run
 
 from ddptop_runner.job import failure, group_failures
@@ -14,20 +15,12 @@ from ddptop_runner.judge.saves.loss_watch import BadLoss
 pytestmark = pytest.mark.usefixtures("ddptop_home")
 
 
-class Told:
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-
-    def tell(self, type_: str, message: str, **fields: object) -> None:
-        self.lines.append((type_, message))
-
-
 def broken(*args: object, **more: object) -> object:
     raise TypeError("never thought of")
 
 
 def test_a_defect_is_told_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
-    story = Told()
+    story = EmittedLog()
     defects = LastResort(story)  # type: ignore[arg-type]
     assert [defects.call(broken, 3) for _ in range(3)] == [3, 3, 3]
     assert defects.call(lambda: 4, 3) == 4
@@ -44,7 +37,7 @@ def test_a_failure_that_cannot_be_judged_is_still_answered(
     monkeypatch.setattr(failure, "judge", broken)
 
     async def scenario(group: Group, around: Around) -> None:
-        story = Told()
+        story = EmittedLog()
         around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
         answers: list[dict[str, object]] = []
         group._send_to_agent = answers.append
@@ -62,7 +55,7 @@ def test_evidence_that_cannot_be_kept_does_not_keep_the_agent_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(group: Group, around: Around) -> None:
-        story = Told()
+        story = EmittedLog()
         around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
         monkeypatch.setattr(group, "_keep_evidence", broken)
         answers: list[dict[str, object]] = []
@@ -96,7 +89,7 @@ def test_ranks_that_hang_or_train_on_nan_are_ended_though_the_cause_cannot_be_to
     restarted: bool,
 ) -> None:
     async def scenario(group: Group, around: Around) -> None:
-        story, sent, ended = Told(), [], []
+        story, sent, ended = EmittedLog(), [], []
         around.defects = LastResort(story)  # type: ignore[arg-type, attr-defined]
         where = group_failures if broken_is == "hang_cause" else group
         monkeypatch.setattr(where, broken_is, broken)

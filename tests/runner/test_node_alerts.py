@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.runner.builders import make_snapshot, make_spec
+from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.alerts import Finding
@@ -16,16 +17,8 @@ from ddptop_runner.node import alerts as node_alerts
 from ddptop_runner.node.alerts import NodeAlerts
 
 
-class Story:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def tell(self, type_: str, message: str, **fields: object) -> None:
-        self.told.append(message)
-
-
 def look(*findings: Finding) -> tuple[list[str], list[str]]:
-    story: Any = Story()
+    story: Any = EmittedLog()
     group: Any = SimpleNamespace(
         attempt=0,
         check_losses=lambda ranks: None,
@@ -35,7 +28,7 @@ def look(*findings: Finding) -> tuple[list[str], list[str]]:
     keeper: Any = SimpleNamespace(look=lambda attempt, now_s: list(findings))
     alerts = NodeAlerts(group, keeper, story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
-    return [alert.message for alert in alerts.now], story.told
+    return [alert.message for alert in alerts.now], story.texts
 
 
 def test_an_alert_is_told_once() -> None:
@@ -52,7 +45,7 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
 ) -> None:
     clock = itertools.count(100.0, 4.0)
     monkeypatch.setattr(node_alerts, "boottime_s", lambda: next(clock))
-    story: Any = Story()
+    story: Any = EmittedLog()
     found = [Finding("a", "warning", "disk low"), Finding("b", "info", "healthy again")]
     group: Any = SimpleNamespace(
         attempt=0,
@@ -69,17 +62,17 @@ def test_the_end_of_an_alert_is_told_even_by_a_supervisor_that_came_later(
     first.look(snapshot, None)
     later.recall(first.now, json.loads(json.dumps(first.remember())))
     later.look(snapshot, None)
-    assert story.told == ["disk low"]
+    assert story.texts == ["disk low"]
     found.clear()
     for _ in range(4):  # a recalled alert stays for a few seconds
         later.look(snapshot, None)
-    assert story.told == ["disk low", "resolved: disk low"]
+    assert story.texts == ["disk low", "resolved: disk low"]
     group.before_end()
-    assert len(story.told) == 2, "it was over before the job was"
+    assert len(story.texts) == 2, "it was over before the job was"
 
 
 def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
-    story: Any = Story()
+    story: Any = EmittedLog()
     group: Any = SimpleNamespace(
         attempt=0,
         check_losses=lambda ranks: None,
@@ -92,11 +85,11 @@ def test_what_holds_until_the_job_ends_is_over_with_it() -> None:
     alerts.look(make_snapshot(make_spec()), None)
     group.before_end()
     group.before_end()
-    assert story.told[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
+    assert story.texts[2:] == ["still active when the job ended: disk low; GPU 1 is hot"]
 
 
 def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
-    story: Any = Story()
+    story: Any = EmittedLog()
 
     def broken(*args: object) -> list[Finding]:
         raise KeyError("x")
@@ -110,4 +103,4 @@ def test_a_watcher_that_fails_costs_the_others_nothing() -> None:
     alerts = NodeAlerts(group, SimpleNamespace(look=broken), story, LastResort(story))
     alerts.look(make_snapshot(make_spec()), None)
     assert [alert.message for alert in alerts.now] == ["set aside"]
-    assert len(story.told) == 2 and "internal error in ddptop" in story.told[0]
+    assert len(story.texts) == 2 and "internal error in ddptop" in story.texts[0]

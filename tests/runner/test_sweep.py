@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
 import pytest
+from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.host import procs, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN
@@ -150,16 +150,6 @@ def test_agents_keepers_and_samplers_are_told_from_a_persons_shell(start, job_id
     os.kill(forked, signal.SIGKILL)
 
 
-class Story:
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-
-    def tell(self, type_: str, message: str, **fields: Any) -> None:
-        self.told.append((type_, message))
-
-
 SPAWNS = """
 import os, subprocess, sys
 hidden = {key: value for key, value in os.environ.items() if not key.startswith("DDPTOP")}
@@ -173,8 +163,8 @@ input()
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def story() -> EmittedLog:
+    return EmittedLog()
 
 
 def spawner(start: Start) -> tuple[subprocess.Popen[str], ProcessId]:
@@ -200,7 +190,7 @@ async def test_leftovers_of_a_dead_rank_are_ended_even_without_the_jobs_variable
     await processes.end_leftovers(0, with_agent=True)
     assert not procs.is_alive(child)
     assert shell.poll() is None
-    assert story.told == []
+    assert story.lines == []
 
 
 async def test_what_a_process_starts_while_it_is_asked_to_end_goes_too(start, job_id, story):
@@ -217,7 +207,7 @@ input()
     assert rank.stdout is not None
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(0)
     assert not procs.is_alive(procs.identify(int(rank.stdout.readline())))
-    assert story.told == []
+    assert story.lines == []
 
 
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
@@ -249,4 +239,4 @@ async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monke
     monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     monkeypatch.setattr(sweep, "wait_for", in_vain)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
-    assert story.told == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]
+    assert story.lines == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]

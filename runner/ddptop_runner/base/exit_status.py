@@ -16,3 +16,20 @@ def signal_name(number: int) -> str:
 def split_status(returncode: int) -> tuple[int | None, str | None]:
     """(exit code, signal name) of a subprocess-style return code, exactly one of them set."""
     return (None, signal_name(-returncode)) if returncode < 0 else (returncode, None)
+
+
+def status_in_words(returncode: int | None) -> str:
+    """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
+    if returncode is None:
+        return "exited with an unknown status"
+    exit_code, name = split_status(returncode)
+    return f"was killed by {name}" if name else f"exited with {exit_code}"
+
+
+def status_of(exit_code: int | None, name: str | None) -> int | None:
+    """The return code that `split_status` splits so; None where neither is known."""
+    if name is None:
+        return exit_code
+    if name.startswith("signal ") and name[7:].isdecimal():
+        return -int(name[7:])
+    return -signal.Signals[name].value if name in signal.Signals.__members__ else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import PurePath
 
 from ddptop_runner.base.spans import name_gpus
-from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
+from ddptop_runner.model.spec import Device, DeviceQueue
 
 
 def name_of(device: Device) -> str:
@@ -47,12 +46,3 @@ def devices_in_words(devices: Sequence[Device]) -> str:
         return cuda_names(devices)
     last = len(devices) - 1
     return f"{names_of(devices)}, as cuda:0" + (f" to cuda:{last}" if last else "")
-
-
-def launched_in_words(spec: JobSpec) -> str:
-    """`launched train.py with 2 ranks on GPUs 0, 1`."""
-    devices = names_of(spec.devices) if spec.devices else "CPU"
-    if spec.is_command:
-        return f"launched {spec.command_line()} on {devices}"
-    ranks = f"{spec.nproc} rank{'s' if spec.nproc > 1 else ''}"
-    return f"launched {PurePath(spec.target).name} with {ranks} on {devices}"

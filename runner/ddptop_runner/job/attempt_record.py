@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
@@ -16,19 +15,20 @@ from ddptop_runner.host.deaths import DeathWatch
 from ddptop_runner.job import group_memory
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_table import CommandTable, table_of
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_memory import GroupMemory, KnownExit
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.judge.hangs.watch import HangWatch
 from ddptop_runner.judge.saves.book import CheckpointBook
 from ddptop_runner.judge.saves.loss_watch import LossWatch
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import ProbeMessage, SavedFile
 from ddptop_runner.model.run_step import RankSteps, RunSteps
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, Pause
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import JobState
-from ddptop_runner.store.story import Story
 
 Message = dict[str, Any]
 
@@ -64,17 +64,17 @@ class AttemptRecord:
     Args:
         folder: the job's run folder.
         spec: the job.
-        story: is told each thing that happens.
+        log: gets each thing that happens.
         around: the supervisor.
         attempt: the number of the first attempt.
     """
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
     ) -> None:
         self._folder = folder
         self._spec = spec
-        self._story = story
+        self._log = log
         self._around = around
         self.state: JobState = "starting"
         self.attempt = attempt
@@ -227,29 +227,21 @@ class AttemptRecord:
         if self.state != "stopping":
             self.state = "starting" if self._spec.probe else "running"
             self.cause = None
-        count = len(message["workers"])
-        started = f"{count} rank{'s' if count > 1 else ''} started"
-        if self.table.launcher is not None:
-            started = f"the command started (pid {self.table.launcher.pid})"
-        self._story.tell(
-            "attempt_started",
-            f"attempt {self.attempt}: {started}",
-            once=True,
-            attempt=self.attempt,
+        launcher = self.table.launcher
+        self._log.emit(
+            ev.AttemptStarted(
+                attempt=self.attempt,
+                world=len(message["workers"]),
+                launcher_pid=None if launcher is None else launcher.pid,
+                probed=self._spec.probe,
+            )
         )
         for record in self.table:
             self._tell_started(record)
         self._around.publish()
 
     def _tell_started(self, record: RankRecord) -> None:
-        self._story.tell(
-            "rank_started",
-            f"rank {record.rank} started (pid {record.pid})",
-            once=True,
-            attempt=self.attempt,
-            rank=record.rank,
-            pid=record.pid,
-        )
+        self._log.emit(ev.RankStarted(attempt=self.attempt, rank=record.rank, pid=record.pid))
 
     def heard(self, message: ProbeMessage) -> None:
         """A probe's message."""
@@ -261,8 +253,7 @@ class AttemptRecord:
         if record is not None and record.steps and is_first:  # it counts as running after a while
             took_s = self.first_step_after_s = boottime_s() - self.attempt_started_s
             self.state = "running"
-            told = f"first step after {took_s:.1f} s"
-            self._story.tell("training", told, once=True, attempt=self.attempt)
+            self._log.emit(ev.TrainingStarted(attempt=self.attempt, after_s=took_s))
             self._around.publish()
 
     @property
@@ -299,10 +290,8 @@ class AttemptRecord:
         if asked is not None and last is not None and request.is_done(asked, last):
             self._save_asked = None
             request.withdraw(self._folder)
-        message = self.checkpoints.look(boottime_s(), at_once=at_once)
-        last = self.checkpoints.last
-        if message is not None and last is not None:
-            self._story.tell("checkpoint", message, attempt=last.attempt, rank=last.rank)
+        if (saved := self.checkpoints.look(boottime_s(), at_once=at_once)) is not None:
+            self._log.emit(saved)
 
     def ask_for_checkpoint(self) -> request.SaveAsked:
         """Ask the script to save now.
@@ -316,8 +305,13 @@ class AttemptRecord:
                 f"no rank is running: the job is {self.state}", "try again while it is running"
             )
         asked = self._save_asked = request.ask(self._folder, alive)
-        said = f"checkpoint requested: {asked.in_words()}"
-        self._story.tell("checkpoint_asked", said, attempt=self.attempt)
+        self._log.emit(
+            ev.CheckpointRequested(
+                attempt=self.attempt,
+                signals=asked.by_signal(),
+                flag_file=asked.flag_stamp is not None,
+            )
+        )
         return asked
 
     def _record_exited(
@@ -361,17 +355,15 @@ class AttemptRecord:
             ended_by_us=by_us,
             approximate=died_at_s is None and message.get("approximate", False),
         )
-        exit_code, signal = None, None
-        if record.exit.returncode is not None:
-            exit_code, signal = split_status(record.exit.returncode)
-        of_launcher = record is self.table.launcher
-        self._story.tell(
-            "launcher_exited" if of_launcher else "rank_exited",
-            f"{'the command' if of_launcher else f'rank {record.rank}'} {record.exit.in_words()}",
-            once=True,
-            attempt=self.attempt,
-            rank=None if of_launcher else record.rank,
-            pid=record.pid,
-            exit_code=exit_code,
-            signal=signal,
+        attempt, pid, status = self.attempt, record.pid, message["returncode"]
+        if record is self.table.launcher:
+            self._log.emit(
+                ev.LauncherExited(attempt=attempt, pid=pid, status=status, at_s=at_s, by_us=by_us)
+            )
+            return
+        rank = record.rank
+        self._log.emit(
+            ev.RankExited(
+                attempt=attempt, rank=rank, pid=pid, status=status, at_s=at_s, by_us=by_us
+            )
         )

@@ -15,7 +15,6 @@ from typing import Any
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.base.errors import ControlError
-from ddptop_runner.devices.names import names_of
 from ddptop_runner.host import procs, stopping
 from ddptop_runner.job import command_tree as tree
 from ddptop_runner.job import save_request as request
@@ -27,8 +26,8 @@ from ddptop_runner.job.group_memory import Ending
 from ddptop_runner.job.met_ranks import EXITS_TOLD_S
 from ddptop_runner.job.sweep import LEFTOVER_GRACE_S
 from ddptop_runner.judge.hangs.types import SeenPause
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Pause, RankSample
-from ddptop_runner.model.spec import Device
 from ddptop_runner.model.words import HAS_ENDED
 
 AGENT_EXIT_S = 5.0
@@ -91,7 +90,7 @@ class Group(GroupAlone):
         try:
             await self._keep_evidence_of_failure()
         except Exception as error:  # the agent waits for its answer, whatever happens here
-            self._around.defects.tell(error)
+            self._around.defects.report(error)
         self._ending_ranks_at_s = boottime_s()
         self._interrupt_those_that_trap_sigterm()
         self._around.publish()
@@ -145,7 +144,13 @@ class Group(GroupAlone):
             self._around.spawn(self._end_hang(looked.verdict))
         elif looked.suspicion is not None and not self._suspected:
             self._suspected = True
-            self._story.tell("hang_suspected", looked.suspicion.message, attempt=self.attempt)
+            self._log.emit(
+                ev.HangSuspected(
+                    attempt=self.attempt,
+                    found=looked.suspicion.message,
+                    ranks=list(looked.suspicion.ranks),
+                )
+            )
         elif looked.suspicion is None:
             self._suspected = False
 
@@ -175,13 +180,12 @@ class Group(GroupAlone):
         """End the job: SIGTERM to every rank, after `grace_s` SIGKILL; 0 kills at once."""
         if self.ended.is_set():
             raise ControlError(HAS_ENDED)
-        how = (
-            "killing the job" if grace_s <= 0 else f"stopping the job (grace period {grace_s:g} s)"
+        self._kill_at_s = boottime_s() + grace_s
+        self._log.emit(
+            ev.StopRequested(attempt=self.attempt, grace_s=grace_s, kill_at_s=self._kill_at_s)
         )
-        self._story.tell("stopping", how, attempt=self.attempt)
         self.state = "stopping"
         self.ending = Ending("stopped")
-        self._kill_at_s = boottime_s() + grace_s
         self._stop_requested.set()
         self._around.publish()
         self._around.spawn(self._end_ranks(grace_s))
@@ -201,10 +205,13 @@ class Group(GroupAlone):
             raise ControlError("the ranks have not started yet", "try again in a moment")
         self.planner.asked()
         back = self.planner.take_back()
-        self._story.tell(
-            "group_restart",
-            f"restarting all ranks as attempt {self.attempt + 1}, as requested{_with(back)}",
-            attempt=self.attempt,
+        self._log.emit(
+            ev.RestartRequested(
+                attempt=self.attempt,
+                used=self.restarts_used,
+                limit=self._spec.max_restarts,
+                devices_back=back,
+            )
         )
         if self.planner.needs_new_agent:
             self._run_on(self.planner.spec)
@@ -219,10 +226,13 @@ class Group(GroupAlone):
         self.planner.asked()
         back = self.planner.take_back()
         self.restart_at_s = boottime_s()
-        self._story.tell(
-            "group_restart",
-            f"starting attempt {self.attempt + 1} now, as requested{_with(back)}",
-            attempt=self.attempt,
+        self._log.emit(
+            ev.RestartHurried(
+                attempt=self.attempt,
+                used=self.restarts_used,
+                limit=self._spec.max_restarts,
+                devices_back=back,
+            )
         )
         self._around.publish()
         self._hurry.set()
@@ -282,10 +292,6 @@ class Group(GroupAlone):
                 await asyncio.sleep(0.02)
             await self.conclude()
 
-    @property
-    def _who_ends(self) -> str:
-        return "the command" if self._spec.is_command else "all ranks"
-
     # -- the end ---------------------------------------------------------------------------------
 
     async def conclude(self) -> None:
@@ -302,30 +308,19 @@ class Group(GroupAlone):
         self.cause = ending.cause
         if ending.state == "finished":
             self.exit_code = 0
-            self._story.tell(
-                "finished",
-                f"finished in {self.life}: {self._who_ends} exited with 0",
-                once=True,
+        elif ending.state == "failed":
+            self.exit_code = (None if ending.cause is None else ending.cause.exit_code) or 1
+        self._log.emit(
+            ev.JobEnded(
                 attempt=self.attempt,
+                state=ev.END_STATES[ending.state],
+                in_queue=not self.was_started,
+                is_command=self._spec.is_command,
+                cause=ending.cause,
+                reason=ending.reason,
+                requeue=ending.requeue,
             )
-        elif ending.state == "stopped":
-            self._story.tell("stopped", f"stopped in {self.life}", once=True, attempt=self.attempt)
-        elif ending.cause is not None:
-            self.exit_code = ending.cause.exit_code or 1
-            self._story.tell(
-                "failed",
-                f"failed in {self.life}: {ending.reason}",
-                once=True,
-                attempt=self.attempt,
-                rank=ending.cause.rank,
-                exit_code=ending.cause.exit_code,
-                signal=ending.cause.signal,
-                evidence=ending.cause.evidence,
-            )
+        )
         self.ending = ending
         self.state = ending.state
         self.ended.set()
-
-
-def _with(back: Sequence[Device]) -> str:
-    return f", with {names_of(back)} back in use" if back else ""

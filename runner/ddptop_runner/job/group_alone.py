@@ -19,15 +19,15 @@ from ddptop_runner.host import procs
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import failure, group_memory
 from ddptop_runner.job.attempt_record import Message, Surroundings
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_failures import FailureHandling
 from ddptop_runner.job.group_memory import Ending, GroupMemory, WantedAgent
 from ddptop_runner.job.sweep import JobProcesses
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
-from ddptop_runner.model.diagnose import RankExit
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES
-from ddptop_runner.store.story import Story
 
 RESUMED_GRACE_S = 10.0
 """For a stop whose supervisor died, where it is not known what was left of its grace."""
@@ -46,13 +46,13 @@ class GroupAlone(FailureHandling):
         self,
         folder: RunFolder,
         spec: JobSpec,
-        story: Story,
+        log: EventLog,
         usage: HostUsage,
         around: Surroundings,
         attempt: int,
     ) -> None:
-        super().__init__(folder, spec, story, around, attempt)
-        self._processes = JobProcesses(spec.job_id, usage, story)
+        super().__init__(folder, spec, log, around, attempt)
+        self._processes = JobProcesses(spec.job_id, usage, log)
         self.ended = asyncio.Event()
         self.exit_code: int | None = None
         self.agent_pid: int | None = None
@@ -195,14 +195,13 @@ class GroupAlone(FailureHandling):
         if alive and self._in_grace:
             return  # they may be saving; whoever ends them goes on
         if alive and self.ending is None:
-            goes_on = "1 rank continues" if len(alive) == 1 else f"{len(alive)} ranks continue"
-            if self.table.launcher:
-                goes_on = "the command continues"
-            self._story.tell(
-                "alert",
-                f"the agent {RankExit(0, 0, returncode, 0).in_words()}; {goes_on} without it",
-                once=True,
-                attempt=self.attempt,
+            self._log.emit(
+                ev.AgentLost(
+                    attempt=self.attempt,
+                    status=returncode,
+                    ranks=len(alive),
+                    is_command=self.table.launcher is not None,
+                )
             )
             if self.table.exits():
                 await self._after_orphan_exit()
@@ -229,7 +228,7 @@ class GroupAlone(FailureHandling):
             self._begin_attempt(self.attempt + 1)
         lived_s = boottime_s() - self.attempt_started_s
         outcome = AttemptOutcome(self.attempt, lived_s, 0, None, cause.signal, None, kind="signal")
-        again = await self._restart_or_end("failure", outcome, cause)
+        again = await self._restart_or_end(outcome, cause)
         if again or self._new_agent_wanted:
             await self._restart_without_agent()
         return again or self._new_agent_wanted
@@ -271,9 +270,15 @@ class GroupAlone(FailureHandling):
         waited = await self.planner.wait_for_memory(
             self._around.device_report, self._processes.is_living, skip
         )
-        if told := waited.in_words():
-            type_ = "alert" if waited.left or waited.silent else "gpu_memory"
-            self._story.tell(type_, told, attempt=self.attempt)
+        if (found := waited.in_words()) is not None:
+            self._log.emit(
+                ev.GpuMemoryAwaited(
+                    attempt=self.attempt,
+                    seconds=waited.seconds,
+                    found=found,
+                    is_problem=bool(waited.left) or waited.silent,
+                )
+            )
 
     async def _restart_without_agent(self, wanted: WantedAgent | None = None) -> None:
         self._wanted_agent = wanted = wanted or WantedAgent(

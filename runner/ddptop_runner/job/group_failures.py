@@ -19,6 +19,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence, failure, group_memory
 from ddptop_runner.job.attempt_record import Surroundings
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_memory import Decided, Ending, GroupMemory
 from ddptop_runner.job.met_ranks import MetRanks
 from ddptop_runner.job.restart_facts import with_facts
@@ -28,12 +29,12 @@ from ddptop_runner.judge.restarts.planner import RestartPlanner
 from ddptop_runner.judge.restarts.policy import AttemptOutcome
 from ddptop_runner.judge.saves.loss_watch import BadLoss
 from ddptop_runner.judge.saves.step_words import at_step
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import JobState
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.evidence_folder import RankFiles, Scene
-from ddptop_runner.store.story import Story
 
 BAD_END_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL, for a group that hangs or trains on NaN."""
@@ -43,9 +44,9 @@ class FailureHandling(MetRanks):
     """The part of a Group that handles failures, hangs and losses gone bad."""
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
     ) -> None:
-        super().__init__(folder, spec, story, around, attempt)
+        super().__init__(folder, spec, log, around, attempt)
         self.ending: Ending | None = None
         self.planner = RestartPlanner(spec)
         self.policy_reason: str | None = None
@@ -161,7 +162,7 @@ class FailureHandling(MetRanks):
         try:
             return await self._judge_and_decide()
         except Exception as error:
-            self._around.defects.tell(error)
+            self._around.defects.report(error)
         return self._restart_anyway()
 
     def _restart_anyway(self, *, end_ranks: bool = False) -> bool:
@@ -195,15 +196,14 @@ class FailureHandling(MetRanks):
         )
         if self._stop_requested.is_set() or self.ending is not None:
             return False
-        return await self._restart_or_end("failure", outcome, cause)
+        return await self._restart_or_end(outcome, cause)
 
     async def _restart_or_end(
-        self, event: str, outcome: AttemptOutcome, cause: Cause, *, end_ranks: bool = False
+        self, outcome: AttemptOutcome, cause: Cause, *, end_ranks: bool = False
     ) -> bool:
         """Tell what happened, decide, and wait until the next attempt may begin.
 
         Args:
-            event: the type under which it is told.
             outcome: the attempt's, for the policy.
             cause: what happened.
             end_ranks: whether ranks live that have to be ended.
@@ -212,16 +212,8 @@ class FailureHandling(MetRanks):
             Whether there is a next attempt. False: the job ends, or `_new_agent_wanted` is set.
         """
         self.cause = self._with_work_lost(cause, outcome.lived_s)
-        self._story.tell(
-            event,
-            self.cause.summary,
-            once=True,
-            attempt=self.attempt,
-            rank=cause.rank,
-            exit_code=cause.exit_code,
-            signal=cause.signal,
-            evidence=cause.evidence,
-        )
+        judged = ev.HangJudged if outcome.hung else ev.FailureJudged
+        self._log.emit(judged(attempt=self.attempt, cause=self.cause))
         last = self.checkpoints.last
         self.planner.failed(
             with_facts(outcome, self.table, last, self.first_step_after_s, cause.kind)
@@ -235,13 +227,16 @@ class FailureHandling(MetRanks):
             return False
         self.state = "restarting"
         self.restart_at_s = boottime_s() + decision.delay_s
-        because = f"; {decision.reason}" if decision.reason else ""
-        self._story.tell(
-            "group_restart",
-            f"restarting all ranks as attempt {self.attempt + 1} "
-            f"(restart {self.restarts_used} of {self._spec.max_restarts}){because}",
-            once=True,
-            attempt=self.attempt,
+        self._log.emit(
+            ev.RestartDecided(
+                attempt=self.attempt,
+                used=self.restarts_used,
+                limit=self._spec.max_restarts,
+                delay_s=decision.delay_s,
+                at_s=self.restart_at_s,
+                reason=decision.reason,
+                end_ranks=end_ranks,
+            )
         )
         self._around.publish()
         return await self._wait_for_restart()
@@ -267,7 +262,7 @@ class FailureHandling(MetRanks):
         if self._stop_requested.is_set():
             return False
         for note in following.notes:
-            self._story.tell("alert", note, attempt=self.attempt)
+            self._log.emit(ev.Noticed(attempt=self.attempt, text=note))
         if following.refused is not None:
             self.policy_reason = following.refused
             if self.cause is not None:
@@ -296,7 +291,7 @@ class FailureHandling(MetRanks):
         try:
             await work
         except Exception as error:
-            self._around.defects.tell(error)
+            self._around.defects.report(error)
             self.cause = self.cause or cause
             if cause.kind == "nan" and self._spec.on_nan == "stop":
                 told = self.ending or Ending("failed", self.cause, "--on-nan stop", requeue=False)
@@ -314,7 +309,7 @@ class FailureHandling(MetRanks):
         stands_at = {record.rank: record.stands_at for record in self.table}
         cause = failure.after_hang(hang_cause(found, folder, stands_at), self.table)
         evidence_folder.summarise(cause)
-        await self._end_attempt("hang", self._outcome(hung=True), cause)
+        await self._end_attempt(self._outcome(hung=True), cause)
 
     def _goes_on(self, attempt: int, state: JobState) -> bool:
         """Whether nothing else has decided on the attempt while its evidence was taken.
@@ -339,18 +334,12 @@ class FailureHandling(MetRanks):
         if self._spec.on_nan == "stop":
             cause = self._with_work_lost(cause, boottime_s() - self.attempt_started_s)
             self.cause = cause
-            self._story.tell(
-                "failure",
-                cause.summary,
-                attempt=self.attempt,
-                rank=cause.rank,
-                evidence=cause.evidence,
-            )
+            self._log.emit(ev.FailureJudged(attempt=self.attempt, cause=cause))
             self.ending = Ending("failed", cause, "--on-nan stop", requeue=False)
             self._stop_requested.set()
             await self._end_ranks(BAD_END_GRACE_S)
             return
-        await self._end_attempt("failure", self._outcome(bad_loss=True), cause)
+        await self._end_attempt(self._outcome(bad_loss=True), cause)
 
     def _with_work_lost(self, cause: Cause, lived_s: float) -> Cause:
         self.tell_checkpoint(at_once=True)
@@ -385,10 +374,10 @@ class FailureHandling(MetRanks):
             bad_loss=bad_loss,
         )
 
-    async def _end_attempt(self, event: str, outcome: AttemptOutcome, cause: Cause) -> None:
+    async def _end_attempt(self, outcome: AttemptOutcome, cause: Cause) -> None:
         """End ranks that live: for the next attempt, or for good."""
         attempt = self.attempt
-        again = await self._restart_or_end(event, outcome, cause, end_ranks=True)
+        again = await self._restart_or_end(outcome, cause, end_ranks=True)
         if self.attempt == attempt:  # else its ranks ended by themselves, and others were started
             await self._end_bad_ranks(again=again)
 

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from ddptop_runner.store.story import Story
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.model import events as ev
 
 T = TypeVar("T")
 
@@ -16,14 +17,14 @@ class LastResort:
     """Catches what should never be raised.
 
     Args:
-        story: is told of each defect, once.
+        log: gets each defect, once.
     """
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._told: set[str] = set()
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """Write the traceback to the supervisor's log, and an alert, once for each place."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
@@ -31,16 +32,12 @@ class LastResort:
             return
         self._told.add(place)
         traceback.print_exception(error, file=sys.stderr)
-        self._story.tell(
-            "alert",
-            f"internal error in ddptop: {type(error).__name__} at {place}; the job keeps running; "
-            "see supervisor.log for the traceback",
-        )
+        self._log.emit(ev.InternalError(error=type(error).__name__, place=place))
 
     def call(self, look: Callable[[], T], otherwise: T) -> T:
         """What `look` returns; `otherwise` where it raises."""
         try:
             return look()
         except Exception as error:
-            self.tell(error)
+            self.report(error)
             return otherwise

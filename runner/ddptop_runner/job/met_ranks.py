@@ -16,10 +16,10 @@ from ddptop_runner.host.process_watch import ProcessWatch
 from ddptop_runner.job.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
 from ddptop_runner.job.command_table import CommandTable
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec
-from ddptop_runner.store.story import Story
 
 EXITS_TOLD_S = 1.5
 """How ranks ended is known by then, where no agent but the guardian or the kernel tells it."""
@@ -29,9 +29,9 @@ class MetRanks(AttemptRecord):
     """The part of a Group that meets ranks which ddptop did not start."""
 
     def __init__(
-        self, folder: RunFolder, spec: JobSpec, story: Story, around: Surroundings, attempt: int
+        self, folder: RunFolder, spec: JobSpec, log: EventLog, around: Surroundings, attempt: int
     ) -> None:
-        super().__init__(folder, spec, story, around, attempt)
+        super().__init__(folder, spec, log, around, attempt)
         self._tree = TreeLook(self._tree_pids)
         self._watch: ProcessWatch | None = None
         self._has_evidence = False

@@ -311,10 +311,10 @@ def _read_once(folder: RunFolder) -> JobView:
     except (FileNotFoundError, PermissionError):
         pass  # not written yet, or not for us
     except (OSError, msgspec.MsgspecError) as error:
-        from ddptop_runner.store.upkeep.substitute import substitute  # it needs the history's code
+        from ddptop_runner.job.rebuild import rebuild  # it needs the history's code
 
         words = f"nodes/{node_file.name} is damaged ({error}); showing data from the history"
-        snapshot = substitute(folder, spec, words)
+        snapshot = rebuild(folder, spec, words)
     return JobView(folder, spec, snapshot, read_at=utc_now(), read_boottime_s=boottime_s())
 
 

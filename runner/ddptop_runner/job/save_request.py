@@ -49,11 +49,16 @@ class SaveAsked:
     refused: dict[int, str] = field(default_factory=dict)
     """Rank -> why it got no signal although its script handles one."""
 
-    def in_words(self) -> str:
-        """How the script was asked, in one clause."""
+    def by_signal(self) -> dict[str, list[int]]:
+        """Ranks by the name of the signal that they got."""
         by_name: dict[str, list[int]] = {}
         for rank, name in self.signalled.items():
             by_name.setdefault(name, []).append(rank)
+        return by_name
+
+    def in_words(self) -> str:
+        """How the script was asked, in one clause."""
+        by_name = self.by_signal()
         ways = [f"{name} to {name_ranks(ranks)}" for name, ranks in by_name.items()]
         if self.flag_stamp is not None:
             ways.append("the flag file")

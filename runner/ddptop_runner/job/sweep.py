@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from ddptop_runner.host import procs, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
 from ddptop_runner.host.tree import HostUsage
+from ddptop_runner.job.event_log import EventLog
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import ProcessId
-from ddptop_runner.store.story import Story
 
 SAMPLER_MODULE = "ddptop_runner.devices.sampler"
 POLL_S = 0.05
@@ -106,13 +107,13 @@ class JobProcesses:
     Args:
         job_id: what they carry as DDPTOP_JOB_ID.
         usage: remembers each process seen in a rank's tree.
-        story: is told of what cannot be ended.
+        log: gets what cannot be ended.
     """
 
-    def __init__(self, job_id: str, usage: HostUsage, story: Story) -> None:
+    def __init__(self, job_id: str, usage: HostUsage, log: EventLog) -> None:
         self._job_id = job_id
         self._usage = usage
-        self._story = story
+        self._log = log
 
     def everything_started(self) -> list[ProcessId]:
         """Ranks and all that they started, by job id and by what was seen in their trees."""
@@ -142,7 +143,5 @@ class JobProcesses:
         find = self.all_but_guards if with_agent else self.everything_started
         left = await end_all(find, LEFTOVER_GRACE_S)
         if left:
-            pids = ", ".join(str(process.pid) for process in left)
-            self._story.tell(
-                "alert", f"cannot kill pid {pids}: stuck in the kernel", attempt=attempt
-            )
+            pids = [process.pid for process in left]
+            self._log.emit(ev.ProcessesStuck(attempt=attempt, pids=pids))

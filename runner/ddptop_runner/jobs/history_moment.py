@@ -16,14 +16,26 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
+from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.job.moment_events import JobStory, RankStory, alert_of, cause_told, story_at
+from ddptop_runner.job.old_events import cause_told, typed
+from ddptop_runner.job.state import JobState, RankLife
+from ddptop_runner.job.transition import fold
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.judge.hangs.pause import Facts, pause_state
 from ddptop_runner.model import run_step
 from ddptop_runner.model.base import Base
 from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Cause, Event, Imbalance, NodeSnapshot, Pause, RankSample
+from ddptop_runner.model.events import JobEvent
+from ddptop_runner.model.snapshot import (
+    Alert,
+    Cause,
+    Event,
+    Imbalance,
+    NodeSnapshot,
+    Pause,
+    RankSample,
+)
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import LIVE_STATES, RankState
 from ddptop_runner.reading.progress.combine import of_moment
@@ -57,7 +69,7 @@ class Moment(Base, frozen=True, kw_only=True):
     """A job as it was."""
 
     at: float
-    """Unix seconds: the moment asked for, kept within the history."""
+    """Unix seconds: the moment asked for, kept within the histate."""
     width_s: int | None
     """How exactly it is known: the length of the bucket in which the figures were sampled; None
     where nothing was recorded then."""
@@ -73,6 +85,7 @@ class MomentReader:
         self._folder = folder
         self._spec = spec
         self._events: list[Event] = []
+        self._typed: list[JobEvent] = []
         self._causes: dict[int, Cause] = {}
 
     @property
@@ -102,7 +115,7 @@ class MomentReader:
             last: the job's last snapshot, for what never changes: names, sizes, places.
 
         Raises:
-            DamagedFileError: when the file is not a history.
+            DamagedFileError: when the file is not a histate.
             DdptopError: when it stays locked.
         """
         self._read_events()
@@ -122,7 +135,9 @@ class MomentReader:
                         if tier is not None and t is not None:
                             stood = _stood(db, tier, t, rows[kind.name], earlier)
         until = int(at) - int(at) % (width_s or 1) + (width_s or 1)
-        seen = story_at(self._events, utc_from_unix(until), self._cause_of)
+        end = utc_from_unix(until)
+        before = [pair for pair in zip(self._events, self._typed, strict=True) if pair[0].ts < end]
+        seen = fold((row.ts, event) for row, event in before)
         snapshot = compose(
             self._spec,
             seen,
@@ -130,8 +145,7 @@ class MomentReader:
             utc_from_unix(min(at, until)),
             last,
         )
-        happened = [event for event in self._events if event.ts.timestamp() < until]
-        return Moment(at=at, width_s=width_s, snapshot=snapshot, events=happened)
+        return Moment(at=at, width_s=width_s, snapshot=snapshot, events=[row for row, _ in before])
 
     def recorded(self, points: int) -> list[tuple[int, int]]:
         """Spans in which something was sampled, in unix seconds, as exactly as `points` can show.
@@ -168,7 +182,9 @@ class MomentReader:
 
     def _read_events(self) -> None:
         after = self._events[-1].seq if self._events else 0
-        self._events += self._reader.events(after)
+        if new := self._reader.events(after):
+            self._events += new
+            self._typed = typed(self._events, self._cause_of)  # old rows refer to each other
 
     def _cause_of(self, event: Event) -> Cause:
         """What was kept of a failure, by the name of its folder: the run may be a copy."""
@@ -203,32 +219,41 @@ class Figures(Base, frozen=True, kw_only=True):
 
 
 def compose(
-    spec: JobSpec, story: JobStory, figures: Figures, at: dt.datetime, last: NodeSnapshot | None
+    spec: JobSpec, state: JobState, figures: Figures, at: dt.datetime, last: NodeSnapshot | None
 ) -> NodeSnapshot:
     """The snapshot of a moment.
 
     Args:
         spec: the job.
-        story: what its events tell up to then.
+        state: what its events say up to then.
         figures: what was sampled.
         at: the moment.
         last: the job's last snapshot.
     """
-    ranks = _ranks(spec, story, figures, last)
+    ranks = _ranks(spec, state, figures, last)
     gpus = _gpus(figures.gpus, last)
     ranks = [_with_device(rank, ranks, gpus) for rank in ranks]
     steps = [rank.step for rank in ranks if rank.step is not None]
-    attempt = story.attempt
+    attempt = state.attempt
     if attempt is None:
         attempt = next((row["attempt"] for row in figures.ranks.values()), None)
-    alerts = list(story.alerts)
+    alerts = state.alerts_at(at)
     if last is not None and last.attempt == attempt and last.ts >= at:
         told = {alert.message for alert in alerts}
         alerts += [one for one in last.alerts if one.since <= at and one.message not in told]
-    is_over = story.state not in LIVE_STATES
-    pause = _pause(story, figures.stood, at)
-    if pause is not None and pause.state == "stalled" and story.suspected is not None:
-        alerts.append(alert_of(story.suspected))
+    is_over = state.phase not in LIVE_STATES
+    pause = _pause(state, figures.stood, at)
+    if pause is not None and pause.state == "stalled" and state.suspected is not None:
+        found = state.suspected
+        alerts.append(
+            Alert(
+                id="stalled",
+                severity="warning",
+                ranks=found.ranks,
+                message=found.found,
+                since=found.at,
+            )
+        )
     began = run_step.began_of(last, attempt)
     ranks = [_with_run_step(rank, began) for rank in ranks]
     run = run_step.of_job(ranks, attempt, began)
@@ -238,17 +263,17 @@ def compose(
         host=spec.host,
         seq=0,
         ts=at,
-        state=story.state,
+        state=state.phase,
         attempt=attempt,
-        restarts_used=story.restarts_used,
-        restarts_left=max(0, spec.max_restarts - story.restarts_used),
+        restarts_used=state.budget.used,
+        restarts_left=max(0, spec.max_restarts - state.budget.used),
         world_size=None if spec.is_command else spec.nproc,
         started_at=spec.created_at if last is None else min(last.started_at, at),
-        attempt_started_at=story.attempt_started_at,
-        ended_at=story.ended_at,
-        exit_code=story.exit_code,
-        cause=story.cause if is_over or story.state in ("hung", "restarting") else None,
-        previous_cause=story.previous_cause,
+        attempt_started_at=state.attempt_started_at,
+        ended_at=state.ended_at,
+        exit_code=state.exit_code,
+        cause=state.cause if is_over or state.phase in ("hung", "restarting") else None,
+        previous_cause=state.previous_cause,
         step=min(steps, default=None),
         run_step=run,
         attempts_began={} if last is None else last.attempts_began,
@@ -260,67 +285,70 @@ def compose(
         alerts=alerts,
         source=None if last is None or not gpus else last.source,
         driver=None if last is None else last.driver,
-        checkpoint=story.checkpoint,
-        policy=story.policy,
+        checkpoint=state.checkpoint,
+        policy=state.policy,
         pause=pause,
     )
 
 
-def _pause(story: JobStory, stood: Stood | None, at: dt.datetime) -> Pause | None:
+def _pause(state: JobState, stood: Stood | None, at: dt.datetime) -> Pause | None:
     """That no step was taken at that moment, by the same function as of a live job."""
-    if stood is None or story.state not in ("running", "hung"):
+    if stood is None or state.phase not in ("running", "hung"):
         return None
-    since, told = utc_from_unix(stood.since), story.suspected
-    state = pause_state(
+    since, told = utc_from_unix(stood.since), state.suspected
+    pause = pause_state(
         Facts(
             stepless_s=(at - since).total_seconds(),
             usual_s=stood.usual_s,
-            stalled_before=told is not None and told.ts > since,
-            hung=story.state == "hung",
+            stalled_before=told is not None and told.at > since,
+            hung=state.phase == "hung",
         )
     )
-    if state is None:
+    if pause is None:
         return None
-    why = told.message.partition("; ")[2] if told is not None and state != "no_step" else ""
-    return Pause(state=state, since=since, reason=why or None)
+    why = told.found.partition("; ")[2] if told is not None and pause != "no_step" else ""
+    return Pause(state=pause, since=since, reason=why or None)
 
 
 def _ranks(
-    spec: JobSpec, story: JobStory, figures: Figures, last: NodeSnapshot | None
+    spec: JobSpec, state: JobState, figures: Figures, last: NodeSnapshot | None
 ) -> list[RankSample]:
     known = {} if last is None else {rank.rank: rank for rank in last.ranks}
-    same_places = last is not None and (not last.set_aside or last.attempt == story.attempt)
-    numbers = sorted({*story.ranks, *figures.ranks})
+    same_places = last is not None and (not last.set_aside or last.attempt == state.attempt)
+    numbers = sorted({*state.ranks, *figures.ranks})
     return [
-        _rank(spec, number, story, figures, known.get(number) if same_places else None)
+        _rank(spec, number, state, figures, known.get(number) if same_places else None)
         for number in numbers
     ]
 
 
 def _rank(
-    spec: JobSpec, number: int, story: JobStory, figures: Figures, last: RankSample | None
+    spec: JobSpec, number: int, state: JobState, figures: Figures, last: RankSample | None
 ) -> RankSample:
     row: Mapping[str, Any] = figures.ranks.get(number, {})
-    if story.attempt is not None and row.get("attempt") != story.attempt:
+    if state.attempt is not None and row.get("attempt") != state.attempt:
         row = {}
-    told = story.ranks.get(number)
+    life = state.ranks.get(number)
+    exit_code, signal = (None, None)
+    if life is not None and life.status is not None:
+        exit_code, signal = split_status(life.status)
     loss, bad = row.get("loss_last"), bool(row.get("loss_nonfinite"))
     step = row.get("step")
-    is_running = story.state in ("running", "stopping")
-    state: RankState
-    if told is None:  # no event names it
-        state = RankStory().state(step, is_running) if row else "unknown"
+    is_running = state.phase in ("running", "stopping")
+    word: RankState
+    if life is None:  # no event names it
+        word = RankLife().state(step, is_running) if row else "unknown"
     else:
-        state = told.state(step, is_running)
+        word = life.state(step, is_running)
     return RankSample(
         rank=number,
         local_rank=number if last is None else last.local_rank,
         host=spec.host if last is None else last.host,
-        pid=None if told is None else told.pid,
+        pid=None if life is None else life.pid,
         gpu=None if last is None else last.gpu,
         gpus=[] if last is None else last.gpus,
         cuda_device=None if last is None else last.cuda_device,
-        state=state,
+        state=word,
         step=step,
         step_source=None if step is None or last is None else last.step_source,
         loss=loss,
@@ -337,8 +365,8 @@ def _rank(
         cpu_percent=row.get("cpu_percent_last"),
         rss_bytes=row.get("rss_bytes_last"),
         log_bytes=row.get("log_bytes"),
-        exit_code=None if told is None else told.exit_code,
-        signal=None if told is None else told.signal,
+        exit_code=exit_code,
+        signal=signal,
         frameworks=[] if last is None else last.frameworks,
         rank_source=None if last is None else last.rank_source,
     )

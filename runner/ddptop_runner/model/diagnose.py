@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptop_runner.base.exit_status import split_status
+from ddptop_runner.base.exit_status import status_in_words
 
 QUOTED_CHARACTERS = 400
 """Of a line or message in a cause: a progress bar may write a megabyte without a line's end."""
@@ -78,7 +78,4 @@ class RankExit:
 
     def in_words(self) -> str:
         """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
-        if self.returncode is None:
-            return "exited with an unknown status"
-        exit_code, signal = split_status(self.returncode)
-        return f"was killed by {signal}" if signal else f"exited with {exit_code}"
+        return status_in_words(self.returncode)

@@ -262,6 +262,8 @@ class Event(Base, frozen=True, kw_only=True):
     message: str
     evidence: str | None = None
     """Path of the saved evidence, if any."""
+    data: dict[str, Any] | None = None
+    """What happened as values, with their `kind`; null for events of earlier versions."""
 
 
 class Progress(Base, frozen=True, kw_only=True):

@@ -8,13 +8,14 @@ import msgspec
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group import Group
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.judge.alerts import Finding, stalled
 from ddptop_runner.judge.balance.job_watch import JobWatch
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 from ddptop_runner.node.keeper import RunFolderKeeper
-from ddptop_runner.store.story import Story
 
 TOLD = "told"
 """In what is remembered: the messages of alerts whose end no event has told yet."""
@@ -26,16 +27,16 @@ class NodeAlerts:
     Args:
         group: the job's worker group.
         keeper: looks after its run folder.
-        story: is told of new alerts.
+        log: gets new alerts, and those that ended.
         defects: catches what a watcher should not raise.
     """
 
     def __init__(
-        self, group: Group, keeper: RunFolderKeeper, story: Story, defects: LastResort
+        self, group: Group, keeper: RunFolderKeeper, log: EventLog, defects: LastResort
     ) -> None:
         self._group = group
         self._keeper = keeper
-        self._story = story
+        self._log = log
         self._defects = defects
         self._watch = JobWatch()
         self._told: dict[str, str] = {}
@@ -58,10 +59,10 @@ class NodeAlerts:
     def tell_end(self) -> None:
         """The job ends: what still holds is over with it, and has not become well."""
         if self._told:
-            messages = "; ".join(self._told.values())
+            self._log.emit(
+                ev.AlertsCleared(attempt=self._group.attempt, messages=self._told, with_job=True)
+            )
             self._told = {}
-            said = f"still active when the job ended: {messages}"
-            self._story.tell("alert_over", said, attempt=self._group.attempt)
 
     def look(self, snapshot: NodeSnapshot, report: DeviceReport | None) -> None:
         """Bring `now` up to date.
@@ -84,11 +85,10 @@ class NodeAlerts:
         )
         holding = {alert.id for alert in self.now}
         if over := [id_ for id_ in self._told if id_ not in holding]:
-            messages = "; ".join(self._told.pop(id_) for id_ in over)
-            self._story.tell("alert_over", f"resolved: {messages}", attempt=group.attempt)
+            messages = {id_: self._told.pop(id_) for id_ in over}
+            self._log.emit(ev.AlertsCleared(attempt=group.attempt, messages=messages))
         told = {finding.id for finding in extra if finding.is_told}
         for alert in new:
             if alert.severity != "info" and alert.id not in told:
                 self._told[alert.id] = alert.message
-                type_ = "gpu_lost" if alert.id == "gpu-lost" else "alert"
-                self._story.tell(type_, alert.message, attempt=group.attempt)
+                self._log.emit(ev.AlertRaised(attempt=group.attempt, alert=alert))

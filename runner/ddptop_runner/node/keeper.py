@@ -13,12 +13,13 @@ from pathlib import Path
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_in_words, owner_name
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.judge.alerts import Finding
+from ddptop_runner.model.events import Noticed
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
 from ddptop_runner.store.history import HistoryWriter
 from ddptop_runner.store.log_index import size_in_words
-from ddptop_runner.store.story import Story
 from ddptop_runner.store.upkeep import space
 from ddptop_runner.store.upkeep.rank_log import (
     DEFAULT_LIMIT_BYTES,
@@ -59,7 +60,7 @@ class RunFolderKeeper:
         self,
         folder: RunFolder,
         spec: JobSpec,
-        story: Story,
+        story: EventLog,
         history: HistoryWriter | None = None,
         snapshot_file: SteadyFile | None = None,
     ) -> None:
@@ -183,7 +184,7 @@ class RunFolderKeeper:
         )
 
     def _tell(self, message: str) -> None:
-        self._story.tell("alert", message, attempt=self._attempt)
+        self._story.emit(Noticed(attempt=self._attempt, text=message))
 
     def _log_findings(self) -> list[Finding]:
         found = []

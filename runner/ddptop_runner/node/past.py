@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base import bounded
-from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
+from ddptop_runner.job.rebuild import rebuild
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.upkeep.damaged import set_aside
-from ddptop_runner.store.upkeep.substitute import substitute
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Past:
     """The last one of any earlier supervisor."""
     lives_on: bool
     """Whether the job has gone on since: only its supervisor, or its guardian, was ended."""
-    event: Event | None
-    """What is to be told about it."""
+    event: ev.JobEvent | None
+    """What is to be recorded about it."""
     events: tuple[Event, ...] = ()
-    """What was told of a job that lives on."""
+    """The log of a job that lives on."""
 
 
 def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
@@ -40,24 +40,15 @@ def look_back(folder: RunFolder, hello: dict[str, Any]) -> Past:
     snapshot, damage = _last_snapshot(folder)
     adopted, restarts = bool(hello.get("adopted")), hello["supervisor_restarts"]
     if snapshot is None or not (adopted or restarts) or _is_of_an_earlier_life(snapshot, hello):
-        event = _lost(snapshot)
+        event: ev.JobEvent | None = _lost(snapshot)
         if damage is not None:
-            event = Event(ts=utc_now(), type="alert", attempt=hello["attempt"], message=damage)
+            event = ev.SnapshotDamaged(attempt=hello["attempt"], damage=damage)
         return Past(snapshot, lives_on=False, event=event)
-    if adopted and not restarts:
-        words = "the guardian had exited; a new one adopted the job"
-        event = Event(ts=utc_now(), type="guardian_restarted", message=words)
-    else:
-        words = "the supervisor restarted; nothing was lost"
-        event = Event(ts=utc_now(), type="supervisor_restarted", message=words)
-    if damage is not None:
-        event = msgspec.structs.replace(
-            event, message=f"{event.message.partition(';')[0]}; {damage}"
-        )
+    came = ev.GuardianRestarted if adopted and not restarts else ev.SupervisorRestarted
     events: tuple[Event, ...] = ()
     with contextlib.suppress(DdptopError):
         events = tuple(HistoryReader(folder.history_db).events())
-    event = msgspec.structs.replace(event, attempt=snapshot.attempt)
+    event = came(attempt=snapshot.attempt, damage=damage)
     return Past(snapshot, lives_on=True, event=event, events=events)
 
 
@@ -86,20 +77,16 @@ def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
         " attempt, restarts, and ranks are from the history"
     )
     try:
-        return substitute(folder, read_spec(folder), words), words
+        return rebuild(folder, read_spec(folder), words), words
     except DdptopError:
         return None, words
 
 
-def _lost(snapshot: NodeSnapshot | None) -> Event | None:
+def _lost(snapshot: NodeSnapshot | None) -> ev.JobLost | None:
     """What became of a job that has no end on record."""
     if snapshot is None or snapshot.state not in LIVE_STATES:
         return None
     rebooted = None not in (snapshot.boot_id, procs.boot_id()) and (
         snapshot.boot_id != procs.boot_id()
     )
-    why = "the machine rebooted" if rebooted else "all its processes had exited"
-    heard = snapshot.ts.astimezone()
-    day = "" if heard.date() == utc_now().astimezone().date() else f"{heard:%Y-%m-%d} "
-    words = f"attempt {snapshot.attempt} was lost: {why}; last seen {day}{heard:%H:%M:%S}"
-    return Event(ts=utc_now(), type="lost", attempt=snapshot.attempt, message=words)
+    return ev.JobLost(attempt=snapshot.attempt, rebooted=rebooted, last_seen=snapshot.ts)

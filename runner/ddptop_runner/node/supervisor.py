@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -25,7 +25,6 @@ from ddptop_runner.base.errors import ControlError, DdptopError
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder, create_local_dir
 from ddptop_runner.base.umask import PRIVATE
-from ddptop_runner.devices.names import launched_in_words
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.host.agent_launch import agent_plan
@@ -33,11 +32,13 @@ from ddptop_runner.host.process_watch import OrphanWatch
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt_record import Message
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group import Group
 from ddptop_runner.job.last_resort import LastResort
 from ddptop_runner.job.progress import JobProgress
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of
 from ddptop_runner.launch.gpus.select import job_environment
+from ddptop_runner.model import events as ev
 from ddptop_runner.model.probe_message import decode_message
 from ddptop_runner.model.snapshot import NodeSnapshot, ProcessId, encode
 from ddptop_runner.model.spec import JobSpec, read_spec
@@ -49,7 +50,6 @@ from ddptop_runner.node.keeper import RunFolderKeeper
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.server import ControlServer, SocketFile
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.story import Story
 from ddptop_runner.store.upkeep.ending import write_end
 from ddptop_runner.store.upkeep.steady import SteadyFile
 
@@ -79,16 +79,14 @@ class Supervisor:
         self._usage = HostUsage()
         self._orphans = OrphanWatch(lambda *ended: self._group.seen_to_exit(*ended))
         self._history = HistoryWriter(folder.live_dir / "history.db")
-        self._story = Story(self._history, self._show)
-        self.defects = LastResort(self._story)
-        self._group = Group(folder, spec, self._story, self._usage, self, attempt=0)
+        self._log = EventLog(self._history, self._show)
+        self.defects = LastResort(self._log)
+        self._group = Group(folder, spec, self._log, self._usage, self, attempt=0)
         self._snapshot_file = SteadyFile(folder.node_file(procs.host_name()))
-        self._keeper = RunFolderKeeper(
-            folder, spec, self._story, self._history, self._snapshot_file
-        )
+        self._keeper = RunFolderKeeper(folder, spec, self._log, self._history, self._snapshot_file)
         self._progress = JobProgress(folder, spec.cwd, spec.command())
-        self._alerts = NodeAlerts(self._group, self._keeper, self._story, self.defects)
-        self._queue = queue_of(folder, spec, self._story)
+        self._alerts = NodeAlerts(self._group, self._keeper, self._log, self.defects)
+        self._queue = queue_of(folder, spec, self._log)
         self._feed = self._queue or feed_of(spec)
         self._probe_socket: socket.socket | None = None
         self._probe_path: SocketFile | None = None
@@ -172,7 +170,7 @@ class Supervisor:
         if self._feed is not None:
             self.spawn(self._feed.start())
         self._group.leave_queue(spec)
-        self._story.tell("launched", launched_in_words(spec), attempt=self._group.attempt)
+        self._log.emit(_launched(spec, self._group.attempt))
         by_uuid = spec.queue is not None and spec.queue.by_uuid
         env = job_environment(spec.devices, by_uuid=by_uuid)
         self._ask_for_agent(self._group.attempt, spec.max_restarts, env)
@@ -214,11 +212,7 @@ class Supervisor:
         await self._bind_sockets()
         if was_bound and self._sockets_problem is None:
             where = self._folder.live_dir
-            self._story.tell(
-                "alert",
-                f"recreated the job's sockets, which had been deleted from {where}",
-                attempt=self._group.attempt,
-            )
+            self._log.emit(ev.SocketsRecreated(attempt=self._group.attempt, folder=str(where)))
 
     async def _bind_sockets(self) -> None:
         """Bind what is not bound. Where that fails the next tick tries again, and it is told once.
@@ -235,11 +229,7 @@ class Supervisor:
         except (OSError, DdptopError) as error:
             if self._sockets_problem != str(error):
                 self._sockets_problem = str(error)
-                self._story.tell(
-                    "alert",
-                    f"cannot bind the job's sockets ({error}): only ddptop kill can stop the job",
-                    attempt=self._group.attempt,
-                )
+                self._log.emit(ev.SocketsFailed(attempt=self._group.attempt, error=str(error)))
         else:
             self._sockets_problem = None
 
@@ -286,7 +276,7 @@ class Supervisor:
             self._group.look_at_steps({})
         if past.snapshot is not None and past.lives_on:
             self._group.recover(past.snapshot)
-            self._story.recall(past.events)
+            self._log.restore(past.events)
             if past.snapshot.state != "queued":  # what it waits for is told anew at each look
                 memory = past.snapshot.memory.get("alerts") or {}
                 self._alerts.recall(past.snapshot.alerts, memory)
@@ -295,9 +285,9 @@ class Supervisor:
         if hello["agent_pid"] is None and not (past.lives_on and self._group.was_started):
             self._group.enter_queue()
         if past.event is not None:
-            self._story.tell(past.event.type, past.event.message, attempt=past.event.attempt)
+            self._log.emit(past.event)
         if not past.lives_on and self._queue is None and hello["agent_pid"] is not None:
-            self._story.tell("launched", launched_in_words(self._spec), attempt=hello["attempt"])
+            self._log.emit(_launched(self._spec, hello["attempt"]))
         if self._queue is None and self._group.state == "queued":  # the last one took devices
             self._leave_queue(self._spec)
         for exit_ in hello["exits"]:
@@ -413,7 +403,7 @@ class Supervisor:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
-            self.defects.tell(error)
+            self.defects.report(error)
 
     def snapshot_bytes(self) -> bytes:
         """The node snapshot of this moment."""
@@ -440,6 +430,12 @@ class Supervisor:
             guardian=self._guardian,
             supervisor=self._self,
         )
+
+
+def _launched(spec: JobSpec, attempt: int) -> ev.Launched:
+    target = spec.command_line() if spec.is_command else PurePath(spec.target).name
+    nproc = None if spec.is_command else spec.nproc
+    return ev.Launched(attempt=attempt, target=target, nproc=nproc, devices=spec.devices or [])
 
 
 async def supervise(folder: RunFolder, channel: socket.socket) -> int:

@@ -292,6 +292,8 @@ class HistoryWriter:
                 db.executemany(_INSERT[table], rows)
             for event in self._pending_events:
                 values = {**msgspec.structs.asdict(event), "ts": event.ts.timestamp()}
+                if event.data is not None:
+                    values["data"] = msgspec.json.encode(event.data).decode()
                 db.execute(_INSERT_EVENT, [values[column] for column in EVENT_COLUMNS])
             if self._second is not None and abs(self._second - self._pruned_at) >= PRUNE_EVERY_S:
                 self._pruned_at = self._second

@@ -116,12 +116,13 @@ class HistoryReader:
 
     def events(self, after_seq: int = 0, limit: int | None = None) -> list[Event]:
         """Events in order, those after `after_seq`; of them the newest `limit`."""
-        query = (
-            f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE seq > ? ORDER BY seq DESC LIMIT ?"
-        )
         with self.open() as db:
             if db is None:
                 return []
+            columns = ", ".join(EVENT_COLUMNS)
+            if "data" not in columns_of(db, "events"):  # of an older ddptop
+                columns = columns.replace("data", "NULL")
+            query = f"SELECT {columns} FROM events WHERE seq > ? ORDER BY seq DESC LIMIT ?"
             found, left_bytes = [], EVENTS_BYTES
             for row in db.execute(query, (after_seq, -1 if limit is None else limit)):
                 left_bytes -= sum(len(value) for value in row if isinstance(value, str))
@@ -303,12 +304,15 @@ def _event(row: tuple[Any, ...]) -> Event:
     values = dict(zip(EVENT_COLUMNS, row, strict=True))
     try:
         values["ts"] = utc_from_unix(values["ts"])
+        if values["data"] is not None:
+            values["data"] = msgspec.json.decode(values["data"])
         event = msgspec.convert(values, Event)
     except (
         ArithmeticError,
         ValueError,
         TypeError,
         OSError,
+        RecursionError,
     ) as error:  # or of msgspec, a ValueError
         raise sqlite3.DatabaseError(f"an event is invalid ({error})") from error
     if not is_time(event.ts):

@@ -138,11 +138,14 @@ KINDS = (RANK, GPU)
 _EVENTS_DDL = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, ts REAL NOT NULL, type TEXT NOT NULL, attempt INTEGER,
-    rank INTEGER, pid INTEGER, exit_code INTEGER, signal TEXT, message TEXT NOT NULL, evidence TEXT
+    rank INTEGER, pid INTEGER, exit_code INTEGER, signal TEXT, message TEXT NOT NULL, evidence TEXT,
+    data TEXT
 )"""
 EVENT_COLUMNS = (
     "seq", "ts", "type", "attempt", "rank", "pid", "exit_code", "signal", "message", "evidence",
+    "data",
 )  # fmt: skip
+"""`data` is a JSON object; NULL in rows, and missing in files, of earlier versions."""
 
 
 def ddl() -> Iterator[str]:
@@ -168,6 +171,8 @@ def columns_of(db: sqlite3.Connection, table: str) -> list[str]:
 
 def additions(db: sqlite3.Connection) -> Iterator[str]:
     """The statements that add the columns which a history of an older ddptop lacks."""
+    if "data" not in columns_of(db, "events"):
+        yield "ALTER TABLE events ADD COLUMN data TEXT"
     for kind in KINDS:
         types = {column: metric.sql_type for metric in kind.metrics for column in metric.columns}
         for tier in TIERS:

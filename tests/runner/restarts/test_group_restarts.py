@@ -85,7 +85,7 @@ def test_a_person_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkey
     monkeypatch.setattr(policy, "BACKOFF_BASE_S", 60.0)
 
     async def scenario(group: Group, around: Around) -> None:
-        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
         while group.restart_at_s is None:
             await asyncio.sleep(0)
         assert group.state == "restarting" and group.restarts_used == 1
@@ -105,7 +105,7 @@ def test_a_person_need_not_wait_for_the_next_attempt_and_it_costs_nothing(monkey
 
 def test_a_stop_ends_the_wait():
     async def scenario(group: Group, around: Around) -> None:
-        waiting = asyncio.create_task(group._restart_or_end("failure", AT_START, CAUSE))
+        waiting = asyncio.create_task(group._restart_or_end(AT_START, CAUSE))
         await asyncio.sleep(0.01)
         group._stop_requested.set()
         assert not await waiting
@@ -118,7 +118,7 @@ def test_what_an_attempt_had_achieved_is_told_to_the_policy():
         group.table[0].global_step, group.first_step_after_s = 120, 4.0
         group.table[1].global_step = 121
         outcome = AttemptOutcome(0, 30.0, 7, None, "SIGKILL", None)
-        assert await group._restart_or_end("failure", outcome, CAUSE)
+        assert await group._restart_or_end(outcome, CAUSE)
         kept = group.planner.remember()["history"]["failed"][0]
         assert kept["progress"] is True
         assert (kept["outcome"]["global_step"], kept["outcome"]["startup_s"]) == (121, 4.0)
@@ -130,7 +130,7 @@ def test_what_an_attempt_had_achieved_is_told_to_the_policy():
 def test_a_lost_device_ends_a_job_that_may_not_shrink_and_is_its_cause():
     async def scenario(group: Group, around: Around) -> None:
         around.lost = {1}
-        assert not await group._restart_or_end("failure", TRAINED, CAUSE)
+        assert not await group._restart_or_end(TRAINED, CAUSE)
         assert group.ending is not None and group.ending.requeue is not False
         assert group.ending.cause is not None and group.ending.cause.kind == "gpu"
         assert "GPU 1: lost" in group.ending.cause.summary
@@ -149,14 +149,14 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
             group.agent_pid = None
             group.table[1].exit = Mock(failed=True)
             group._decide_after_failure = lambda: group._restart_or_end(  # type: ignore[method-assign]
-                "failure", TRAINED, CAUSE
+                TRAINED, CAUSE
             )
             await group._continue_without_agent()
         elif way == "agent ends":
-            assert not await group._restart_or_end("failure", TRAINED, CAUSE)
+            assert not await group._restart_or_end(TRAINED, CAUSE)
             group.process_exited(4_000_000, 1, boottime_s())
         else:
-            await group._end_attempt("hang", TRAINED, CAUSE)
+            await group._end_attempt(TRAINED, CAUSE)
         await asyncio.gather(*around.tasks)
         assert around.agents == [(1, 2, 1)]
         # what is heard late of the old one begins nothing
@@ -173,7 +173,7 @@ def test_with_fewer_ranks_there_is_one_new_agent_whatever_led_to_it(way):
 def test_a_new_agent_that_cannot_start_ranks_ends_the_job():
     async def scenario(group: Group, around: Around) -> None:
         around.lost = {1}
-        await group._end_attempt("hang", TRAINED, CAUSE)
+        await group._end_attempt(TRAINED, CAUSE)
         await asyncio.gather(*around.tasks)
         group.table[1].exit = Mock(failed=True)  # of the attempt that hung
         group.agent_pid = 4_000_001
@@ -219,7 +219,7 @@ def test_an_agent_that_is_killed_before_it_starts_ranks_is_followed_by_others_wi
 def test_a_device_that_is_back_is_taken_back_with_a_restart():
     async def scenario(group: Group, around: Around) -> None:
         around.lost = {1}
-        await group._end_attempt("hang", TRAINED, CAUSE)
+        await group._end_attempt(TRAINED, CAUSE)
         await asyncio.gather(*around.tasks)
         group._begin_attempt(1)
         group.table.started(0, 0, 4_000_002)
@@ -280,7 +280,7 @@ def test_what_is_decided_while_evidence_is_taken_is_not_decided_again(
 
         async def takes_long(reason: str) -> str:
             if meanwhile == "a rank failed":
-                await group._restart_or_end("failure", AT_START, CAUSE)
+                await group._restart_or_end(AT_START, CAUSE)
             elif meanwhile == "the next began":
                 group._begin_attempt(1)
             elif meanwhile == "stopped":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddptop_runner.job.event_text import text
 from ddptop_runner.judge.saves.book import (
     TOLD_AT_ONCE,
     TOLD_EACH_S,
@@ -47,6 +48,12 @@ def book() -> CheckpointBook:
 
 def see(book: CheckpointBook, *files: tuple[int, SavedFile], attempt: int = 0) -> list:
     return [book.saved(one, rank=rank, attempt=attempt) is not None for rank, one in files]
+
+
+def look(book: CheckpointBook, now_s: float, **how: bool) -> str | None:
+    """The sentence of the event, if there is one."""
+    event = book.look(now_s, **how)
+    return None if event is None else text(event)
 
 
 def test_a_saved_file_is_a_checkpoint_with_all_that_is_known_of_it(book):
@@ -130,24 +137,24 @@ def test_times_that_cannot_be_are_not_shown(book):
 
 def test_a_checkpoint_is_told_once_it_is_whole_and_only_once(book):
     see(book, (0, file("/run/a.pt", 100.0, 12 * MIB, steps=120)))
-    assert book.look(100.5) is None
+    assert look(book, 100.5) is None
     see(book, (1, file("/run/b.pt", 101.0, 12 * MIB, steps=120)))
-    assert book.look(101.6) is None
-    told = book.look(102.6)
+    assert look(book, 101.6) is None
+    told = look(book, 102.6)
     assert told == "2 ranks saved /run/a.pt and 1 more file at step 120 (24.0 MiB in 1.5 s)"
-    assert book.look(110.0) is None
+    assert look(book, 110.0) is None
 
 
 def test_at_the_end_nothing_more_is_waited_for(book):
     see(book, (0, file("/run/a.pt", 100.0, 800)))
-    assert book.look(100.1, at_once=True) == "rank 0 saved /run/a.pt at step 10 (800 B in 0.5 s)"
+    assert look(book, 100.1, at_once=True) == "rank 0 saved /run/a.pt at step 10 (800 B in 0.5 s)"
 
 
 def test_a_script_that_saves_at_each_step_does_not_fill_the_story(book):
     told = []
     for second in range(300):  # the next one comes before the last is known to be whole
         see(book, (0, file(f"/run/{second}.pt", 100.0 + second, steps=second)))
-        told += filter(None, [book.look(100.5 + second)])
+        told += filter(None, [look(book, 100.5 + second)])
     assert 300 / TOLD_EACH_S - 2 <= len(told) <= 300 / TOLD_EACH_S
     assert told[-1].endswith("; 29 more since the last report")
 
@@ -157,7 +164,7 @@ def test_of_many_checkpoints_some_are_told(book):
     for number in range(300):
         now = 1000.0 + 3 * number
         see(book, (0, file(f"/run/{number}.pt", now, steps=number)))
-        told += filter(None, [book.look(now + 2)])
+        told += filter(None, [look(book, now + 2)])
     assert TOLD_AT_ONCE + 890 / TOLD_EACH_S - 2 < len(told) < TOLD_AT_ONCE + 900 / TOLD_EACH_S + 2
     assert told[-1].endswith("; 9 more since the last report")
 
@@ -170,16 +177,16 @@ def test_a_renamed_file_is_known_by_its_new_name():
     book = CheckpointBook(finder=finder)
     see(book, (0, file("/run/tmp", 100.0, inode=7)))
     assert finder.asked == [("/run/tmp", 7)]
-    book.look(100.5)
+    look(book, 100.5)
     assert finder.asked == [("/run/tmp", 7)] * 2
     finder.found = ("/run/tmp", "/run/epoch-3.pt")
-    assert "saved /run/epoch-3.pt at" in (book.look(102.0) or "")
+    assert "saved /run/epoch-3.pt at" in (look(book, 102.0) or "")
     assert book.last.path == "/run/epoch-3.pt"
     finder.found = ("/run/other", "/run/wrong")
-    book.look(103.0)
+    look(book, 103.0)
     assert book.last.path == "/run/epoch-3.pt"
     asked = len(finder.asked)
-    book.look(200.0)
+    look(book, 200.0)
     assert len(finder.asked) == asked
 
 
@@ -322,7 +329,7 @@ def test_what_the_script_reports_is_not_reckoned(book):
 def test_a_first_attempt_says_which_steps_it_counts_where_the_runs_are_others(book):
     book.heard_began(None, 0)
     see(book, (0, file("/run/a.pt", 100.0)))
-    assert "saved /run/a.pt at step 10 of attempt 0 (" in (book.look(102.0) or "")
+    assert "saved /run/a.pt at step 10 of attempt 0 (" in (look(book, 102.0) or "")
     assert book.last is not None and step_beside(book.last, 0) == "step 10 of this attempt"
     assert step_beside(book.last, 1) == "step 10 of attempt 0"
 
@@ -335,7 +342,7 @@ def test_a_supervisor_that_is_started_again_goes_on(book):
     after = CheckpointBook(finder=NoFinder())
     after.recall(book.last, book.remember())
     assert see(after, (0, file("/run/a.pt", 100.0, 100 * MIB, steps=120))) == [False]
-    assert after.look(105.0) is None
+    assert look(after, 105.0) is None
     assert see(after, (0, file("/run/m.pt", 110.0, MIB, steps=130))) == [False]
     assert after.work_lost(0, 157, 60.0, now_s=112.0).seconds == 12.0
 

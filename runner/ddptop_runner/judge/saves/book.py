@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.judge.saves.step_words import at_step, run_step
 from ddptop_runner.judge.saves.where import Finder, ThreadedFinder
+from ddptop_runner.model.events import CheckpointSaved
 from ddptop_runner.model.probe_message import SavedFile
 from ddptop_runner.model.snapshot import Checkpoint
 
@@ -258,8 +259,8 @@ class CheckpointBook:
         size = gathered.size_bytes
         return size is None or size >= LEAST_SHARE * self._largest_bytes
 
-    def look(self, now_s: float, *, at_once: bool = False) -> str | None:
-        """What is to be told of the last checkpoint, in words, once it is whole.
+    def look(self, now_s: float, *, at_once: bool = False) -> CheckpointSaved | None:
+        """The event of the last checkpoint, once it is complete.
 
         Args:
             now_s: CLOCK_BOOTTIME.
@@ -283,7 +284,11 @@ class CheckpointBook:
         self._left_to_tell -= 1
         self._told_s = now_s
         others, self._untold = self._untold, 0
-        return self._in_words(self.last or last, others)
+        last = self.last or last
+        ranks = {rank for rank, _ in self._shown.files} if self._shown is not None else set()
+        return CheckpointSaved(
+            attempt=last.attempt, checkpoint=last, ranks=max(1, len(ranks)), more_before=others
+        )
 
     def _follow_renames(self, last: Checkpoint, age_s: float) -> None:
         answer = self._finder.answer()
@@ -291,19 +296,6 @@ class CheckpointBook:
             self.last = last = replace(last, path=answer[1])
         if last.inode is not None and age_s < RENAMED_WITHIN_S:
             self._finder.ask(last.path, last.inode)
-
-    def _in_words(self, checkpoint: Checkpoint, others: int) -> str:
-        ranks = sorted({rank for rank, _ in self._shown.files}) if self._shown is not None else []
-        who = f"rank {checkpoint.rank}" if len(ranks) < 2 else f"{len(ranks)} ranks"
-        more = checkpoint.files - 1
-        what = checkpoint.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
-        step = at_step(checkpoint, is_told_otherwise=checkpoint.global_step is None)
-        figures = [] if checkpoint.size_bytes is None else [size_in_words(checkpoint.size_bytes)]
-        if checkpoint.took_s is not None:
-            figures.append(f"in {seconds_in_words(checkpoint.took_s)}")
-        aside = f" ({' '.join(figures)})" if figures else ""
-        before = f"; {others} more since the last report" if others else ""
-        return f"{who} saved {what}{step}{aside}{before}"
 
     # -- what it means -----------------------------------------------------------------------------
 

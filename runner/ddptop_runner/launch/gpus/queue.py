@@ -17,12 +17,13 @@ from ddptop_runner.devices.feed import DeviceFeed
 from ddptop_runner.devices.names import wanted_in_words
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job import registry
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import claims as gpu_claims
 from ddptop_runner.launch.gpus.idle import DeviceUse, busy_in_words, free_streaks, grant
 from ddptop_runner.model.devices import GpuSample
+from ddptop_runner.model.events import Queued
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.spec import DeviceQueue, JobSpec, write_spec
-from ddptop_runner.store.story import Story
 
 LOOK_S = 3.0
 """How often a queued job looks at its devices."""
@@ -58,11 +59,11 @@ def feed_of(spec: JobSpec) -> DeviceFeed | None:
     return DeviceFeed([device.uuid for device in spec.devices if device.uuid])
 
 
-def queue_of(folder: RunFolder, spec: JobSpec, story: Story) -> QueueWatch | None:
+def queue_of(folder: RunFolder, spec: JobSpec, log: EventLog) -> QueueWatch | None:
     """The wait of a job that is queued; None for one that is not."""
     if spec.queue is None or not spec.is_queued:
         return None
-    return QueueWatch(folder, spec, spec.queue, story)
+    return QueueWatch(folder, spec, spec.queue, log)
 
 
 class QueueWatch:
@@ -72,14 +73,14 @@ class QueueWatch:
         folder: the job's run folder.
         spec: the job, with a queue and without devices.
         queue: what it waits for.
-        story: is told who has the devices, once that is known.
+        log: gets who has the devices, once that is known.
     """
 
-    def __init__(self, folder: RunFolder, spec: JobSpec, queue: DeviceQueue, story: Story) -> None:
+    def __init__(self, folder: RunFolder, spec: JobSpec, queue: DeviceQueue, log: EventLog) -> None:
         self._folder = folder
         self._spec = spec
         self._queue = queue
-        self._story: Story | None = story
+        self._log: EventLog | None = log
         uuids = [device.uuid for device in queue.candidates if device.uuid]
         known = len(uuids) == len(queue.candidates)
         self._feed = DeviceFeed(uuids if known else None, interval_s=LOOK_S)
@@ -95,8 +96,8 @@ class QueueWatch:
         await self._feed.start()
 
     def is_told(self) -> None:
-        """An earlier supervisor has told the story's beginning."""
-        self._story = None
+        """An earlier supervisor has recorded the beginning."""
+        self._log = None
 
     async def stop(self) -> None:
         """Look no more."""
@@ -147,9 +148,9 @@ class QueueWatch:
         self._uses = self._look_at(report)
         self._streaks = free_streaks(self._streaks, self._uses)
         self._ahead = gpu_claims.queued_before(self._spec)
-        if self._story is not None:
-            self._story.tell("queued", f"queued: {self.words}")
-            self._story = None
+        if self._log is not None:
+            self._log.emit(Queued(waits_for=self.words))
+            self._log = None
         if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
             return None
         with gpu_claims.taking(timeout_s=0) as had, contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ import pytest
 
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host.procs import host_name
+from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.model.spec import JobSpec, write_spec
@@ -97,8 +98,8 @@ def test_a_supervisor_that_starts_again_goes_on_from_the_history(folder, content
     assert (found.snapshot.attempt, found.snapshot.restarts_used) == (1, 1)
     assert found.snapshot.restarts_left == 2
     assert [(rank.rank, rank.pid) for rank in found.snapshot.ranks] == [(0, 8), (1, 9)]
-    assert "its snapshot was damaged and set aside as" in found.event.message
-    assert "nothing was lost" not in found.event.message
+    assert "its snapshot was damaged and set aside as" in text(found.event)
+    assert "nothing was lost" not in text(found.event)
     aside = folder.nodes_dir / f"{host_name()}.json.damaged-1"
     assert aside.read_bytes() == content
 
@@ -109,4 +110,4 @@ def test_a_job_that_is_started_again_says_that_its_snapshot_was_damaged(folder):
     found = past.look_back(folder, {"supervisor_restarts": 0, "attempt": 2})
     assert not found.lives_on
     assert found.event.attempt == 2
-    assert "damaged" in found.event.message
+    assert "damaged" in text(found.event)

@@ -1,0 +1,130 @@
+"""What a job is after its events so far: frozen, and changed by `transition.apply` alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from ddptop_runner.model.base import Base
+from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
+from ddptop_runner.model.words import LIVE_STATES, RankState
+from ddptop_runner.model.words import JobState as Phase
+
+
+class RankLife(Base, frozen=True, kw_only=True):
+    """One process of the current attempt: a rank, or the command that starts them."""
+
+    pid: int | None = None
+    exited: bool = False
+    status: int | None = None
+    """As subprocess gives it, negative for a signal; None while it lives, and where nobody knows.
+    """
+    at_s: float | None = None
+    """CLOCK_BOOTTIME of its exit."""
+    by_us: bool = False
+    """Whether ddptop or torch's agent had begun to end it."""
+    hung: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself, and otherwise than with 0."""
+        return self.exited and self.status != 0 and not self.by_us
+
+    def state(self, steps: int | None, is_running: bool) -> RankState:
+        """In a word.
+
+        Args:
+            steps: that it has taken.
+            is_running: whether the job was past its start.
+        """
+        if self.exited:
+            if self.by_us:
+                return "stopped"
+            return "exited" if self.status == 0 else "failed"
+        if self.hung:
+            return "hung"
+        return "running" if steps or is_running else "starting"
+
+
+class Budget(Base, frozen=True, kw_only=True):
+    """Restarts after failures."""
+
+    used: int = 0
+    """Since it was last filled."""
+    limit: int | None = None
+    """None before an event tells it."""
+
+
+class PendingRestart(Base, frozen=True, kw_only=True):
+    """The next attempt, decided on and not begun."""
+
+    attempt: int
+    """The one that it follows."""
+    at: dt.datetime
+    at_s: float | None = None
+    """The same as CLOCK_BOOTTIME."""
+    counted: bool = False
+    """Whether it is taken off the budget."""
+    end_ranks: bool = False
+    """Whether ranks of the old attempt live and have to be ended."""
+
+
+class PendingStop(Base, frozen=True, kw_only=True):
+    """Someone stops the job."""
+
+    kill_at_s: float | None = None
+    """CLOCK_BOOTTIME of SIGKILL."""
+
+
+class Suspicion(Base, frozen=True, kw_only=True):
+    """The job is stalled."""
+
+    at: dt.datetime
+    found: str
+    ranks: list[int] = []
+
+
+class ShownAlert(Base, frozen=True, kw_only=True):
+    """An alert, and until when it is shown where no event tells its end."""
+
+    alert: Alert
+    until: dt.datetime | None = None
+
+
+class JobState(Base, frozen=True, kw_only=True):
+    """A job."""
+
+    phase: Phase = "starting"
+    attempt: int | None = None
+    attempt_started_at: dt.datetime | None = None
+    first_step_after_s: float | None = None
+    world: int | None = None
+    """Processes that the agent started; None before they are."""
+    ranks: dict[int, RankLife] = {}
+    launcher: RankLife | None = None
+    agent_lost: bool = False
+    """Whether the ranks continue without the agent that started them."""
+    budget: Budget = Budget()
+    policy: str | None = None
+    """Why the restart policy did what it did last."""
+    restart: PendingRestart | None = None
+    stop: PendingStop | None = None
+    cause: Cause | None = None
+    """Why the attempt, or the job, failed; None while it goes on."""
+    previous_cause: Cause | None = None
+    """Why the attempt before failed; None where it did not."""
+    suspected: Suspicion | None = None
+    checkpoint: Checkpoint | None = None
+    alerts: dict[str, ShownAlert] = {}
+    ended_at: dt.datetime | None = None
+    exit_code: int | None = None
+    requeue: bool | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.phase not in LIVE_STATES
+
+    def alerts_at(self, moment: dt.datetime) -> list[Alert]:
+        """Those that are shown then, in the order in which they began."""
+        shown = self.alerts.values()
+        return [one.alert for one in shown if one.until is None or moment <= one.until]

@@ -1,0 +1,312 @@
+"""`apply`: the one fold of a job's state over its events. Pure.
+
+The live supervisor, one that takes its place, the replay of a moment, and the repair of a damaged
+snapshot all get a job's state from here. An event that cannot be of the state (a second exit of a
+rank, one of an earlier attempt, anything after the end) changes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from ddptop_runner.job.event_text import text
+from ddptop_runner.job.state import (
+    Budget,
+    JobState,
+    PendingRestart,
+    PendingStop,
+    RankLife,
+    ShownAlert,
+    Suspicion,
+)
+from ddptop_runner.model import events as ev
+from ddptop_runner.model.snapshot import Alert
+
+NOTICE_S = 600.0
+"""For so long something is shown that has no end."""
+
+
+def apply(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
+    """The state after one more event.
+
+    Args:
+        state: the one before.
+        event: what happened.
+        at: when.
+    """
+    if state.is_over and not _begins_anew(state, event):
+        return state
+    change = _CHANGES.get(type(event))
+    return state if change is None else change(state, event, at)
+
+
+def fold(events: Iterable[tuple[dt.datetime, ev.JobEvent]]) -> JobState:
+    """The state after all of them."""
+    state = JobState()
+    for at, event in events:
+        state = apply(state, event, at)
+    return state
+
+
+def _begins_anew(state: JobState, event: ev.JobEvent) -> bool:
+    if isinstance(event, ev.AttemptStarted):  # its launch is missing from the log
+        return event.attempt is not None and event.attempt > (state.attempt or 0)
+    return isinstance(event, ev.Launched | ev.Queued)
+
+
+# -- the job and its attempts ----------------------------------------------------------------------
+
+
+def _launched(state: JobState, event: ev.Launched, at: dt.datetime) -> JobState:
+    """A new life of the job: of the one before only the checkpoint counts."""
+    attempt = state.attempt if event.attempt is None else event.attempt
+    return JobState(
+        phase="stopping" if state.phase == "stopping" else "starting",
+        attempt=attempt,
+        checkpoint=state.checkpoint,
+        alerts=_lasting(state),
+    )
+
+
+def _queued(state: JobState, event: ev.Queued, at: dt.datetime) -> JobState:
+    return replace(_launched(state, ev.Launched(target=""), at), phase="queued")
+
+
+def _attempt_started(state: JobState, event: ev.AttemptStarted, at: dt.datetime) -> JobState:
+    is_next = event.attempt != state.attempt
+    phase = "starting" if event.probed else "running"
+    launcher = None if event.launcher_pid is None else RankLife(pid=event.launcher_pid)
+    return replace(
+        state,
+        phase="stopping" if state.phase == "stopping" else phase,
+        attempt=event.attempt,
+        attempt_started_at=at,
+        first_step_after_s=None,
+        world=event.world,
+        ranks={},
+        launcher=launcher,
+        agent_lost=False,
+        restart=None,
+        cause=None,
+        previous_cause=state.cause if is_next else state.previous_cause,
+        suspected=None,
+        alerts=_lasting(state),
+        ended_at=None,
+        exit_code=None,
+        requeue=None,
+    )
+
+
+def _lasting(state: JobState) -> dict[str, ShownAlert]:
+    """The alerts that go over to the next attempt."""
+    return {} if state.is_over else {i: one for i, one in state.alerts.items() if one.until is None}
+
+
+def _rank_started(state: JobState, event: ev.RankStarted, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    known = state.ranks.get(event.rank)
+    if known is not None and known.pid == event.pid:
+        return state
+    return replace(state, ranks={**state.ranks, event.rank: RankLife(pid=event.pid)})
+
+
+def _training(state: JobState, event: ev.TrainingStarted, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    phase = "running" if state.phase in ("starting", "running") else state.phase
+    return replace(state, phase=phase, first_step_after_s=event.after_s)
+
+
+def _is_current(state: JobState, event: ev.JobEvent) -> bool:
+    return event.attempt is None or state.attempt is None or event.attempt == state.attempt
+
+
+def _checkpoint(state: JobState, event: ev.CheckpointSaved, at: dt.datetime) -> JobState:
+    return replace(state, checkpoint=event.checkpoint)
+
+
+# -- ends and failures -----------------------------------------------------------------------------
+
+
+def _rank_exited(state: JobState, event: ev.RankExited, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    life = _exited(state.ranks.get(event.rank) or RankLife(), event)
+    return replace(state, ranks={**state.ranks, event.rank: life})
+
+
+def _launcher_exited(state: JobState, event: ev.LauncherExited, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    return replace(state, launcher=_exited(state.launcher or RankLife(), event))
+
+
+def _exited(life: RankLife, event: ev.RankExited | ev.LauncherExited) -> RankLife:
+    if None not in (life.pid, event.pid) and life.pid != event.pid:
+        return life  # of a process that another one has replaced
+    if life.exited and life.status is not None:
+        return life
+    return replace(
+        life,
+        pid=life.pid if event.pid is None else event.pid,
+        exited=True,
+        status=event.status,
+        at_s=event.at_s,
+        by_us=event.by_us,
+    )
+
+
+def _suspected(state: JobState, event: ev.HangSuspected, at: dt.datetime) -> JobState:
+    suspicion = Suspicion(at=at, found=event.found, ranks=event.ranks)
+    return replace(state, suspected=suspicion) if _is_current(state, event) else state
+
+
+def _failed(state: JobState, event: ev.FailureJudged, at: dt.datetime) -> JobState:
+    return replace(state, cause=event.cause) if _is_current(state, event) else state
+
+
+def _hung(state: JobState, event: ev.HangJudged, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    ranks = {
+        rank: replace(life, hung=event.cause.rank in (None, rank))
+        for rank, life in state.ranks.items()
+    }
+    phase = state.phase if state.phase == "stopping" else "hung"
+    return replace(state, cause=event.cause, phase=phase, ranks=ranks)
+
+
+def _restart_decided(state: JobState, event: ev.RestartDecided, at: dt.datetime) -> JobState:
+    if not _is_current(state, event):
+        return state
+    restart = PendingRestart(
+        attempt=event.attempt or 0,
+        at=at + dt.timedelta(seconds=event.delay_s),
+        at_s=event.at_s,
+        counted=True,
+        end_ranks=event.end_ranks,
+    )
+    return replace(
+        state,
+        phase="stopping" if state.phase == "stopping" else "restarting",
+        budget=Budget(used=event.used, limit=event.limit),
+        policy=event.reason,
+        restart=restart,
+    )
+
+
+def _restart_asked(
+    state: JobState, event: ev.RestartRequested | ev.RestartHurried, at: dt.datetime
+) -> JobState:
+    """Now, and at no cost: what a pending restart had cost is back in the budget."""
+    if not _is_current(state, event):
+        return state
+    restart = state.restart
+    if isinstance(event, ev.RestartRequested) or restart is None:
+        restart = PendingRestart(attempt=event.attempt or 0, at=at)
+    return replace(
+        state,
+        phase="stopping" if state.phase == "stopping" else "restarting",
+        budget=Budget(used=event.used, limit=event.limit),
+        restart=replace(restart, at=at, at_s=None, counted=False),
+    )
+
+
+def _stopping(state: JobState, event: ev.StopRequested, at: dt.datetime) -> JobState:
+    return replace(state, phase="stopping", stop=PendingStop(kill_at_s=event.kill_at_s))
+
+
+def _ended(state: JobState, event: ev.JobEnded, at: dt.datetime) -> JobState:
+    exit_code = None
+    if event.state == "finished":
+        exit_code = 0
+    elif event.state == "failed":
+        exit_code = (None if event.cause is None else event.cause.exit_code) or 1
+    return replace(
+        state,
+        phase=event.state,
+        restart=None,
+        stop=None,
+        cause=event.cause,
+        policy=event.reason if event.state == "failed" else state.policy,
+        alerts={},
+        ended_at=at,
+        exit_code=exit_code,
+        requeue=event.requeue,
+    )
+
+
+def _lost(state: JobState, event: ev.JobLost, at: dt.datetime) -> JobState:
+    return replace(state, phase="lost", restart=None, stop=None, alerts={}, ended_at=at)
+
+
+def _agent_lost(state: JobState, event: ev.AgentLost, at: dt.datetime) -> JobState:
+    state = _noticed(state, event, at)
+    return replace(state, agent_lost=True) if _is_current(state, event) else state
+
+
+# -- what deserves attention -----------------------------------------------------------------------
+
+
+def _alert_raised(state: JobState, event: ev.AlertRaised, at: dt.datetime) -> JobState:
+    until = None if event.lasts_s is None else at + dt.timedelta(seconds=event.lasts_s)
+    shown = {i: one for i, one in state.alerts.items() if one.until is None or one.until >= at}
+    shown[event.alert.id] = ShownAlert(alert=event.alert, until=until)
+    return replace(state, alerts=shown)
+
+
+def _alerts_cleared(state: JobState, event: ev.AlertsCleared, at: dt.datetime) -> JobState:
+    left = {id_: one for id_, one in state.alerts.items() if id_ not in event.messages}
+    return replace(state, alerts=left)
+
+
+def _noticed(state: JobState, event: ev.JobEvent, at: dt.datetime) -> JobState:
+    """What has no end is shown for a while."""
+    alert = Alert(
+        id=f"event-{at.timestamp():.3f}", severity="warning", message=text(event), since=at
+    )
+    return _alert_raised(state, ev.AlertRaised(alert=alert, lasts_s=NOTICE_S), at)
+
+
+def _memory_awaited(state: JobState, event: ev.GpuMemoryAwaited, at: dt.datetime) -> JobState:
+    return _noticed(state, event, at) if event.is_problem else state
+
+
+_NOTICES = (
+    ev.Noticed,
+    ev.ProcessesStuck,
+    ev.SnapshotDamaged,
+    ev.SocketsRecreated,
+    ev.SocketsFailed,
+    ev.InternalError,
+)
+
+_CHANGES: dict[type[ev.EventBase], Callable[[JobState, Any, dt.datetime], JobState]] = {
+    ev.Launched: _launched,
+    ev.Queued: _queued,
+    ev.AttemptStarted: _attempt_started,
+    ev.RankStarted: _rank_started,
+    ev.TrainingStarted: _training,
+    ev.CheckpointSaved: _checkpoint,
+    ev.RankExited: _rank_exited,
+    ev.LauncherExited: _launcher_exited,
+    ev.HangSuspected: _suspected,
+    ev.FailureJudged: _failed,
+    ev.HangJudged: _hung,
+    ev.RestartDecided: _restart_decided,
+    ev.RestartRequested: _restart_asked,
+    ev.RestartHurried: _restart_asked,
+    ev.StopRequested: _stopping,
+    ev.JobEnded: _ended,
+    ev.JobLost: _lost,
+    ev.AgentLost: _agent_lost,
+    ev.AlertRaised: _alert_raised,
+    ev.AlertsCleared: _alerts_cleared,
+    ev.GpuMemoryAwaited: _memory_awaited,
+    **dict.fromkeys(_NOTICES, _noticed),
+}

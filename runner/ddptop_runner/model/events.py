@@ -1,0 +1,406 @@
+"""What happens to a job, as data: one frozen type per kind of event.
+
+The sentence that a person reads is rendered from these by `job.event_text`; the state of a job is
+folded from them by `job.transition`. A new kind is a type here, its sentence there, and its effect
+on the state, if it has one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from ddptop_runner.base.clock import is_time
+from ddptop_runner.model.snapshot import Alert, Cause, Checkpoint
+from ddptop_runner.model.spec import Device
+
+EndState = Literal["finished", "failed", "stopped"]
+
+
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What all events have. msgspec inherits the tag field, and no other option."""
+
+    TYPE: ClassVar[str] = "alert"
+    """The `type` under which `events --json` lists it; several kinds may share one."""
+    ONCE: ClassVar[bool] = False
+    """Whether it happens at most once per attempt, to one rank and process if it names them."""
+
+    attempt: int | None = None
+
+    @property
+    def type(self) -> str:
+        """Its type in the JSON contract."""
+        return self.TYPE
+
+
+# -- the job and its attempts ----------------------------------------------------------------------
+
+
+class Launched(EventBase, frozen=True, kw_only=True, tag="launched"):
+    """Someone launched or relaunched the job."""
+
+    TYPE = "launched"
+    target: str
+    """Name of the script, or the command on one line."""
+    nproc: int | None = None
+    """None for a command, which decides that itself."""
+    devices: list[Device] = []
+
+
+class Queued(EventBase, frozen=True, kw_only=True, tag="queued"):
+    """The job waits for devices; nothing was started."""
+
+    TYPE = "queued"
+    waits_for: str
+
+
+class AttemptStarted(EventBase, frozen=True, kw_only=True, tag="attempt_started"):
+    """The ranks of an attempt, or its command, were started."""
+
+    TYPE = "attempt_started"
+    ONCE = True
+    world: int = 0
+    """Processes that the agent started."""
+    launcher_pid: int | None = None
+    """Of the command; None for a job whose ranks ddptop starts."""
+    probed: bool = True
+    """Whether its ranks report steps; otherwise it counts as running from now on."""
+
+
+class RankStarted(EventBase, frozen=True, kw_only=True, tag="rank_started"):
+    """A rank's process started, or was discovered."""
+
+    TYPE = "rank_started"
+    ONCE = True
+    rank: int
+    pid: int | None
+
+
+class TrainingStarted(EventBase, frozen=True, kw_only=True, tag="training"):
+    """The first optimizer step of an attempt."""
+
+    TYPE = "training"
+    ONCE = True
+    after_s: float
+
+
+class CheckpointRequested(EventBase, frozen=True, kw_only=True, tag="checkpoint_requested"):
+    """Someone asked the script to save."""
+
+    TYPE = "checkpoint_asked"
+    signals: dict[str, list[int]] = {}
+    """Ranks by the name of the signal that they got."""
+    flag_file: bool = False
+
+
+class CheckpointSaved(EventBase, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint is complete."""
+
+    TYPE = "checkpoint"
+    checkpoint: Checkpoint
+    ranks: int = 1
+    """Number of ranks that wrote it."""
+    more_before: int = 0
+    """Checkpoints since the last such event, which have none of their own."""
+
+
+# -- ends and failures -----------------------------------------------------------------------------
+
+
+class RankExited(EventBase, frozen=True, kw_only=True, tag="rank_exited"):
+    """A rank's process ended."""
+
+    TYPE = "rank_exited"
+    ONCE = True
+    rank: int
+    pid: int | None
+    status: int | None
+    """As subprocess gives it, negative for a signal; None where nobody could collect it."""
+    at_s: float | None = None
+    """CLOCK_BOOTTIME."""
+    by_us: bool = False
+    """Whether ddptop or torch's agent had begun to end it."""
+
+
+class LauncherExited(EventBase, frozen=True, kw_only=True, tag="launcher_exited"):
+    """The command that started the ranks ended. The fields are those of `RankExited`."""
+
+    TYPE = "launcher_exited"
+    ONCE = True
+    pid: int | None
+    status: int | None
+    at_s: float | None = None
+    by_us: bool = False
+
+
+class HangSuspected(EventBase, frozen=True, kw_only=True, tag="hang_suspected"):
+    """No step for longer than the job ever paused."""
+
+    TYPE = "hang_suspected"
+    found: str
+    """What stands still, and who is behind by which sign."""
+    ranks: list[int] = []
+
+
+class FailureJudged(EventBase, frozen=True, kw_only=True, tag="failure"):
+    """Why an attempt failed."""
+
+    TYPE = "failure"
+    ONCE = True
+    cause: Cause
+
+
+class HangJudged(EventBase, frozen=True, kw_only=True, tag="hang"):
+    """An attempt hangs, and why."""
+
+    TYPE = "hang"
+    ONCE = True
+    cause: Cause
+
+
+class RestartDecided(EventBase, frozen=True, kw_only=True, tag="restart_decided"):
+    """The next attempt follows after a failure, at the cost of the budget."""
+
+    TYPE = "group_restart"
+    ONCE = True
+    used: int
+    """Of the budget, this restart included."""
+    limit: int
+    delay_s: float = 0.0
+    at_s: float | None = None
+    """CLOCK_BOOTTIME of the next attempt."""
+    reason: str | None = None
+    end_ranks: bool = False
+    """Whether its ranks live and have to be ended (a hang, a loss gone bad)."""
+
+
+class RestartRequested(EventBase, frozen=True, kw_only=True, tag="restart_requested"):
+    """Someone restarts all ranks; it costs nothing."""
+
+    TYPE = "group_restart"
+    used: int
+    limit: int | None = None
+    devices_back: list[Device] = []
+    """Set aside before, and fit again."""
+
+
+class RestartHurried(EventBase, frozen=True, kw_only=True, tag="restart_hurried"):
+    """Someone starts the pending attempt now; what it had cost is given back to the budget."""
+
+    TYPE = "group_restart"
+    used: int
+    limit: int | None = None
+    devices_back: list[Device] = []
+
+
+class StopRequested(EventBase, frozen=True, kw_only=True, tag="stop_requested"):
+    """Someone stops or kills the job."""
+
+    TYPE = "stopping"
+    grace_s: float | None = None
+    kill_at_s: float | None = None
+    """CLOCK_BOOTTIME of SIGKILL."""
+
+
+class JobEnded(EventBase, frozen=True, kw_only=True, tag="ended"):
+    """The job is over, for good."""
+
+    ONCE = True
+    state: EndState
+    in_queue: bool = False
+    """Whether it ended before its first attempt."""
+    is_command: bool = False
+    cause: Cause | None = None
+    reason: str | None = None
+    requeue: bool | None = None
+
+    @property
+    def type(self) -> str:
+        """The state that it ends in."""
+        return self.state
+
+
+class JobLost(EventBase, frozen=True, kw_only=True, tag="lost"):
+    """All processes of a live job were gone when the next one of its supervisors came."""
+
+    TYPE = "lost"
+    rebooted: bool = False
+    last_seen: dt.datetime | None = None
+
+
+# -- ddptop's own processes ------------------------------------------------------------------------
+
+
+class AgentLost(EventBase, frozen=True, kw_only=True, tag="agent_lost"):
+    """The agent died, and its ranks continue."""
+
+    ONCE = True
+    status: int | None
+    ranks: int = 0
+    is_command: bool = False
+
+
+class SupervisorRestarted(EventBase, frozen=True, kw_only=True, tag="supervisor_restarted"):
+    """A supervisor took the place of one that died."""
+
+    TYPE = "supervisor_restarted"
+    damage: str | None = None
+    """What was wrong with its predecessor's snapshot."""
+
+
+class GuardianRestarted(EventBase, frozen=True, kw_only=True, tag="guardian_restarted"):
+    """A guardian took the place of one that died."""
+
+    TYPE = "guardian_restarted"
+    damage: str | None = None
+
+
+# -- what deserves attention -----------------------------------------------------------------------
+
+
+class AlertRaised(EventBase, frozen=True, kw_only=True, tag="alert_raised"):
+    """A problem began; `AlertsCleared` tells its end."""
+
+    alert: Alert
+    lasts_s: float | None = None
+    """For how long it is shown; None: until `AlertsCleared`."""
+
+    @property
+    def type(self) -> str:
+        """A lost device has a type of its own."""
+        return "gpu_lost" if self.alert.id == "gpu-lost" else "alert"
+
+
+class AlertsCleared(EventBase, frozen=True, kw_only=True, tag="alerts_cleared"):
+    """Problems ended."""
+
+    TYPE = "alert_over"
+    messages: dict[str, str] = {}
+    """By id of the alert."""
+    with_job: bool = False
+    """They were still there as the job ended."""
+
+
+class GpuMemoryAwaited(EventBase, frozen=True, kw_only=True, tag="gpu_memory_awaited"):
+    """The next attempt waited for its devices' memory."""
+
+    seconds: float
+    found: str
+    is_problem: bool = False
+
+    @property
+    def type(self) -> str:
+        """An alert where the next attempt starts without the memory."""
+        return "alert" if self.is_problem else "gpu_memory"
+
+
+class ProcessesStuck(EventBase, frozen=True, kw_only=True, tag="processes_stuck"):
+    """Processes that SIGKILL does not end."""
+
+    pids: list[int]
+
+
+class SnapshotDamaged(EventBase, frozen=True, kw_only=True, tag="snapshot_damaged"):
+    """The snapshot of the job's former life could not be read."""
+
+    damage: str
+
+
+class SocketsRecreated(EventBase, frozen=True, kw_only=True, tag="sockets_recreated"):
+    """The job's sockets had been deleted."""
+
+    folder: str
+
+
+class SocketsFailed(EventBase, frozen=True, kw_only=True, tag="sockets_failed"):
+    """The job's sockets cannot be bound."""
+
+    error: str
+
+
+class InternalError(EventBase, frozen=True, kw_only=True, tag="internal_error"):
+    """A bug in ddptop was caught."""
+
+    error: str
+    place: str
+
+
+class Noticed(EventBase, frozen=True, kw_only=True, tag="noticed"):
+    """Something else that a person should know, once: of logs, the disk, the next devices."""
+
+    text: str
+
+
+class Untyped(EventBase, frozen=True, kw_only=True, tag="untyped"):
+    """An event of another version of ddptop, of which only the words are known. Never emitted."""
+
+    text: str
+
+
+JobEvent: TypeAlias = (
+    Launched
+    | Queued
+    | AttemptStarted
+    | RankStarted
+    | TrainingStarted
+    | CheckpointRequested
+    | CheckpointSaved
+    | RankExited
+    | LauncherExited
+    | HangSuspected
+    | FailureJudged
+    | HangJudged
+    | RestartDecided
+    | RestartRequested
+    | RestartHurried
+    | StopRequested
+    | JobEnded
+    | JobLost
+    | AgentLost
+    | SupervisorRestarted
+    | GuardianRestarted
+    | AlertRaised
+    | AlertsCleared
+    | GpuMemoryAwaited
+    | ProcessesStuck
+    | SnapshotDamaged
+    | SocketsRecreated
+    | SocketsFailed
+    | InternalError
+    | Noticed
+    | Untyped
+)
+
+END_STATES: dict[str, EndState] = {
+    "finished": "finished",
+    "failed": "failed",
+    "stopped": "stopped",
+}
+"""By the type of the event that records the end."""
+
+
+def to_data(event: JobEvent) -> dict[str, Any]:
+    """The event as plain values, as the history keeps it."""
+    plain: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
+    return plain
+
+
+def from_data(data: dict[str, Any] | None) -> JobEvent | None:
+    """The event of these values; None where they are of no kind that this version knows."""
+    if data is None:
+        return None
+    try:
+        event: JobEvent = msgspec.convert(data, JobEvent, str_keys=True)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    return event if all(map(is_time, _times(event))) else None
+
+
+def _times(event: JobEvent) -> list[dt.datetime | None]:
+    if isinstance(event, CheckpointSaved):
+        return [event.checkpoint.at]
+    if isinstance(event, AlertRaised):
+        return [event.alert.since]
+    return [event.last_seen] if isinstance(event, JobLost) else []

@@ -58,7 +58,8 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.CheckpointSaved(attempt=0, checkpoint=SAVED, more_before=2),
         "checkpoint",
-        "rank 0 saved /ck/a.pt at step 21 of attempt 0 (2.5 KiB in 0.1 s); 2 more since the last report",
+        "rank 0 saved /ck/a.pt at step 21 of attempt 0 (2.5 KiB in 0.1 s);"
+        " 2 more since the last report",
     ),
     (
         ev.RankExited(attempt=0, rank=1, pid=71, status=-9, at_s=9.5),

@@ -10,6 +10,7 @@ from tests.runner.builders import gone, make_snapshot, make_spec, put_job
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
+from ddptop_runner.job.event_text import text
 from ddptop_runner.job.registry import elapsed_s, read_job
 from ddptop_runner.node import job_clock
 from ddptop_runner.node.job_clock import JobClock
@@ -128,7 +129,7 @@ def test_what_a_supervisor_finds(ddptop_home, snapshot, hello, expected):
     lives_on, type_, words = expected
     assert past.lives_on is lives_on
     assert (None if past.event is None else past.event.type) == type_
-    assert past.event is None or words in past.event.message
+    assert past.event is None or words in text(past.event)
     assert past.event is None or past.event.attempt == past.snapshot.attempt
 
 

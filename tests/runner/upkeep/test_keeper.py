@@ -13,13 +13,13 @@ import pytest
 from tests.runner.builders import make_spec
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.keeper import RunFolderKeeper
 from ddptop_runner.store import history as history_module
 from ddptop_runner.store import log_index
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.story import Story
 from ddptop_runner.store.upkeep import space
 from ddptop_runner.store.upkeep.space import DiskRoom
 
@@ -54,7 +54,7 @@ def keeper(folder, history) -> Iterator[RunFolderKeeper]:
         },
         **{"kind": "script", "target": "t.py", "python": "python3", "cwd": "/", "nproc": 1},
     )
-    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
     yield keeper
     keeper.close()
 
@@ -121,7 +121,7 @@ def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
     spec = make_spec(kind="command", nproc=0, log_limit_bytes=64 * 1024)
     log = folder.log_file(0, LAUNCHER)
     log.write_bytes(b"[1,0]<stdout>:step\n" * 20_000)
-    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
     now_s = itertools.count(1.0)
 
     def told() -> str:
@@ -138,7 +138,7 @@ def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
 
 def test_the_next_attempt_of_a_command_gets_room_for_its_one_log(history, folder):
     spec = make_spec(kind="command", nproc=0)
-    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None), history)
+    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
     try:
         keeper.look(0, 1.0)
         assert os.listdir(folder.logs_dir / ".next") == ["launcher.log"]

@@ -54,6 +54,6 @@ def test_who_held_the_others_up_is_named(launch_script):
     (failure,) = job.events("failure")  # whichever rank met the other one's message first
     assert (failure["attempt"], failure["rank"]) == (1, 1)
     assert (
-        "Rank 1 broke the order of collectives" in failure["message"]
-        or "every rank except rank 1 kept the order" in failure["message"]
+        "Rank 1 issued its collectives out of order" in failure["message"]
+        or "all ranks except rank 1 issued their" in failure["message"]
     )

@@ -59,8 +59,8 @@ def test_an_end_of_epoch_that_came_before_is_in_order():
 def test_words():
     left = Left(1, Call(31, "all_reduce", "[64]"), "all_reduce [64, 16]")
     assert left.in_words() == (
-        "Rank 1 broke the order of collectives: its collective 31 was all_reduce [64] instead of "
-        "all_reduce [64, 16]."
+        "Rank 1 issued its collectives out of order: its collective 31 was all_reduce [64] instead "
+        "of all_reduce [64, 16]."
     )
 
 

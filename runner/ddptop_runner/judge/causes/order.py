@@ -59,11 +59,11 @@ class Left:
         """The sentence for a cause."""
         if self.entered is None:
             return (
-                f"The flight records show that every rank except rank {self.rank} "
-                "kept the order of collectives."
+                f"The flight recorder shows that all ranks except rank {self.rank} "
+                "issued their collectives in the same order."
             )
         return (
-            f"Rank {self.rank} broke the order of collectives: its collective "
+            f"Rank {self.rank} issued its collectives out of order: its collective "
             f"{self.entered.number} was {self.entered.in_words()} instead of {self.expected}."
         )
 

@@ -160,7 +160,7 @@ class LaunchCommand(click.Command):
     default=3,
     show_default=True,
     metavar="N",
-    help="restarts allowed without progress",
+    help="maximum restarts without progress",
 )
 @click.option(
     "--hang-timeout",
@@ -236,8 +236,8 @@ def ls(show_all: bool, as_json: bool) -> int:
 def status(job: str | None, as_json: bool, watches: bool, interval: float | None) -> int:
     """Show a job's state, ranks, losses, and devices.
 
-    With --watch, update three lines until JOB ends, then exit with the same status as `wait`.
-    Without JOB, show one line per job, most urgent first, until ctrl+c.
+    With --watch, keep updating a three-line summary until JOB ends, then exit with the same
+    status as `wait`. Without JOB, show one line per job, most urgent first, until ctrl+c.
     """
     if watches:
         from ddptop.commands import status_watch
@@ -363,7 +363,7 @@ def restart(job: str, wait_gpus: bool, force: bool) -> int:
 @cli.command(epilog="Example: ddptop wait bert && ./evaluate.sh")
 @click.argument("job", shell_complete=complete_job, required=False)
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after this long"
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="maximum time to wait"
 )
 def wait(job: str | None, timeout: float | None) -> int:
     """Wait for a job to end.
@@ -449,7 +449,7 @@ def doctor(as_json: bool, python: str | None) -> int:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
-    """Train a small GPT on all free GPUs, or on the CPU with two ranks."""
+    """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
     if fault is not None:
         from ddptop.commands import demo_fault

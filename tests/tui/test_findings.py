@@ -28,14 +28,14 @@ def test_of_a_failed_job_the_cause_is_told_and_not_that_nothing_is_found() -> No
     assert hint == "why it failed; esc closes"
     assert heading == "✗ failed   rank 1"
     assert text.startswith("Rank 1 was the first to fail: exit status 1.")
-    assert "e shows each attempt and its saved evidence" in text
+    assert "e for each attempt and its saved evidence" in text
 
 
 def test_of_a_stopped_job_it_is_said_where_to_look() -> None:
     hint, [(heading, text)] = findings(job("stopped"), NOW)
     assert hint == "findings are available only while a job is running; esc closes"
     assert heading == "■ stopped"
-    assert "e shows each attempt" in text and "evidence" not in text
+    assert "e for each attempt" in text and "evidence" not in text
 
 
 def test_an_alert_says_for_how_long_and_a_healthy_job_has_none() -> None:

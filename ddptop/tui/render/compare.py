@@ -109,7 +109,7 @@ def rows(comparison: Comparison, now: dt.datetime) -> list[Row]:
             common_label(comparison),
             "the median of the ranks' losses at the last step that all of these jobs reached "
             "or, if steps are unknown, at the longest time since launch that all reached; "
-            "computed over the preceding 2%, because single batches are noisy",
+            "computed over the last 2% before that point, because single batches are noisy",
             tuple(_common(comparison, place, lower) for place in range(len(runs))),
         )
     ]

@@ -40,16 +40,16 @@ def _ended(view: AnyJob) -> tuple[str, list[tuple[str, str]]]:
         rank = "" if cause.rank is None else f"   rank {cause.rank}"
         return (
             "why it failed; esc closes",
-            [(f"{state}{rank}", f"{cause.summary}\n\nAfter esc: {_MORE_OF_FAILED}")],
+            [(f"{state}{rank}", f"{cause.summary}\n\n{_MORE_OF_FAILED}")],
         )
     return (
         "findings are available only while a job is running; esc closes",
-        [(state, f"After esc: {_MORE}")],
+        [(state, _MORE)],
     )
 
 
-_MORE = "e shows each attempt and why it ended; l shows the logs."
-_MORE_OF_FAILED = "e shows each attempt and its saved evidence; l shows the logs."
+_MORE = "Press esc, then e for each attempt and why it ended, or l for the logs."
+_MORE_OF_FAILED = "Press esc, then e for each attempt and its saved evidence, or l for the logs."
 
 
 def _text(alert: Alert) -> str:

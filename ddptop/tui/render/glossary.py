@@ -21,7 +21,7 @@ STATES: Words = (
         "no progress within the time learned for this phase, and evidence that the ranks "
         "are out of sync",
     ),
-    ("stopping", "it was asked to exit and has a few seconds to do so"),
+    ("stopping", "it was asked to exit; after a grace period, remaining processes are killed"),
     ("finished", "every rank exited with status 0"),
     ("failed", "a rank exited with an error, and the job will not restart"),
     ("stopped", "someone ended it with stop or kill"),
@@ -98,11 +98,11 @@ JOBS: Words = (
     (
         "by",
         "what started the ranks, such as ddptop, torchrun, or mp.spawn; ↳ marks a job that "
-        "ddptop launched, and a job owned by another user starts with that user's name",
+        "ddptop launched; for another user's job, the user's name comes first",
     ),
     (
         "uneven",
-        "the job's worst imbalance in mem, util, watt, or step; ▲ and ▼ mark values far above "
+        "the job's worst imbalance in mem, util, power, or step; ▲ and ▼ mark values far above "
         "or below the job's median",
     ),
     ("imbalance", "largest deviation of a rank or device from the median; 0% is even"),

@@ -23,7 +23,7 @@ _STATES = {
     "starting": "Its processes are starting; no rank has taken a step yet.",
     "running": "Its ranks are training. Problems are shown under status.",
     "restarting": "An attempt failed, and all ranks are restarting together.",
-    "hung": "Its ranks are running but have not taken a step in longer than this job allows.",
+    "hung": "Its ranks are running but have not taken a step within its hang timeout.",
     "stopping": "It was asked to exit; remaining processes are killed after the grace period.",
     "finished": "Every rank exited with status 0.",
     "failed": "A rank failed, and the job did not restart. e shows its story.",

@@ -43,7 +43,7 @@ _NAMES: tuple[tuple[Figure, str, str], ...] = (
     ("step_time", "step time", "step"),
     ("memory", "memory", "mem"),
     ("utilization", "util", "util"),
-    ("power", "power", "watt"),
+    ("power", "power", "power"),
 )
 
 

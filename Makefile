@@ -88,7 +88,7 @@ docs: $(DEV_READY)
 snap: $(DEV_READY)
 	$(BIN)/python -m pytest --snapshot-update tests/tui
 
-NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/faults.py %/fault_results.py %/useful_time.py
+NO_BENCH := %/common.py %/feed.py %/probe_cost_trainings.py %/useful_time.py
 bench: $(DEV_READY)
 	@missed=; \
 	for script in $(filter-out $(NO_BENCH),$(wildcard benchmarks/*.py)); do \
@@ -99,7 +99,7 @@ bench: $(DEV_READY)
 RUNS ?= 5
 LAUNCHERS ?= ddptop,torchrun
 faults: $(DEV_READY)
-	$(BIN)/python benchmarks/faults.py --runs $(RUNS) --launchers $(LAUNCHERS) --write
+	$(BIN)/python tests/faults/table.py --runs $(RUNS) --launchers $(LAUNCHERS) --write
 
 screenshots: $(DEV_READY)
 	$(BIN)/python screenshots/make.py

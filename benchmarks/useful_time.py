@@ -25,9 +25,11 @@ from pathlib import Path
 
 import psutil
 from common import TORCHRUN
-from ddptop.faults.record import Step, read_record
 
-from faults import PG_TIMEOUT_S, TRAIN, pid_of_rank, processes_with
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `tests` is not installed
+
+from tests.faults.record import Step, read_record
+from tests.faults.table import PG_TIMEOUT_S, TRAIN, pid_of_rank, processes_with
 
 KINDS = ("kill", "raise", "exit-7", "hang-collective")
 PAUSE_S = 0.1

@@ -451,12 +451,10 @@ def doctor(as_json: bool, python: str | None) -> int:
 def demo(detach: bool, fault: str | None, rank: int, arguments: tuple[str, ...]) -> int:
     """Train a small GPT on all free GPUs, or on the CPU if none are free."""
     watch = is_terminal() and not detach
+    from ddptop.commands.demo import run, run_fault
+
     if fault is not None:
-        from ddptop.commands import demo_fault
-
-        return demo_fault.run(fault, rank, list(arguments), detach, watch)
-    from ddptop.commands.demo import run
-
+        return run_fault(fault, rank, list(arguments), detach, watch)
     return run(list(arguments), detach, watch=watch)
 
 

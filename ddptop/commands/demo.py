@@ -3,22 +3,72 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
 from ddptop.output import duration, number, put, say
 from ddptop.progress_words import step_text
+from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.for_launch import free_now
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
+from ddptop_runner.model.snapshot import Event
+from ddptop_runner.store.history import HistoryReader
+from ddptop_runner.store.logs import sanitize
 
 CPU_RANKS = 2
 PROGRESS_EVERY_S = 2.0
 SCRIPT = Path(__file__).resolve().parent.parent / "demo" / "train.py"
+
+
+class Fault(NamedTuple):
+    """A fault that the bundled script injects into itself."""
+
+    kind: str
+    """Its name in the script."""
+    what: str
+    expected: str
+    event: str
+    """The type of the event that reports it."""
+    hang_timeout_s: float | None = None
+    """Of the job; None: learned."""
+
+
+FAULTS = {
+    "kill": Fault(
+        "kill",
+        "SIGKILL to one rank",
+        "the group restarts once; the cause is that rank's SIGKILL",
+        "failure",
+    ),
+    "hang": Fault(
+        "hang-python",
+        "one rank sleeps forever in Python",
+        "the group restarts once; the hang names that rank",
+        "hang",
+        hang_timeout_s=8.0,
+    ),
+    "raise": Fault(
+        "raise",
+        "one rank raises an exception",
+        "the group restarts once; the cause is that rank's exception and its location",
+        "failure",
+    ),
+}
+SMALL = (
+    *("--layers", "2", "--width", "64", "--context", "64"),
+    *("--steps", "600", "--pause", "0.05", "--save-every", "20", "--fault-step", "60"),
+)
+"""Half a minute of training; the user's arguments come after it, and win."""
+ROUTINE = ("rank_started", "rank_exited")
+"""Event types that add nothing to the others."""
 
 
 def run(arguments: list[str], detach: bool, watch: bool) -> int:
@@ -30,6 +80,37 @@ def run(arguments: list[str], detach: bool, watch: bool) -> int:
         put(view.job)
         return 0
     return _report_until_ended(view)
+
+
+def run_fault(name: str, rank: int, arguments: list[str], detach: bool, watch: bool) -> int:
+    """Launch it with a fault; then watch it on a terminal, or print its events and the result.
+
+    Raises:
+        UsageError: for an unknown fault or a rank that does not exist.
+    """
+    if name == "list":
+        for key, fault in FAULTS.items():
+            put(f"{key:5}  {fault.what}: {fault.expected}")
+        return 0
+    if name not in FAULTS:
+        raise UsageError(f"--fault {name} is not a known fault", f"choose from {', '.join(FAULTS)}")
+    fault = FAULTS[name]
+    injected = ["--fault", fault.kind, "--fault-rank", str(rank)]
+    request = replace(
+        request_of([*SMALL, *injected, *arguments]),
+        hang_timeout_s=fault.hang_timeout_s,
+        hang_auto=fault.hang_timeout_s is None,
+    )
+    plan = launch.prepare(request, os.environ)
+    if not 0 <= rank < plan.spec.nproc:
+        raise UsageError(f"--rank {rank} does not exist", f"ranks are 0 to {plan.spec.nproc - 1}")
+    view = start_plan(plan)
+    if watch:
+        become_attach(view.job)
+    if detach:
+        put(view.job)
+        return 0
+    return _report_fault(view, name, rank)
 
 
 def request_of(arguments: list[str]) -> LaunchRequest:
@@ -48,10 +129,46 @@ def request_of(arguments: list[str]) -> LaunchRequest:
     )
 
 
-def _report_until_ended(view: JobView) -> int:
+def _say_attach(view: JobView) -> None:
     say(
         f"ddptop: {view.job} is running; attach from another terminal with ddptop attach {view.job}"
     )
+
+
+def _report_fault(view: JobView, name: str, rank: int) -> int:
+    _say_attach(view)
+    put(f"fault {name} (rank {rank}): {FAULTS[name].what}")
+    put(f"expected: {FAULTS[name].expected}")
+    reported, printed, is_live = False, 0, True
+    while is_live:
+        time.sleep(PROGRESS_EVERY_S)
+        view = read_job(view.folder)
+        is_live = view.is_live  # the last look is after the end
+        for event in _events_after(view, printed):
+            printed = event.seq
+            reported |= event.type == FAULTS[name].event and event.rank == rank
+            if event.type not in ROUTINE:
+                message = " ".join(sanitize(event.message).split())
+                put(f"{event.ts.astimezone():%H:%M:%S}  {event.type}: {message}")
+        sys.stdout.flush()
+    attempt = None if view.snapshot is None else view.snapshot.attempt
+    if reported and attempt == 1 and view.state == "finished":
+        put(f"{name}: as expected: {FAULTS[name].expected}")
+        return 0
+    put(f"{name}: NOT as expected: {view.state} in attempt {attempt}")
+    return 1
+
+
+def _events_after(view: JobView, seq: int) -> list[Event]:
+    try:
+        events = HistoryReader(view.folder.history_db).events()
+    except DamagedFileError:
+        return []
+    return [event for event in events if event.seq > seq]
+
+
+def _report_until_ended(view: JobView) -> int:
+    _say_attach(view)
     last = None
     while view.is_live:
         line = _progress(view)

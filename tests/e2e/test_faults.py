@@ -7,15 +7,17 @@ rarely as can be; between two faults the job trains again.
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddptop.faults import places
-from ddptop.faults.kinds import BY_NAME, Fault
-from ddptop.faults.trial import Trial
-from tests.e2e.terminal import Terminal
+from ddptop.commands import demo
+from tests.faults import places
+from tests.faults.kinds import BY_NAME, Fault
+from tests.faults.trial import Trial
+from tests.nvml_stub import NoCompilerError
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import run_folder
@@ -51,8 +53,8 @@ JOBS = {
     "ranks stand still, or train on nonsense": ("hang-python", "hang-collective", "nan"),
     "who holds the job ends": ("agent-killed", "guardian-killed", "corrupt-files"),
 }
-BY_DEMO = ("gpu-lost", "disk-full")
-"""What these need is made by `ddptop demo`."""
+IN_A_PLACE = ("gpu-lost", "disk-full")
+"""What these need is made for them."""
 
 
 def quick(fault: Fault) -> Fault:
@@ -63,7 +65,7 @@ def quick(fault: Fault) -> Fault:
 
 def test_every_fault_is_tried() -> None:
     tried = [name for names in JOBS.values() for name in names]
-    assert sorted([*tried, *BY_DEMO]) == sorted(BY_NAME)
+    assert sorted([*tried, *IN_A_PLACE]) == sorted(BY_NAME)
 
 
 @pytest.mark.parametrize("names", JOBS.values(), ids=JOBS)
@@ -89,45 +91,80 @@ def test_the_job_goes_on_and_its_story_is_true(
     assert trial.end(30, outcomes, wanted="stopped", gap_s=GAP_S) == []
 
 
-def test_the_demo_tells_what_becomes_of_a_lost_gpu(
+def test_a_lost_gpu_is_set_aside(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    answer = ddptop_cli(*["demo", "--fault", "gpu-lost", *TINY, "--steps", "150"], timeout_s=200)
-    if "C compiler" in answer.stderr:
-        pytest.skip(answer.stderr)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    told = [line.split("  ", 1)[-1] for line in answer.stdout.splitlines()]
-    assert [line.split(":")[0] for line in told if line.startswith("fault ")] == [
-        "fault gpu-lost (rank 1)"
-    ]
-    assert any(line.startswith("gpu_lost: GPU 1 is lost") for line in told)
-    assert any("GPU 1" in line and "set aside; continuing" in line for line in told)
-    assert told[-1].startswith("gpu-lost: as expected")
-
-
-def test_the_demo_shows_a_full_disk_on_its_screen(
-    ddptop_home: Path, tmp_path: Path, wait_until: Callable[..., object]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     try:
-        with places.small_disk(tmp_path / "disk"):
-            pass
+        driver = places.stand_in_driver(tmp_path / "driver", 2)
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+    for name, value in driver.items():
+        monkeypatch.setenv(name, value)
+    one_fault(ddptop_cli, tmp_path, BY_NAME["gpu-lost"], "--gpus", "0,1")
+
+
+def test_a_full_disk_is_a_gap_in_the_history(
+    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
+    ddptop_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = tmp_path / "disk"
+    try:
+        with places.small_disk(disk):
+            monkeypatch.setenv("DDPTOP_HOME", str(disk))
+            one_fault(ddptop_cli, tmp_path, BY_NAME["disk-full"], "--nproc", "2")
     except UsageError as error:
         pytest.skip(str(error))
-    terminal = Terminal.of_ddptop("demo", "--fault", "disk-full", *TINY, "--steps", "400")
-    terminal.read_until(b"run folder's disk has been full", 90)
-    terminal.read_until(b"finished", 90)
-    terminal.type(b"q")
-    terminal.read_until(b"disk-full: as expected", 60)
-    assert terminal.exit_status(30) == 0
+
+
+def one_fault(
+    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
+    folder: Path,
+    fault: Fault,
+    *options: str,
+) -> None:
+    answer = ddptop_cli(
+        *["launch", "-d", *options, "--max-restarts", "1", *fault.flags()],
+        *["--cwd", str(folder), str(TRAIN), *TINY, *KEPT, "--steps", "1000000"],
+    )
+    assert answer.returncode == 0, answer.stderr
+    job = answer.stdout.strip()
+    trial = Trial(run_folder(job))
+    outcome = trial.run(fault, rank=1)
+    assert outcome.complaints == []
+    assert ddptop_cli("stop", job, "--grace", "5").returncode == 0
+    assert trial.end(30, [outcome], wanted="stopped", gap_s=GAP_S) == []
+
+
+DEMO = [*TINY, "--steps", "150", "--fault-step", "40"]
+
+
+def test_the_demo_prints_what_becomes_of_a_fault(
+    ddptop_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    answer = ddptop_cli("demo", "--fault", "hang", "--rank", "0", *DEMO, timeout_s=200)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0].startswith("fault hang (rank 0): ")
+    assert re.search(r"^[0-9:]{8}  hang: .*[Rr]ank 0", answer.stdout, re.MULTILINE)
+    assert lines[-1].startswith("hang: as expected: the group restarts once")
+
+
+def test_the_demos_script_knows_its_faults() -> None:
+    script = TRAIN.with_name("misbehave.py").read_text(encoding="utf-8")
+    kinds = script.partition("KINDS = (")[2].partition("\n)")[0]
+    assert all(f'"{fault.kind}"' in kinds for fault in demo.FAULTS.values())
 
 
 def test_a_fault_that_there_is_not_gets_one_line(
     ddptop_cli: Callable[..., subprocess.CompletedProcess[str]], ddptop_home: Path
 ) -> None:
     for arguments, words in (
-        (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, stop,"),
+        (["--fault", "nosuch"], "--fault nosuch is not a known fault; choose from kill, hang, "),
         (["--fault", "kill", "--rank", "7"], "--rank 7 does not exist; ranks are 0 to 1"),
-        (["--fault", "disk-full", "--detach"], "remove --detach"),
     ):
         answer = ddptop_cli("demo", *arguments)
         assert (answer.returncode, answer.stdout) == (2, "")
@@ -135,5 +172,5 @@ def test_a_fault_that_there_is_not_gets_one_line(
         assert answer.stderr.count("\n") == 1
     listed = ddptop_cli("demo", "--fault", "list")
     assert listed.returncode == 0
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(BY_NAME)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["kill", "hang", "raise"]
     assert read_all() == ([], [])

@@ -69,7 +69,6 @@ def test_without_pythonpath_nothing_is_taken_off():
         (["ddptop", "--version"], "ddptop"),
         (["ddptop", "ls", "--json"], "schema"),
         (["ddptop.serve.viewer", "--help"], "--columns"),
-        (["ddptop.faults", "no-job", "no-kind", "0"], "no-kind"),
         (["ddptop_runner.devices.sampler", "--what"], "usage"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

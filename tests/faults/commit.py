@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptop.faults.kinds import Fault
-from ddptop.faults.places import STUB_STATE, lose_device
+from tests.faults.kinds import Fault
+from tests.faults.places import STUB_STATE, lose_device
+
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.host import procs

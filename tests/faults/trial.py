@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ddptop.faults import verdict
-from ddptop.faults.commit import argument_of, commit
-from ddptop.faults.kinds import Fault
-from ddptop.faults.record import read_record
+from tests.faults import verdict
+from tests.faults.commit import argument_of, commit
+from tests.faults.kinds import Fault
+from tests.faults.record import read_record
+
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.base.start import own_command
@@ -22,8 +23,6 @@ from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId
 from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import HistoryReader
 from ddptop_runner.store.log_index import read_index
-
-Tell = Callable[[str], None]
 
 READY_STEPS = 5
 """A fault is committed once every rank took so many steps of the attempt."""
@@ -52,21 +51,15 @@ class Outcome:
     """From then until all that was expected had been seen; None when it was not."""
 
 
-def _silent(_line: str) -> None:
-    """Tell nobody."""
-
-
 class Trial:
     """A live job that faults are committed on, one after the other.
 
     Args:
         folder: its run folder.
-        tell: is told each thing that is done or seen, a line each.
     """
 
-    def __init__(self, folder: RunFolder, tell: Tell = _silent) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._tell = tell
         self._was: set[str] = set()
         self._commanded_s = 0.0
         self._flooded = False
@@ -80,14 +73,11 @@ class Trial:
         self._was, self._flooded = set(), fault.name == "log-flood"
         before = self._seen(rank, time.time())
         at = outcome.committed_at = time.time()
-        on = f" (rank {rank})" if fault.names_rank or fault.place == "rank" else ""
         try:
             undo = commit(fault, read_job(self._folder), rank)
         except DdptopError as error:
             outcome.complaints.append(f"could not inject the fault: {error}")
             return outcome
-        self._tell(f"fault {fault.name}{on}: {fault.what}")
-        self._tell(f"expected: {fault.expected}")
         undo_at = at + fault.hold_s
         undone = not fault.hold_s
         try:
@@ -95,7 +85,6 @@ class Trial:
                 if not undone and time.time() >= undo_at and verdict.is_shown(fault, self._was):
                     undo()
                     undone = True
-                    self._tell(f"fault {fault.name}: undone after {fault.hold_s:g} s")
                 now = self._seen(rank, at)
                 outcome.complaints = verdict.wrong(fault, rank, before, now)
                 lacking = (

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ddptop.faults.kinds import Fault
-from ddptop.faults.record import Record, steps_of_attempt
+from tests.faults.kinds import Fault
+from tests.faults.record import Record, steps_of_attempt
+
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history_reader import Series
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ddptop_runner.base.errors import UsageError
 from ddptop_runner.model.words import OnNan
 
 Place = Literal["script", "rank", "job", "disk", "device"]
@@ -236,22 +235,3 @@ FAULTS = (
 )
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
-
-
-def fault_of(name: str) -> Fault:
-    """The fault of that name.
-
-    Raises:
-        UsageError: there is none; the hint lists all faults.
-    """
-    if name not in BY_NAME:
-        raise UsageError(
-            f"--fault {name} is not a known fault", f"choose from {', '.join(BY_NAME)}"
-        )
-    return BY_NAME[name]
-
-
-def in_lines() -> list[str]:
-    """One line for each."""
-    width = max(map(len, BY_NAME))
-    return [f"{fault.name:{width}}  {fault.what}: {fault.expected}" for fault in FAULTS]

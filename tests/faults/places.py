@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from tests.nvml_stub import StubDriver, StubGpu
 
 from ddptop_runner.base.errors import UsageError
 
@@ -63,30 +62,10 @@ def small_disk(folder: Path, size_bytes: int = SMALL_DISK_BYTES) -> Iterator[Pat
 
 
 def stand_in_driver(folder: Path, count: int) -> dict[str, str]:
-    """Start a stand-in driver with `count` idle devices; the variables that lead to it.
-
-    Raises:
-        UsageError: outside a checkout, or without a C compiler.
-    """
-    source = Path(__file__).resolve().parents[2] / "tests" / "nvml_stub" / "__init__.py"
-    if not source.exists():
-        raise UsageError(
-            "--fault gpu-lost requires the simulated driver, which is not installed",
-            "run it from a clone of the repository",
-        )
-    spec = importlib.util.spec_from_file_location("ddptop_nvml_stub", source)
-    assert spec is not None and spec.loader is not None  # a file that exists
-    stub: Any = importlib.util.module_from_spec(spec)
-    sys.modules["ddptop_nvml_stub"] = stub
-    spec.loader.exec_module(stub)
+    """Start a stand-in driver with `count` idle devices; the variables that lead to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        driver = stub.StubDriver(
-            folder, [stub.StubGpu(n, mem_used=0, util=0) for n in range(count)]
-        )
-    except stub.NoCompilerError as error:
-        raise UsageError(f"--fault gpu-lost requires a C compiler: {error}") from error
-    found: dict[str, str] = driver.env({}, log=False)
+    driver = StubDriver(folder, [StubGpu(n, mem_used=0, util=0) for n in range(count)])
+    found = driver.env({}, log=False)
     others = os.environ.get("LD_LIBRARY_PATH")
     if others:
         found["LD_LIBRARY_PATH"] += f":{others}"

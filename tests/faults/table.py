@@ -1,6 +1,6 @@
 """The fault table: every fault on a real job, under ddptop and under other launchers, same script.
 
-    python benchmarks/faults.py [--runs 5] [--launchers ddptop,torchrun,ft_launcher]
+    python tests/faults/table.py [--runs 5] [--launchers ddptop,torchrun,ft_launcher]
         [--faults kill,raise] [--ft-python VENV/bin/python] [--results FILE] [--write]
 
 CPU, gloo, two ranks; three where a hang has to be told from those that wait. Each run has a state
@@ -27,11 +27,12 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the stand-in driver is the tests'
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # `tests` is not installed
 
-from ddptop.faults.kinds import BY_NAME, Fault
-from ddptop.faults.record import read_record
-from fault_results import (
+from tests.faults import places
+from tests.faults.kinds import BY_NAME, Fault
+from tests.faults.record import read_record
+from tests.faults.results import (
     ROOT,
     STEPS,
     Result,
@@ -41,6 +42,9 @@ from fault_results import (
     write_document,
     write_results,
 )
+from tests.faults.trial import Trial
+
+from ddptop_runner.base.paths import run_folder
 
 TRAIN = ROOT / "ddptop" / "demo" / "train.py"
 SCRIPT = [
@@ -80,11 +84,6 @@ def victim_of(fault: Fault, run: int) -> int:
 
 def run_ddptop(fault: Fault, run: int, folder: Path) -> Result:
     """One job, one fault, compared with all that was expected."""
-    from ddptop.faults import places
-    from ddptop.faults.trial import Trial
-
-    from ddptop_runner.base.paths import run_folder
-
     result = Result("ddptop", fault.name, run)
     home = folder / "home"
     home.mkdir()

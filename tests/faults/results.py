@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddptop.faults.kinds import FAULTS
-from ddptop.faults.record import Record, longest_pause_s, repeated_steps
+from tests.faults.kinds import FAULTS
+from tests.faults.record import Record, longest_pause_s, repeated_steps
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "resilience.md"
 STEPS = 250
 """Of the training, without faults."""

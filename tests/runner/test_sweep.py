@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.runner.emitted import EmittedLog
 
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import sweep
@@ -74,24 +74,28 @@ def ids(*processes: subprocess.Popen[str]) -> list[ProcessId]:
     return [procs.identify(process.pid) for process in processes]
 
 
+async def end(processes: list[ProcessId], grace_s: float) -> tuple[ProcessId, ...]:
+    return await stopping.end(lambda: processes, grace_s)
+
+
 async def test_polite_processes_end_at_once(start):
     processes = [start(POLITE), start(POLITE)]
     began = time.monotonic()
-    assert await sweep.end(ids(*processes), grace_s=30.0) == []
+    assert await end(ids(*processes), 30.0) == ()
     assert time.monotonic() - began < 25
     assert [process.wait() for process in processes] == [-signal.SIGTERM] * 2
 
 
 async def test_a_rank_gets_its_grace_to_save(start):
     process = start(SAVES)
-    assert await sweep.end(ids(process), grace_s=30.0) == []
+    assert await end(ids(process), 30.0) == ()
     assert process.wait() == 7
 
 
 async def test_the_deaf_are_killed_after_the_grace(start):
     polite, deaf = start(POLITE), start(DEAF)
     began = time.monotonic()
-    assert await sweep.end(ids(polite, deaf), grace_s=0.3) == []
+    assert await end(ids(polite, deaf), 0.3) == ()
     assert time.monotonic() - began >= 0.3
     assert (polite.wait(), deaf.wait()) == (-signal.SIGTERM, -signal.SIGKILL)
 
@@ -100,14 +104,14 @@ async def test_a_stopped_process_is_continued_so_that_it_can_save(start, wait_un
     process = start(SAVES)
     process.send_signal(signal.SIGSTOP)
     wait_until(lambda: procs.state_letter(process.pid) == "T")
-    assert await sweep.end(ids(process), grace_s=30.0) == []
+    assert await end(ids(process), 30.0) == ()
     assert process.wait() == 7
 
 
 async def test_without_grace_nobody_is_asked(start):
     process = start(SAVES)
     process.send_signal(signal.SIGSTOP)
-    assert await sweep.end(ids(process), grace_s=0.0) == []
+    assert await end(ids(process), 0.0) == ()
     assert process.wait() == -signal.SIGKILL
 
 
@@ -115,16 +119,16 @@ async def test_a_later_process_of_the_same_pid_is_not_touched(start):
     process = start(POLITE)
     (identity,) = ids(process)
     reused = msgspec.structs.replace(identity, start_ticks=identity.start_ticks - 1)
-    assert await sweep.end([reused], grace_s=0.0) == []
+    assert await end([reused], 0.0) == ()
     assert process.poll() is None
 
 
 async def test_what_cannot_be_ended_is_told(start, monkeypatch):
     process = start(POLITE)
-    monkeypatch.setattr(sweep, "KILL_WAIT_S", 0.1)
+    monkeypatch.setattr(stopping, "KILL_WAIT_S", 0.1)
     monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
     identities = ids(process)
-    assert await sweep.end(identities, grace_s=0.1) == identities
+    assert await end(identities, 0.1) == tuple(identities)
 
 
 def test_ranks_are_told_from_what_else_carries_the_jobs_id(start, job_id):
@@ -210,6 +214,17 @@ input()
     assert story.lines == []
 
 
+async def test_what_starts_during_the_grace_is_asked_too(start, monkeypatch):
+    monkeypatch.setattr(stopping, "LOOK_EVERY_S", 0.05)
+    deaf, late = start(DEAF), start(SAVES)
+    rounds = iter([ids(deaf)])
+    ended = asyncio.create_task(stopping.end(lambda: next(rounds, ids(deaf, late)), 2.0))
+    assert await asyncio.to_thread(late.wait, 10) == 7
+    assert deaf.poll() is None  # its grace is not over
+    deaf.kill()
+    assert await ended == ()
+
+
 async def test_the_agent_goes_only_when_asked(start, job_id, story, monkeypatch):
     # the agent is the guardian's child, here it is ours
     monkeypatch.setattr(tree, "descendants_of", lambda pid: [])
@@ -231,12 +246,8 @@ async def test_the_supervisors_own_sampler_is_spared(start, job_id, story, monke
 
 async def test_a_process_stuck_in_the_kernel_is_told(start, job_id, story, monkeypatch):
     rank = start(POLITE)
-
-    async def in_vain(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:
-        await asyncio.sleep(0)
-        return list(processes)
-
     monkeypatch.setattr(procs, "signal_process", lambda process, number, uid=None: False)
-    monkeypatch.setattr(sweep, "wait_for", in_vain)
+    monkeypatch.setattr(stopping, "KILL_WAIT_S", 0.1)
+    monkeypatch.setattr(sweep, "LEFTOVER_GRACE_S", 0.1)
     await JobProcesses(job_id, HostUsage(), story).end_leftovers(4)
     assert story.lines == [("alert", f"cannot kill pid {rank.pid}: stuck in the kernel")]

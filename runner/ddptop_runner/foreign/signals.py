@@ -15,17 +15,18 @@ later signals go to every process that was recorded. Processes of the group that
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs, stopping, tree
+from ddptop_runner.host.stopping import Step
 from ddptop_runner.model.snapshot import ProcessId
 
 Action = Literal["stop", "kill"]
@@ -35,9 +36,6 @@ TERM_GRACE_S = 5.0
 """From SIGTERM to SIGKILL."""
 KILL_GRACE_S = 5.0
 """How long the kernel may take to end what was killed."""
-POLL_S = 0.1
-RECORD_EVERY_S = 1.0
-"""Children that are started meanwhile are recorded so often."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -195,7 +193,35 @@ def send(confirmed: SignalPlan, *, readonly: bool = False) -> SignalOutcome:
         UsageError: when ddptop runs read-only.
     """
     _refuse_readonly(readonly, confirmed.job)
-    return _Ending(confirmed).run()
+    began_s = time.monotonic()
+    outcome = asyncio.run(stopping.run(_steps(confirmed), _everyone(confirmed), confirmed.uid))
+    if outcome.left:
+        left = sorted(process.pid for process in outcome.left)
+        names = ", ".join(map(str, left))
+        return SignalOutcome(
+            f"{confirmed.job}: pid {names} survived SIGKILL (in uninterruptible sleep, or owned "
+            "by another user)",
+            tuple(left),
+        )
+    took_s = time.monotonic() - began_s
+    by = None if outcome.last is None else outcome.last.name
+    return SignalOutcome(
+        f"{confirmed.job} exited {took_s:.1f} s after the first signal ({by} was enough)",
+        ended_by=by,
+    )
+
+
+def _steps(confirmed: SignalPlan) -> list[Step]:
+    """What the sentence of the plan says."""
+    kill = Step((signal.SIGKILL,), None, KILL_GRACE_S)
+    if confirmed.action == "kill":
+        return [kill]
+    return [
+        Step((signal.SIGINT,), tuple(process.pid for process in confirmed.launchers)),
+        Step((signal.SIGCONT,), None, confirmed.grace_s),
+        Step((signal.SIGTERM,), None, TERM_GRACE_S),
+        kill,
+    ]
 
 
 def _refuse_readonly(readonly: bool, job: str) -> None:
@@ -205,66 +231,14 @@ def _refuse_readonly(readonly: bool, job: str) -> None:
         )
 
 
-class _Ending:
-    """One plan being carried out."""
+def _everyone(confirmed: SignalPlan) -> stopping.Everyone:
+    """Finds the processes of the plan that are left, and what they started meanwhile."""
+    recorded = {process.pid: process for process in confirmed.processes}
 
-    def __init__(self, confirmed: SignalPlan) -> None:
-        self._plan = confirmed
-        self._recorded = {process.pid: process for process in confirmed.processes}
-        self._recorded_s = time.monotonic()
-        self._started_s = time.monotonic()
+    def find() -> list[ProcessId]:
+        alive = {pid: process for pid, process in recorded.items() if procs.is_alive(process)}
+        found = _with_descendants(alive, confirmed.uid)
+        recorded.update(found)
+        return list(found.values())
 
-    def run(self) -> SignalOutcome:
-        if self._plan.action == "stop":
-            self._signal(self._plan.launchers, signal.SIGINT)
-            self._signal(self._plan.processes, signal.SIGCONT)
-            if self._gone_within(self._plan.grace_s):
-                return self._done("SIGINT")
-            self._signal(self._alive(), signal.SIGTERM)
-            if self._gone_within(TERM_GRACE_S):
-                return self._done("SIGTERM")
-        # killing a launcher makes orphans; those that appear meanwhile are found by recording
-        if self._gone_within(KILL_GRACE_S, lambda: self._signal(self._alive(), signal.SIGKILL)):
-            return self._done("SIGKILL")
-        left = sorted(process.pid for process in self._alive())
-        names = ", ".join(map(str, left))
-        return SignalOutcome(
-            f"{self._plan.job}: pid {names} survived SIGKILL (in uninterruptible sleep, or owned "
-            "by another user)",
-            tuple(left),
-        )
-
-    def _signal(self, processes: Iterable[ProcessId], number: int) -> None:
-        procs.signal_all(processes, number, uid=self._plan.uid)
-
-    def _done(self, name: str) -> SignalOutcome:
-        took_s = time.monotonic() - self._started_s
-        return SignalOutcome(
-            f"{self._plan.job} exited {took_s:.1f} s after the first signal ({name} was enough)",
-            ended_by=name,
-        )
-
-    def _alive(self) -> list[ProcessId]:
-        return [process for process in self._recorded.values() if procs.is_alive(process)]
-
-    def _gone_within(self, limit_s: float, again: Callable[[], object] | None = None) -> bool:
-        """Wait for the end of all; `again` is called first and with each new recording."""
-        deadline_s = time.monotonic() + limit_s
-        if again is not None:
-            self._record()
-            again()
-        while alive := self._alive():
-            now_s = time.monotonic()
-            if now_s > deadline_s:
-                return False
-            if now_s > self._recorded_s + RECORD_EVERY_S:
-                self._record(alive)
-                if again is not None:
-                    again()
-            time.sleep(POLL_S)
-        return True
-
-    def _record(self, alive: Iterable[ProcessId] | None = None) -> None:
-        self._recorded_s = time.monotonic()
-        living = {process.pid: process for process in (alive or self._alive())}
-        self._recorded.update(_with_descendants(living, self._plan.uid))
+    return find

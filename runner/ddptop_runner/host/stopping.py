@@ -1,16 +1,25 @@
-"""Which signals stop a job's processes, and in which order. Pure.
+"""Which signals end a job's processes, in which order, and sending them.
 
-Ranks first, by themselves, so that one which saves its work still has its data loaders, and no
-launcher that kills it, interrupts it or starts it anew meanwhile: launchers are paused. They are
-woken when half of the grace is over, because a rank may write to a pipe that only they empty. Once
-the ranks are gone everything else is asked to end, and at last all that is left is killed.
+A plan is pure: a list of steps. `run` carries out any plan, of own and of foreign jobs. Each signal
+goes only to a process whose identity is checked at that moment.
+
+In a job of ddptop's own the ranks come first, by themselves, so that one which saves its work still
+has its data loaders, and no launcher that kills it, interrupts it, or restarts it meanwhile:
+launchers are paused. They are continued when half of the grace period is over, because a rank may
+write to a pipe that only they empty. Once the ranks are gone, everything else is asked to exit, and
+at last all that is left is killed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from ddptop_runner.host import procs, tree
+from ddptop_runner.model.snapshot import ProcessId
 
 LEFTOVER_GRACE_S = 5.0
 """For what has nothing to save: launchers, data loaders, shells. torchrun was seen to take 2."""
@@ -19,6 +28,14 @@ INTERRUPTED_S = 5.0
 from here on SIGTERM ends one whose teardown waits for the others in vain."""
 TRAP_SIGTERM = frozenset({"lightning"})
 """Frameworks that catch SIGTERM and go on; SIGINT ends them well."""
+KILL_WAIT_S = 10.0
+"""After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
+POLL_S = 0.05
+LOOK_EVERY_S = 1.0
+"""How often to look for what was started by a process that is just being ended."""
+
+Everyone = Callable[[], Iterable[ProcessId]]
+"""Finds every process that is to end; called again and again, since they may start others."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +44,21 @@ class Step:
 
     signals: tuple[signal.Signals, ...]
     pids: tuple[int, ...] | None
-    """Whom they are sent to; None: every process of the job that is left."""
+    """Whom they are sent to; None: every process that is left, or that is started meanwhile."""
     wait_s: float = 0.0
     """At most, until `until` have ended."""
     until: tuple[int, ...] | None = None
-    """None: every process of the job."""
+    """None: every process."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a plan went."""
+
+    left: tuple[ProcessId, ...]
+    """Those that could not be ended."""
+    last: signal.Signals | None
+    """The last signal that was meant to end a process and reached one."""
 
 
 def ask_to_end(frameworks: Collection[str]) -> signal.Signals:
@@ -53,10 +80,11 @@ def plan(
         launchers: the processes above them that are no ranks.
         grace_s: how long ranks may take; 0 kills at once.
     """
+    kill = Step((signal.SIGKILL,), None, KILL_WAIT_S)
     if grace_s <= 0:
-        return []
+        return [kill]
     if not ranks:
-        return [Step((signal.SIGTERM, signal.SIGCONT), None, grace_s)]
+        return [Step((signal.SIGTERM, signal.SIGCONT), None, grace_s), kill]
     pids = tuple(ranks)
     steps = [Step((signal.SIGSTOP,), tuple(launchers))] if launchers else []
     asked = {pid: ask_to_end(frameworks) for pid, frameworks in ranks.items()}
@@ -76,4 +104,86 @@ def plan(
         steps.append(Step((signal.SIGCONT,), tuple(launchers), woken_s, until=pids))
     steps.append(Step((signal.SIGKILL,), pids, LEFTOVER_GRACE_S, until=pids))
     steps.append(Step((signal.SIGTERM, signal.SIGCONT), None, min(grace_s, LEFTOVER_GRACE_S)))
-    return steps
+    return [*steps, kill]
+
+
+async def end(
+    everyone: Everyone, grace_s: float, ranks: Mapping[int, Collection[str]] | None = None
+) -> tuple[ProcessId, ...]:
+    """End processes as `plan` has it; those that could not be ended.
+
+    Args:
+        everyone: finds them.
+        grace_s: how long they may take; 0 kills at once.
+        ranks: by pid, the frameworks of those among them that are ranks.
+    """
+    known = list(everyone())
+    pids = {process.pid for process in known} - {os.getpid()}
+    ranks = {pid: frameworks for pid, frameworks in (ranks or {}).items() if pid in pids}
+    steps = plan(ranks, tree.launchers_of(ranks, known), grace_s)
+    return (await run(steps, everyone)).left
+
+
+async def run(steps: Iterable[Step], everyone: Everyone, uid: int | None = None) -> Outcome:
+    """Carry out a plan.
+
+    Args:
+        steps: in this order.
+        everyone: finds the processes that are to end; this process is never one of them.
+        uid: whose a process has to be when it is signalled; None where that does not matter.
+    """
+    ending = _Ending(everyone, uid)
+    for step in steps:
+        await ending.take(step)
+    return Outcome(tuple(ending.alive(None)), ending.last)
+
+
+class _Ending:
+    """A plan being carried out."""
+
+    def __init__(self, everyone: Everyone, uid: int | None) -> None:
+        self._everyone, self._uid = everyone, uid
+        self._known: dict[int, ProcessId] = {}
+        self._look_at_s = 0.0
+        self.last: signal.Signals | None = None
+        self._look()
+
+    def _look(self) -> list[ProcessId]:
+        """Those that were not known before."""
+        self._look_at_s = asyncio.get_running_loop().time() + LOOK_EVERY_S
+        found = {process.pid: process for process in self._everyone()}
+        found.pop(os.getpid(), None)
+        new = [process for pid, process in found.items() if self._known.get(pid) != process]
+        self._known.update(found)
+        return new
+
+    def alive(self, pids: Iterable[int] | None) -> list[ProcessId]:
+        """Those of these processes that are left; None: all of them."""
+        known = self._known
+        some = known.values() if pids is None else (known[pid] for pid in pids if pid in known)
+        return [process for process in some if procs.is_alive(process)]
+
+    def _send(self, processes: Collection[ProcessId], signals: Sequence[signal.Signals]) -> None:
+        for number in signals:
+            reached = procs.signal_all(processes, number, self._uid)
+            if reached and number not in (signal.SIGSTOP, signal.SIGCONT):
+                self.last = number
+
+    async def take(self, step: Step) -> None:
+        """Send the signals of a step, and wait for their effect."""
+        if step.until is not None and not self.alive(step.until):
+            return
+        if step.pids is None:
+            self._look()
+        self._send(self.alive(step.pids), step.signals)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + step.wait_s
+        while step.wait_s > 0:
+            waiting = bool(self.alive(step.until))
+            if step.until is None and (not waiting or loop.time() >= self._look_at_s):
+                new = self._look()
+                self._send(new, step.signals if step.pids is None else ())
+                waiting = waiting or bool(new)
+            if not waiting or loop.time() >= deadline_s:
+                return
+            await asyncio.sleep(POLL_S)

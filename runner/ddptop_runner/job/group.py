@@ -16,7 +16,6 @@ from typing import Any
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
 from ddptop_runner.base.errors import ControlError
 from ddptop_runner.host import procs, stopping
-from ddptop_runner.job import command_tree as tree
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job import sweep
 from ddptop_runner.job.attempt_record import Message
@@ -256,7 +255,7 @@ class Group(GroupAlone):
 
     async def _end_tree(self, grace_s: float) -> None:
         """End a command and all that it started."""
-        await tree.end(self._processes.everything_started, self._frameworks(), grace_s)
+        await stopping.end(self._processes.everything_started, grace_s, self._frameworks())
 
     def _frameworks(self) -> dict[int, list[str]]:
         """By pid of each living rank: what tells how it is asked to end."""
@@ -277,15 +276,16 @@ class Group(GroupAlone):
         if self._spec.is_command:
             await self._end_tree(grace_s)
         else:
-            await tree.end(lambda: sweep.alive(ranks), self._frameworks(), grace_s)
+            await stopping.end(lambda: sweep.alive(ranks), grace_s, self._frameworks())
         self._in_grace = False
-        await sweep.end(self._processes.everything_started(), min(grace_s, LEFTOVER_GRACE_S))
+        leftover_s = min(grace_s, LEFTOVER_GRACE_S)
+        await stopping.end(self._processes.everything_started, leftover_s)
         if self.agent_pid is not None:
             agent = procs.identify(self.agent_pid)
             deadline_s = boottime_s() + (AGENT_EXIT_S if ranks else 1.0)
             while procs.is_alive(agent) and boottime_s() < deadline_s:
                 await asyncio.sleep(0.05)
-            await sweep.end([agent], 0.0)
+            await stopping.end(lambda: sweep.alive([agent]), 0.0)
         else:
             deadline_s = boottime_s() + EXITS_TOLD_S
             while self.table.alive() and boottime_s() < deadline_s:

@@ -1,13 +1,11 @@
-"""Ends processes: only those that carry the job's ID or were seen in a rank's tree."""
+"""Finds a job's processes: those that carry its ID or were seen in a rank's tree."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from ddptop_runner.host import procs, tree
+from ddptop_runner.host import procs, stopping, tree
 from ddptop_runner.host.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
@@ -15,13 +13,8 @@ from ddptop_runner.model import events as ev
 from ddptop_runner.model.snapshot import ProcessId
 
 SAMPLER_MODULE = "ddptop_runner.devices.sampler"
-POLL_S = 0.05
 LEFTOVER_GRACE_S = 2.0
 """For what a rank left behind when it ended: data loaders, shells."""
-ROUNDS = 3
-"""How often to look again for what was started by a process that was just being ended."""
-KILL_WAIT_S = 10.0
-"""After SIGKILL a process may hang in the kernel (a lost GPU, a dead mount) for longer."""
 
 
 def rank_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
@@ -53,52 +46,6 @@ def agent_processes(job_id: str, owner: int | None = None) -> list[ProcessId]:
 def alive(processes: Iterable[ProcessId]) -> list[ProcessId]:
     """Those that still are."""
     return [process for process in processes if procs.is_alive(process)]
-
-
-async def end(
-    processes: Iterable[ProcessId],
-    grace_s: float,
-) -> list[ProcessId]:
-    """SIGCONT and SIGTERM, then after `grace_s` SIGKILL; those that could not be ended.
-
-    Args:
-        processes: what is to end.
-        grace_s: seconds between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
-    """
-    left = alive(processes)
-    if grace_s > 0:
-        procs.signal_all(left, signal.SIGTERM)
-        procs.signal_all(left, signal.SIGCONT)
-        left = await wait_for(left, grace_s)
-    procs.signal_all(left, signal.SIGKILL)
-    return await wait_for(left, KILL_WAIT_S)
-
-
-async def end_all(find: Callable[[], list[ProcessId]], grace_s: float) -> list[ProcessId]:
-    """End what is found, and what it started while it was asked to end; what could not be ended.
-
-    Args:
-        find: tells who is there now.
-        grace_s: as in `end`, for each round.
-    """
-    left: list[ProcessId] = []
-    for _ in range(1 + ROUNDS):
-        found = [process for process in find() if process not in left]
-        if not found:
-            break
-        left += await end(found, grace_s)
-    return left
-
-
-async def wait_for(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
-    """Wait until they have ended; those that live after `timeout_s`."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + timeout_s
-    left = alive(processes)
-    while left and loop.time() < deadline_s:
-        await asyncio.sleep(POLL_S)
-        left = alive(left)
-    return left
 
 
 class JobProcesses:
@@ -141,7 +88,7 @@ class JobProcesses:
             with_agent: also end an agent and its store keeper.
         """
         find = self.all_but_guards if with_agent else self.everything_started
-        left = await end_all(find, LEFTOVER_GRACE_S)
+        left = await stopping.end(find, LEFTOVER_GRACE_S)
         if left:
             pids = [process.pid for process in left]
             self._log.emit(ev.ProcessesStuck(attempt=attempt, pids=pids))

@@ -96,6 +96,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             raise
         import asyncio  # 50 ms that `wait` and `rm` need not pay
 
+        from ddptop_runner.host import stopping
         from ddptop_runner.job import sweep
 
         for guard in living:  # the guardian first: it would start another supervisor
@@ -106,7 +107,7 @@ def _end(view: JobView, op: str, grace_s: float) -> str | None:
             ranks = sweep.rank_processes(job_id, owner)
             return [*ranks, *sweep.agent_processes(job_id, owner)]
 
-        asyncio.run(sweep.end_all(find, grace_s))
+        asyncio.run(stopping.end(find, grace_s))
         return f"the supervisor for {view.job} cannot be reached; the job's processes have exited"
     return None
 

@@ -1,10 +1,12 @@
-"""Who is asked to end, by which signal, and in which order."""
+"""Ending processes: by which signals, in which order; and never a stranger."""
 
 from __future__ import annotations
 
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
 
 from ddptop_runner.host.stopping import Step, plan
+
+KILL = Step((SIGKILL,), None, 10.0)
 
 
 def test_ranks_have_their_grace_while_their_launcher_is_paused():
@@ -16,13 +18,14 @@ def test_ranks_have_their_grace_while_their_launcher_is_paused():
         Step((SIGCONT,), (10,), 15.0, until=(11, 12)),
         Step((SIGKILL,), (11, 12), 5.0, until=(11, 12)),
         Step((SIGTERM, SIGCONT), None, 5.0),
+        KILL,
     ]
 
 
 def test_one_process_that_is_rank_and_launcher_is_asked_once():
     steps = plan({10: []}, [], 30.0)
     assert steps[0] == Step((SIGTERM, SIGCONT), (10,))
-    assert [step.wait_s for step in steps] == [0.0, 30.0, 5.0, 5.0]
+    assert [step.wait_s for step in steps] == [0.0, 30.0, 5.0, 5.0, 10.0]
 
 
 def test_lightning_traps_sigterm_and_ends_on_sigint():
@@ -36,11 +39,11 @@ def test_lightning_traps_sigterm_and_ends_on_sigint():
 
 
 def test_while_no_rank_is_known_everyone_has_the_grace():
-    assert plan({}, [], 30.0) == [Step((SIGTERM, SIGCONT), None, 30.0)]
+    assert plan({}, [], 30.0) == [Step((SIGTERM, SIGCONT), None, 30.0), KILL]
 
 
 def test_a_kill_asks_nobody():
-    assert plan({11: []}, [10], 0.0) == []
+    assert plan({11: []}, [10], 0.0) == [KILL]
 
 
 def test_a_short_grace_is_not_made_longer():

@@ -8,10 +8,9 @@ import re
 import sys
 from collections.abc import Sequence
 
+from ddptop_runner.base.units import NOT_AVAILABLE
 from ddptop_runner.model.snapshot import encode
 from ddptop_runner.store.log_clean import UNSAFE, sanitize
-
-NOT_AVAILABLE = "n/a"
 
 
 def say(text: str) -> None:
@@ -96,28 +95,6 @@ def number(value: float | None, digits: int = 4) -> str:
 def count(value: int | None) -> str:
     """A whole number, or n/a."""
     return NOT_AVAILABLE if value is None else str(value)
-
-
-def size(value_bytes: int | None) -> str:
-    """Bytes in GiB or MiB, or n/a."""
-    if value_bytes is None:
-        return NOT_AVAILABLE
-    mib = value_bytes / 2**20
-    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
-
-
-def duration(value_s: float | None) -> str:
-    """Seconds as `45s`, `12m03s`, `3h07m`, `2d04h`, or n/a."""
-    if value_s is None:
-        return NOT_AVAILABLE
-    seconds = int(value_s)
-    if seconds < 60:
-        return f"{seconds}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m{seconds % 60:02d}s"
-    if seconds < 86400:
-        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
-    return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
 
 
 def local_time(moment: dt.datetime | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop_runner.judge.hangs.lasting import lasting
+from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.model.snapshot import Pause
 
 _LONG = {"no_step": "no step for", "stalled": "stalled for", "hung": "hung for"}
@@ -12,7 +12,7 @@ _SHORT = {"no_step": "no step", "stalled": "stalled", "hung": "hung"}
 
 
 def _for(pause: Pause, now: dt.datetime) -> str:
-    return lasting((now - pause.since).total_seconds())
+    return duration_in_words((now - pause.since).total_seconds())
 
 
 def in_words(pause: Pause, now: dt.datetime) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.output import NOT_AVAILABLE, duration
+from ddptop_runner.base.units import NOT_AVAILABLE, duration
 from ddptop_runner.jobs.contract import JobRow
 from ddptop_runner.model.snapshot import Progress, RunStep
 
@@ -25,7 +25,7 @@ def _about(progress: Progress) -> str:
 
 
 def eta(progress: Progress | None, eta_s: float | None) -> str:
-    """`3h27m`, `~3h27m` as in `share`; n/a where it is not known."""
+    """`3h 27m`, `~3h 27m` as in `share`; n/a where it is not known."""
     about = "" if progress is None or eta_s is None else _about(progress)
     return f"{about}{duration(eta_s)}"
 

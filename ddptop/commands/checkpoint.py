@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ddptop.output import put, say
 from ddptop.unguarded import taken_up
+from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.job.registry import resolve
 from ddptop_runner.jobs import checkpoint as wanted
-from ddptop_runner.judge.saves.book import seconds_in_words, size_in_words
 from ddptop_runner.judge.saves.step_words import at_step
 
 
@@ -16,8 +16,8 @@ def run(job: str | None, timeout_s: float | None) -> int:
     asked = wanted.ask(view)
     say(f"ddptop: requested a checkpoint from {view.job}: {asked.in_words()}")
     saved = wanted.wait(view, asked, wanted.TIMEOUT_S if timeout_s is None else timeout_s)
-    size = "" if saved.size_bytes is None else f", {size_in_words(saved.size_bytes)}"
-    took = "" if saved.took_s is None else f", in {seconds_in_words(saved.took_s)}"
-    say(f"ddptop: saved{at_step(saved)}{size}{took}")
+    size_ = "" if saved.size_bytes is None else f", {size(saved.size_bytes)}"
+    took = "" if saved.took_s is None else f", in {duration_in_words(saved.took_s)}"
+    say(f"ddptop: saved{at_step(saved)}{size_}{took}")
     put(saved.path)
     return 0

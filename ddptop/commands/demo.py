@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from ddptop.commands.launch import become_attach, start_plan
 from ddptop.commands.wait import exit_status
-from ddptop.output import duration, number, put, say
+from ddptop.output import number, put, say
 from ddptop.progress_words import step_text
 from ddptop_runner.base.errors import DamagedFileError, UsageError
+from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
 from ddptop_runner.launch.gpus.for_launch import free_now

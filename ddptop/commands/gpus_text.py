@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ddptop.output import NOT_AVAILABLE, size, table
+from ddptop.output import table
+from ddptop_runner.base.units import NOT_AVAILABLE, size
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.launch.gpus.idle import is_hot, unknown_holder
 from ddptop_runner.model.devices import GpuProcess, GpuSample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from ddptop.output import put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
+from ddptop_runner.base.units import parse_size
 from ddptop_runner.devices.names import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
@@ -110,13 +110,8 @@ def size_bytes(text: str | None) -> int | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    size = (
-        0
-        if found is None
-        else int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
-    )
-    if size <= 0:
+    size = parse_size(text)
+    if not size:
         raise UsageError(f"--log-limit {text} is not a valid size", "use a size like 512M or 2G")
     if size < LEAST_LOG_BYTES:
         raise UsageError(f"--log-limit {text} is too small", "use 64K or more")

@@ -5,17 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from ddptop import pause_words
-from ddptop.output import (
-    NOT_AVAILABLE,
-    count,
-    duration,
-    local_time,
-    number,
-    put_folded,
-    put_json,
-    size,
-    table,
-)
+from ddptop.output import count, local_time, number, put_folded, put_json, table
 from ddptop.progress_words import in_words
 from ddptop.rank_words import (
     counts_own,
@@ -29,10 +19,10 @@ from ddptop.rank_words import (
 from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import NOT_AVAILABLE, duration, percent, size, step_time
 from ddptop_runner.devices.names import devices_in_words
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
-from ddptop_runner.judge.saves.book import size_in_words
 from ddptop_runner.judge.saves.step_words import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 from ddptop_runner.store.log_follow import last_words
@@ -200,7 +190,7 @@ def _checkpoint(view: JobView, status: JobStatus) -> str | None:
     step = step_beside(saved, status.attempt)
     at = "" if step is None else f" at {step}"
     ago = duration(max(0.0, (view.read_at - saved.at).total_seconds()))
-    size_ = "" if saved.size_bytes is None else f" ({size_in_words(saved.size_bytes)})"
+    size_ = "" if saved.size_bytes is None else f" ({size(saved.size_bytes)})"
     return f"{PurePath(saved.path).name}{at}, {ago} ago{size_}"
 
 
@@ -211,8 +201,6 @@ def _cells(rank: RankSample) -> list[str]:
     elif rank.exit_code:
         state = f"{state} ({rank.exit_code})"
     loss = rank.loss_state if rank.loss_state in ("nan", "inf") else number(rank.loss, 5)
-    cpu = NOT_AVAILABLE if rank.cpu_percent is None else f"{rank.cpu_percent:.0f}%"
-    step_time = NOT_AVAILABLE if rank.step_time_s is None else f"{rank.step_time_s * 1e3:.1f} ms"
     return [
         str(rank.rank),
         count(rank.gpu),
@@ -220,8 +208,8 @@ def _cells(rank: RankSample) -> list[str]:
         state,
         count(rank_step(rank)),
         f"{loss}{parts_text(rank)}",
-        step_time,
-        cpu,
+        step_time(rank.step_time_s),
+        percent(rank.cpu_percent),
         size(rank.rss_bytes),
     ]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddptop.tui.render import units
+from ddptop_runner.base import units
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.foreign.arguments import launcher_of, python_target

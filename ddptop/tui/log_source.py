@@ -26,9 +26,9 @@ from ddptop.tui.log_messages import (
 from ddptop.tui.log_tails import RankTails
 from ddptop.tui.log_window import FileLog, Page
 from ddptop.tui.messages import CollectorFailed, LogRead
-from ddptop.tui.render import units
 from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_row import Level, LogRow
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.store import logs
 from ddptop_runner.store.log_tags import are_tagged

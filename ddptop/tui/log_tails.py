@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from ddptop.tui.render import units
 from ddptop.tui.render.log_levels import WHOSE, LevelReader
 from ddptop.tui.render.log_merge import MergedRow, Merger
 from ddptop.tui.render.log_row import Level, LogRow
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.store.log_clean import LineCleaner
 from ddptop_runner.store.log_ranges import BLOCK_BYTES, LogFile

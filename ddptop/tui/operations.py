@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ddptop.rank_words import launcher_in_words
-from ddptop.tui.render.units import plural
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
+from ddptop_runner.base.units import plural
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands

@@ -58,11 +58,11 @@ def view(*, state: str = "running", age_s: float = 300.0, probe: bool = True, **
 CASES = {
     "seen": (
         view(checkpoint=SAVED),
-        "checkpoint: epoch-3.pt at step 120 of this attempt, 4s ago (12.3 MiB)\n",
+        "checkpoint: epoch-3.pt at step 120 of this attempt, 4s ago (12 MiB)\n",
     ),
     "of an earlier attempt": (
         view(checkpoint=SAVED, attempt=2),
-        "checkpoint: epoch-3.pt at step 120 of attempt 1, 4s ago (12.3 MiB)\n",
+        "checkpoint: epoch-3.pt at step 120 of attempt 1, 4s ago (12 MiB)\n",
     ),
     "none for a while": (view(), "checkpoint: none yet\n"),
     "none in the first minute": (view(age_s=30), None),

@@ -155,7 +155,7 @@ def test_three_lines_are_drawn_in_place_until_the_job_ends(
     one = terminal("train", "--watch", "--interval", "0.1")
     wait_until(lambda: len(one.screen()) == 3, what="three lines")
     state, of_ranks, devices = one.screen()
-    assert state == "train: running  [########............] 41.0%  1m15s left  step 41 of 100"
+    assert state == "train: running  [########............] 41.0%  1m 15s left  step 41 of 100"
     assert of_ranks == "4 ranks  2 steps/s  loss 2.5"
     assert devices == "CPU  load 400%  memory 4.0 GiB"
     slow = Alert(

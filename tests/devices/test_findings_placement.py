@@ -167,9 +167,7 @@ def test_all_ranks_on_the_first_device():
     gpus = [make_gpu(0, *[of_rank(rank, 5) for rank in range(4)]), *rest]
     finding = the((ranks, gpus), "unused-gpu")
     assert finding.gpus == (1, 2, 3)
-    assert (
-        "GPUs 1-3 are assigned to the job, but no rank uses them (240.0 GiB of" in finding.message
-    )
+    assert "GPUs 1-3 are assigned to the job, but no rank uses them (240 GiB of" in finding.message
     assert "ranks 0-3 are all on GPU 0: is torch.cuda.set_device" in finding.message
 
 

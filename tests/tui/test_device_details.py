@@ -18,8 +18,8 @@ from ddptop.tui.render.devices import (
     holder_text,
     rank_holder,
 )
+from ddptop.tui.render.header import cost
 from ddptop.tui.render.text import plain, width
-from ddptop.tui.render.units import cost
 from ddptop.tui.sources import DeviceSource
 from ddptop.tui.widgets.device_panel import DevicePanel
 from ddptop.tui.widgets.lines import changed_cells

@@ -78,12 +78,12 @@ def test_a_bar_of_the_epoch_alone_says_so() -> None:
 
 def test_an_estimate_says_so() -> None:
     assert progress_words.share(GUESSED) == "~37.5%"
-    assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m50s"
-    assert progress_words.eta(RUN, RUN.eta_s) == "3h27m"
+    assert progress_words.eta(GUESSED, GUESSED.eta_s) == "~7m 50s"
+    assert progress_words.eta(RUN, RUN.eta_s) == "3h 27m"
     far = header(GUESSED, 150, step=94)[1]
     assert "about 37.5%   ETA about 7m 50s   epoch ETA 47s   elapsed" in far
     assert progress_words.in_words(GUESSED) == (
-        "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m50s left,"
+        "[#######.............] about 37.5%, epoch 2/4, step 94 of 188, about 7m 50s left,"
         " 47s left in the epoch, from the output"
     )
     row = row_of(own_view(progress=GUESSED, step=94))
@@ -158,10 +158,10 @@ def test_a_foreign_job_has_its_bar_too() -> None:
 def test_in_words() -> None:
     assert progress_words.in_words(None) is None
     assert progress_words.in_words(RUN) == (
-        "[####................] 24.7%, step 12,339 of 50,000, 3h27m left, from the output"
+        "[####................] 24.7%, step 12,339 of 50,000, 3h 27m left, from the output"
     )
     assert progress_words.in_words(EPOCH) == (
-        "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m00s left, from the output"
+        "[#####...............] 26.0%, epoch 2/5, step 30 of 100, 1m 00s left, from the output"
     )
     assert progress_words.in_words(UNCLEAR) == "epoch 0, step 30 of 100, from the output"
     api = Progress(step=3, total=12, fraction=0.25, source="api")

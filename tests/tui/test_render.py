@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from ddptop.tui.render import scale, text, units
+from ddptop.tui.render import scale, text
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.text import plain
+
+from ddptop_runner.base import units
 
 
 class TestText:
@@ -83,6 +85,10 @@ class TestUnits:
     )
     def test_duration(self, seconds: float | None, expected: str) -> None:
         assert units.duration(seconds) == expected
+
+    def test_duration_in_a_sentence(self) -> None:
+        words = [units.duration_in_words(s) for s in (0.44, 25.4, 119, 250, 7300, 13300)]
+        assert words == ["0.4 s", "25 s", "119 s", "4 min", "2 h", "3.7 h"]
 
     @pytest.mark.parametrize(
         ("seconds", "expected"),

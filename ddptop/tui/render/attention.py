@@ -9,12 +9,13 @@ import msgspec
 
 from ddptop import pause_words
 from ddptop.need import Judged, Need, Seen, alarms, judge
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.findings import alerts_of
 from ddptop.tui.render.foreign import GONE
 from ddptop.tui.render.launched import waiting_text
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.base.spans import name_ranks
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of

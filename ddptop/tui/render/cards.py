@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ddptop.rank_words import counts_own, data_share, parts_text, rank_step, sync_share
-from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.card_grid import LEAST_BOX
 from ddptop.tui.render.odd import device_text, severity, verdict
@@ -16,6 +15,7 @@ from ddptop.tui.render.panels import FULL_SHARE
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.spark import bridged, cells_of, limits, spark
 from ddptop.tui.render.text import Line, Span, clip, fit, line, pad, width
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import RankSample
@@ -221,7 +221,7 @@ def _row(label: str, value: str, aside: Span, graphic: Line, cells: int, style: 
     left = max(len(value), size - max(0, len(beside) - side))
     return line(
         (f"{label:<{LABEL}}", "dim"),
-        (pad(value, left, ">"), style or ("dim" if value == units.NOT_KNOWN else "")),
+        (pad(value, left, ">"), style or ("dim" if value == units.NOT_AVAILABLE else "")),
         (pad(beside, max(size + side - left, len(beside)), ">"), aside[1]),
         *graphic,
     )
@@ -369,7 +369,7 @@ def _short_bar(name: str, text: str, share: float | None, cells: int, style: str
 
 
 def _known(text: str) -> str:
-    return "dim" if text == units.NOT_KNOWN else ""
+    return "dim" if text == units.NOT_AVAILABLE else ""
 
 
 def _both(rank: RankSample, on_device: bool) -> Line:

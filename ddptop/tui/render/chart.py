@@ -31,7 +31,7 @@ from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData, Columns, across, bin_points, ratios
 from ddptop.tui.render.text import Line, line, wrap
 from ddptop.tui.render.text import width as cells_in
-from ddptop.tui.render.units import deviation, loss, rank_names
+from ddptop_runner.base.units import deviation, loss, rank_names
 
 __all__ = ["GUTTER", "MODES", "Chart", "ChartMode", "ChartOptions", "draw_chart", "value_range"]
 

@@ -11,7 +11,7 @@ from ddptop.tui.render import scale
 from ddptop.tui.render.chart_view import Area, View
 from ddptop.tui.render.series import AttemptSteps, ChartData
 from ddptop.tui.render.text import Line, line
-from ddptop.tui.render.units import duration
+from ddptop_runner.base.units import duration
 
 TICK_CELLS = 10
 """Cells that a tick takes, with the space next to it."""

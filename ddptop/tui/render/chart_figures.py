@@ -31,7 +31,7 @@ from ddptop.tui.render.chart_smooth import smoothed
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData, Columns, Points, bin_points
 from ddptop.tui.render.text import Line, Span, cells_of, join, line
-from ddptop.tui.render.units import celsius, loss, percent, size, step_time, watts
+from ddptop_runner.base.units import celsius, loss, percent, size, step_time, watts
 
 CURVE_STYLES = ("median", "chosen", "ok", "strong", "title", "dim")
 """Of the curves of one plot, in order."""
@@ -111,13 +111,9 @@ class FigureOptions(msgspec.Struct, frozen=True):
     """What part of the axis is shown, and where the cursor is."""
 
 
-def _bytes(value: float) -> str:
-    return size(round(value))
-
-
 _FORMS: dict[str, Callable[[float], str]] = {
     "%": percent,
-    "bytes": _bytes,
+    "bytes": size,
     "W": watts,
     "°C": celsius,
     "s": step_time,

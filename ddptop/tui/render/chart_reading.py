@@ -10,7 +10,7 @@ from ddptop.tui.render.braille import DOTS_X
 from ddptop.tui.render.chart_axis import AxisWords, clock_label, place_label
 from ddptop.tui.render.series import Columns
 from ddptop.tui.render.text import Line, fill, line
-from ddptop.tui.render.units import NOT_KNOWN, loss
+from ddptop_runner.base.units import NOT_AVAILABLE, loss
 
 
 class Reading(msgspec.Struct):
@@ -51,7 +51,7 @@ class Reading(msgspec.Struct):
         """A curve's value; where it is drawn smoothed, that and what was measured."""
         here, smooth = self.at(raw.mean, raw.reach // 2), self.at(drawn.mean, raw.reach // 2)
         if here is None or smooth is None:
-            said = "NaN" if self.bad(raw) else NOT_KNOWN
+            said = "NaN" if self.bad(raw) else NOT_AVAILABLE
             self.parts.append(line((f"{name} ", "dim"), (said, "bad" if said == "NaN" else "dim")))
             return
         spans = [(f"{name} ", "dim"), (form(smooth), style)]

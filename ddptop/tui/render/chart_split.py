@@ -15,7 +15,7 @@ from ddptop.tui.render.chart_reading import Reading, reading
 from ddptop.tui.render.chart_view import Area, View, visible
 from ddptop.tui.render.series import ChartData
 from ddptop.tui.render.text import Line, Span, join, line
-from ddptop.tui.render.units import NOT_KNOWN, step_time
+from ddptop_runner.base.units import NOT_AVAILABLE, step_time
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _legends(stack: Stack) -> list[Line]:
 def _say(at: Reading, stack: Stack | None) -> None:
     """Read a stack under the cursor."""
     if stack is None:
-        at.say(f"step {NOT_KNOWN}", "dim")
+        at.say(f"step {NOT_AVAILABLE}", "dim")
         return
     at.parts.append(line(("step ", "dim"), (step_time(stack.total), "strong")))
     for name, fill_with, style, part in _values(stack):

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from ddptop.comparing.differences import Comparison
 from ddptop.comparing.run import Run, options_of
 from ddptop.progress_words import step_text
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.compare_curves import LETTERS, name_of
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.job.registry import JobView, elapsed_s
 from ddptop_runner.model import run_step
 
@@ -137,7 +138,7 @@ def _common(comparison: Comparison, place: int, lower: str) -> Span:
 def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
     def row(key: str, label: str, meaning: str, values: Iterable[str | Span]) -> Row:
         spans = [(value, "") if isinstance(value, str) else value for value in values]
-        dimmed = [(text, "dim" if text == units.NOT_KNOWN else style) for text, style in spans]
+        dimmed = [(text, "dim" if text == units.NOT_AVAILABLE else style) for text, style in spans]
         return Row(key, label, meaning, tuple(dimmed))
 
     return [
@@ -200,7 +201,7 @@ def _figures(runs: Sequence[Run], now: dt.datetime) -> list[Row]:
 def _best(run: Run) -> str:
     best = run.curve.best()
     if best is None:
-        return units.NOT_KNOWN
+        return units.NOT_AVAILABLE
     where = f"after {units.duration(best.at_s)}"
     if best.step is not None:
         where = f"at step {units.count(best.step)}"
@@ -222,7 +223,7 @@ def _steps(run: Run) -> str:
 
 def _elapsed(run: Run, now: dt.datetime) -> str:
     if run.view.snapshot is None:
-        return units.NOT_KNOWN
+        return units.NOT_AVAILABLE
     return units.duration(elapsed_s(run.view, run.view.snapshot, now))
 
 

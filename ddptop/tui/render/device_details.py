@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddptop.tui.render import units
 from ddptop.tui.render.device_help import slowed_help, xid_help
 from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
+from ddptop_runner.base import units
 from ddptop_runner.launch.gpus.idle import unknown_holder
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
@@ -154,7 +154,7 @@ def _more_figures(gpu: GpuSample) -> list[tuple[str, list[Line]]]:
 
 def _figure(label: str, value: object, text: str, style: str = "") -> Line:
     return field(
-        label, units.NOT_KNOWN if value is None else text, "dim" if value is None else style
+        label, units.NOT_AVAILABLE if value is None else text, "dim" if value is None else style
     )
 
 
@@ -165,7 +165,7 @@ def _mhz(value: int | None, most: int | None = None) -> str:
 def energy(joules: float | None) -> str:
     """`12.3 kWh`, `840 Wh`."""
     if joules is None:
-        return units.NOT_KNOWN
+        return units.NOT_AVAILABLE
     hours = joules / 3600
     return f"{hours:.0f} Wh" if hours < 999.5 else f"{hours / 1000:,.1f} kWh"
 
@@ -181,7 +181,7 @@ def _errors(gpu: GpuSample) -> list[Line]:
     if gpu.remap_failed:
         parts.append(line(("no spare rows left: replace the device", "bad")))
     parts.append(
-        field("XID", units.NOT_KNOWN, "dim")
+        field("XID", units.NOT_AVAILABLE, "dim")
         if gpu.xid is None
         else field("XID", "none" if not gpu.xid else ", ".join(map(str, gpu.xid)), "")
     )
@@ -242,14 +242,14 @@ def _heaviest_first(processes: Sequence[GpuProcess]) -> list[GpuProcess]:
 
 def _process(process: GpuProcess, cells: int, owners: Owners) -> Line:
     job, rank = owners.get(process.pid, (process.job, process.rank))
-    whose = units.NOT_KNOWN if process.note else "-"
+    whose = units.NOT_AVAILABLE if process.note else "-"
     if job is not None:
         whose = job if rank is None else f"{clip(job, _job_cells(cells) - 9)} rank {rank}"
     memory, share = process.mem_used_bytes, process.sm_util_percent
-    command = program(process.command) if process.command else process.note or units.NOT_KNOWN
+    command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
     spans: Line = (
         (f" {process.pid:>8}  ", "strong"),
-        (pad(process.user or units.NOT_KNOWN, 10) + " ", "" if process.user else "dim"),
+        (pad(process.user or units.NOT_AVAILABLE, 10) + " ", "" if process.user else "dim"),
         (f"{units.size(memory):>9} ", "" if memory is not None else "dim"),
         (f"{units.percent(share):>6}  ", "" if share is not None else "dim"),
         (pad(whose, _job_cells(cells)) + " ", "" if job else "dim"),

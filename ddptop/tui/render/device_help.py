@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render import units
+from ddptop_runner.base import units
 from ddptop_runner.model.devices import GpuSample
 
 _SLOWED = {

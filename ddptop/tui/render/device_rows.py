@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddptop.tui.render import units
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.columns import Column, Row
 from ddptop.tui.render.device_words import wasted_words
@@ -21,6 +20,7 @@ from ddptop.tui.render.devices import (
 )
 from ddptop.tui.render.panels import FULL_SHARE, short_name
 from ddptop.tui.render.text import Line, fill, line
+from ddptop_runner.base import units
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 BAR_CELLS = 10
@@ -80,7 +80,7 @@ def device_row(
     if gpu.mem_used_bytes is not None and gpu.mem_total_bytes:
         share = gpu.mem_used_bytes / gpu.mem_total_bytes
     errors = ", ".join(map(str, gpu.xid or []))
-    clock = units.NOT_KNOWN if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz}"
+    clock = units.NOT_AVAILABLE if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz}"
     most = "" if gpu.sm_clock_max_mhz is None or gpu.sm_clock_mhz is None else gpu.sm_clock_max_mhz
     full = share is not None and share >= FULL_SHARE
     return {
@@ -95,11 +95,11 @@ def device_row(
         "power": (units.watts(gpu.power_w, gpu.power_limit_w), known(gpu.power_w)),
         "temp": (units.celsius(gpu.temperature_c), heat(gpu)),
         "clock": (
-            clock if clock == units.NOT_KNOWN else f"{clock}{f'/{most}' if most else ''} MHz",
+            clock if clock == units.NOT_AVAILABLE else f"{clock}{f'/{most}' if most else ''} MHz",
             known(gpu.sm_clock_mhz),
         ),
         "ecc": (units.count(gpu.ecc_uncorrected), _errors(gpu.ecc_uncorrected)),
-        "xid": (errors or ("-" if gpu.xid is not None else units.NOT_KNOWN), _errors(gpu.xid)),
+        "xid": (errors or ("-" if gpu.xid is not None else units.NOT_AVAILABLE), _errors(gpu.xid)),
         "held": _held(gpu, owners, idle_s, brief=brief),
     }
 
@@ -133,11 +133,11 @@ PROCESS_COLUMNS = (
 def process_row(process: GpuProcess, owners: Owners) -> Row:
     """One process on a device, by column."""
     job, rank = owners.get(process.pid, (process.job, process.rank))
-    command = program(process.command) if process.command else process.note or units.NOT_KNOWN
+    command = program(process.command) if process.command else process.note or units.NOT_AVAILABLE
     return {
         "pid": (str(process.pid), "strong"),
-        "user": (process.user or units.NOT_KNOWN, known(process.user)),
-        "job": (job or (units.NOT_KNOWN if process.note else "no job"), "" if job else "dim"),
+        "user": (process.user or units.NOT_AVAILABLE, known(process.user)),
+        "job": (job or (units.NOT_AVAILABLE if process.note else "no job"), "" if job else "dim"),
         "rank": ("" if rank is None else str(rank), ""),
         "memory": (units.size(process.mem_used_bytes), known(process.mem_used_bytes)),
         "sm": (units.percent(process.sm_util_percent), known(process.sm_util_percent)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.tui.render import units
 from ddptop.tui.render.devices import Holder, Owners, holder_text, label
 from ddptop.tui.render.text import Line, fill, line
+from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
 from ddptop_runner.launch.gpus.idle import SMALL_CONTEXT_BYTES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.foreign import note_alerts
+from ddptop_runner.base import units
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.findings_help import explain

@@ -6,12 +6,13 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.header import LABELLED, far_line, learning_line, question
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
+from ddptop_runner.base import units
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.log_clean import sanitize
@@ -63,7 +64,7 @@ def header_lines(
     if any(rank.loss is not None or rank.loss_state for rank in snapshot.ranks):
         learning = learning_line(snapshot, trend if view.is_live else None, cells)
         rows.append((*question(2, cells), *learning))
-    rows.append(_labelled("output", view.output or units.NOT_KNOWN, cells))
+    rows.append(_labelled("output", view.output or units.NOT_AVAILABLE, cells))
     rows.append(_labelled("command", view.command, cells))
     return [fit(row, cells) for row in rows[:most]]
 
@@ -132,7 +133,7 @@ def unreadable_sections(unreadable: Sequence[Unreadable]) -> list[tuple[str, str
     """Each such process with what is known of it, and which permission is missing."""
     return [
         (
-            f"pid {one.pid}   user {one.user or units.NOT_KNOWN}",
+            f"pid {one.pid}   user {one.user or units.NOT_AVAILABLE}",
             "\n".join(
                 [
                     one.command or "command: n/a",

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ddptop.rank_words import counts_own, data_share, rank_step
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.cards import memory_share
 from ddptop.tui.render.odd import CALM, severity
 from ddptop.tui.render.text import Line, Span, line, width
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import RankSample

@@ -6,12 +6,13 @@ import datetime as dt
 
 from ddptop.need import Need
 from ddptop.progress_words import step_text
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.job_rows import Listed
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.uneven import uneven
+from ddptop_runner.base import units
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import pause_of
 from ddptop_runner.judge.balance.findings_help import explain

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ddptop.need import Need, Seen, order_of
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.attention import Attention, attention
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.columns import Column, Row, plain_cell
@@ -20,6 +20,7 @@ from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.text import Line, Span, cells_of, line
 from ddptop.tui.render.uneven import worst_figure
+from ddptop_runner.base import units
 from ddptop_runner.foreign.view import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
@@ -204,7 +205,7 @@ def job_row(
         return row
     progress, live = progress_of(view), view.is_live
     run, eta_s = run_step.of_snapshot(snapshot), progress.eta_s if progress else None
-    step = units.NOT_KNOWN if run is None else units.count(run.step)
+    step = units.NOT_AVAILABLE if run is None else units.count(run.step)
     if run is not None and run.counts == "attempt":
         step += "*"
     guessed = progress is not None and progress.estimated and eta_s is not None
@@ -266,4 +267,4 @@ def by_text(view: AnyJob, me: str | None) -> Span:
 
 
 def _unknown(value: object) -> str:
-    return "dim" if value is None or value == units.NOT_KNOWN else ""
+    return "dim" if value is None or value == units.NOT_AVAILABLE else ""

@@ -11,7 +11,7 @@ from ddptop.rank_words import (
     replicas_in_words,
     source_in_words,
 )
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.columns import GAP, Column
 from ddptop.tui.render.text import (
     Line,
@@ -27,6 +27,7 @@ from ddptop.tui.render.text import (
     spread,
     width,
 )
+from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.model.snapshot import LauncherSample, NodeSnapshot, RankSample
 
@@ -74,7 +75,7 @@ def launcher_line(
     widths = {column.key: size for column, size in layout}
     name = f" {clip(name, LONGEST_NAME)} "
     head = line((pad(name, max(starts["state"], cells_of(name))), "strong"), state, "   ")
-    pid = field("pid", units.NOT_KNOWN if launcher.pid is None else str(launcher.pid), "")
+    pid = field("pid", units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid), "")
     cpu, rss = units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes)
     if "rss" not in starts or "cpu" not in starts or starts["rss"] < starts["cpu"]:
         return fit((*head, *_of_the_tree(cpu, rss), ("   ", ""), *pid), cells)
@@ -90,7 +91,7 @@ def _of_the_tree(cpu: str, rss: str) -> Line:
 
 def launcher_alone(name: str, launcher: LauncherSample, *, chosen: bool = False) -> Line:
     """Its row where no columns are below it; `chosen` where the cursor is on it."""
-    pid = units.NOT_KNOWN if launcher.pid is None else str(launcher.pid)
+    pid = units.NOT_AVAILABLE if launcher.pid is None else str(launcher.pid)
     tree = _of_the_tree(units.percent(launcher.cpu_percent), units.size(launcher.rss_bytes))
     mark = ("▸" if chosen else " ", "chosen")
     head = line(mark, (clip(name, LONGEST_NAME), "strong"))

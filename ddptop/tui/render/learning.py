@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from ddptop.tui.render import units
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, Span, line
+from ddptop_runner.base import units
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddptop.tui.render import units
 from ddptop.tui.render.log_row import LogRow
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 
 _LEVELS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddptop.tui.render import units
 from ddptop.tui.render.log_row import Level
 from ddptop.tui.render.text import Line, Span, line, rule, width
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 
 MOST_NAMED = 24

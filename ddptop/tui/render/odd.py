@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Phase

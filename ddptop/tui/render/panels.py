@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.bars import bar
 from ddptop.tui.render.text import (
     Line,
@@ -18,6 +18,7 @@ from ddptop.tui.render.text import (
     wrap,
 )
 from ddptop.tui.snapshot import Machine
+from ddptop_runner.base import units
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Alert, Cause, NodeSnapshot, RankSample

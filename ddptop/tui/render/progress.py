@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop.progress_words import place, shown_percent
-from ddptop.tui.render import units
+from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.model.snapshot import Progress
 from ddptop_runner.reading.progress.combine import of_snapshot

@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from ddptop.rank_words import counts_own, parts_text, rank_step, replicas_in_words, source_in_words
-from ddptop.tui.render import units
 from ddptop.tui.render.chart_figures import Curve
 from ddptop.tui.render.devices import device_trouble, heat
 from ddptop.tui.render.odd import device_text, state_of
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.series import Points
 from ddptop.tui.render.text import Line, field, line
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import NodeSnapshot, RankSample
@@ -62,7 +62,7 @@ def _far(apart: RankDeviation, figure: Figure) -> Line:
 
 
 def _figure(label: str, value: str, far: Line = (), style: str = "strong") -> Line:
-    return (*field(label, value, "dim" if value == units.NOT_KNOWN else style), *far)
+    return (*field(label, value, "dim" if value == units.NOT_AVAILABLE else style), *far)
 
 
 def _doing(rank: RankSample, apart: RankDeviation, now: dt.datetime, live: bool) -> list[Line]:
@@ -102,7 +102,7 @@ def _device(rank: RankSample, apart: RankDeviation, device: GpuSample | None) ->
 
 def _process(rank: RankSample, snapshot: NodeSnapshot) -> list[Line]:
     parts = [
-        field("pid", units.NOT_KNOWN if rank.pid is None else str(rank.pid), ""),
+        field("pid", units.NOT_AVAILABLE if rank.pid is None else str(rank.pid), ""),
         field("host", rank.host, ""),
         field("CPU", units.percent(rank.cpu_percent), ""),
         field("RSS", units.size(rank.rss_bytes), ""),

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddptop.rank_words import data_share, sync_share
-from ddptop.tui.render import units
 from ddptop.tui.render.odd import CALM, lasting_phase
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import MARKED_BY, Figure, RankDeviation
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Alert, RankSample

@@ -6,10 +6,11 @@ import datetime as dt
 from collections.abc import Mapping
 
 from ddptop.rank_words import rank_step
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.launched import loss_text
 from ddptop.tui.render.odd import device_text, verdict
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, RankDeviation
 from ddptop_runner.model.snapshot import Event, RankSample
 
@@ -17,7 +18,7 @@ UNKNOWN_DEVIATION = RankDeviation()
 
 
 def _unknown(value: object) -> str:
-    return "dim" if value is None or value == units.NOT_KNOWN else ""
+    return "dim" if value is None or value == units.NOT_AVAILABLE else ""
 
 
 def rank_row(
@@ -40,7 +41,7 @@ def rank_row(
     return {
         "rank": (str(rank.rank), "strong"),
         "device": (device, _unknown(device)),
-        "pid": (str(rank.pid) if rank.pid is not None else units.NOT_KNOWN, "dim"),
+        "pid": (str(rank.pid) if rank.pid is not None else units.NOT_AVAILABLE, "dim"),
         "state": _brief(verdict(rank, apart, now, live)),
         "why": (" " + (rank.state_reason or ""), "dim"),
         "step": (units.count(rank_step(rank)), _unknown(rank.step)),

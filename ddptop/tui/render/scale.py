@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ddptop.tui.render.units import duration
+from ddptop_runner.base.units import duration
 
 _TIME_STEPS_S = (
     *(1, 2, 5, 10, 15, 30),

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from ddptop.tui.attempts import Attempt
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.panels import pointing_only
 from ddptop.tui.render.text import Line, Span, clip, fit, line, wrap
 from ddptop.tui.story_source import Tail
+from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import JobState
@@ -87,7 +88,7 @@ def work_lost(cause: Cause | None) -> str:
         parts.append(units.plural(cause.work_lost_steps, "step"))
     if cause.work_lost_s is not None:
         parts.append(units.duration(cause.work_lost_s))
-    return ", ".join(parts) or units.NOT_KNOWN
+    return ", ".join(parts) or units.NOT_AVAILABLE
 
 
 def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[str, Span]:
@@ -95,15 +96,17 @@ def attempt_row(attempt: Attempt, state: JobState, now: dt.datetime) -> Mapping[
     started = attempt.started_at
     local = None if started is None else started.astimezone()
     failed = attempt.cause
-    first = "" if failed is None else units.NOT_KNOWN if failed.rank is None else str(failed.rank)
+    first = (
+        "" if failed is None else units.NOT_AVAILABLE if failed.rank is None else str(failed.rank)
+    )
     return {
         "number": (str(attempt.number), "strong"),
         "day": ("" if local is None else f"{local:%b %d}", "dim"),
-        "started": (units.NOT_KNOWN if local is None else f"{local:%H:%M:%S}", "dim"),
+        "started": (units.NOT_AVAILABLE if local is None else f"{local:%H:%M:%S}", "dim"),
         "ran": (units.duration(attempt.ran_s(now)), ""),
         "steps": (units.count(attempt.steps), "dim" if attempt.steps is None else ""),
         "how": how_it_ended(attempt, state),
-        "first": (first, "dim" if first == units.NOT_KNOWN else ""),
+        "first": (first, "dim" if first == units.NOT_AVAILABLE else ""),
         "lost": (work_lost(failed), ""),
     }
 

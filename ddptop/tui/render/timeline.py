@@ -9,7 +9,7 @@ from typing import Literal
 
 from ddptop.tui.render import scale
 from ddptop.tui.render.text import Line, Span, fill, fit, line, rule, spread, width
-from ddptop.tui.render.units import duration, plural
+from ddptop_runner.base.units import duration, plural
 from ddptop_runner.model.snapshot import Event
 
 MarkKind = Literal["attempt", "failure", "hang", "end", "alert", "checkpoint"]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddptop.tui.render import units, words
+from ddptop.tui.render import words
 from ddptop.tui.render.text import Span
+from ddptop_runner.base import units
 from ddptop_runner.model.snapshot import Event
 
 _WHO = re.compile(r"^rank \d+ ")
@@ -110,7 +111,7 @@ _OWN_MARKS = {"finished": "✓", "group_restart": "↻", "checkpoint": "◆", "s
 def offset(at: dt.datetime, start: dt.datetime | None) -> str:
     """`+12m 04s` after the attempt's start, `-3s` before it."""
     if start is None:
-        return units.NOT_KNOWN
+        return units.NOT_AVAILABLE
     seconds = (at - start).total_seconds()
     # the start itself is told a moment after it was noted down
     return f"-{units.duration(-seconds)}" if seconds <= -1 else f"+{units.duration(seconds)}"

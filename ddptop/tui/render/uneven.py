@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from ddptop.tui.render import units
 from ddptop.tui.render.text import Line, Span, fill, line
+from ddptop_runner.base import units
 from ddptop_runner.judge.balance.imbalance import Figure, is_even_load, marked
 from ddptop_runner.model.snapshot import Imbalance, NodeSnapshot
 
@@ -84,5 +84,5 @@ def worst_figure(snapshot: NodeSnapshot) -> Span:
     far_off = set[Figure]().union(*marked(snapshot.alerts).values())
     known = uneven(of, far_off, is_even_load(snapshot.ranks, snapshot.gpus))
     if not known:
-        return units.NOT_KNOWN, "dim"
+        return units.NOT_AVAILABLE, "dim"
     return f"{known[0].brief} {known[0].text}", known[0].style

@@ -10,8 +10,8 @@ from textual.screen import Screen
 
 from ddptop.tui.messages import LogRead, SectionsWanted, WishChanged
 from ddptop.tui.render.findings import findings
+from ddptop.tui.render.header import cost
 from ddptop.tui.render.text import Line, line
-from ddptop.tui.render.units import cost
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.lines import LinesView
 from ddptop_runner.job.registry import AnyJob

@@ -16,7 +16,6 @@ from ddptop.tui.render.compare import verdict
 from ddptop.tui.render.compare_curves import LETTERS
 from ddptop.tui.render.filter import parse
 from ddptop.tui.render.filter_facts import JOB_WORDS, job_facts
-from ddptop.tui.render.units import plural
 from ddptop.tui.snapshot import Snapshot, Wish
 from ddptop.tui.widgets.chart_keys import ChartKeys
 from ddptop.tui.widgets.chart_widget import ChartWidget
@@ -26,6 +25,7 @@ from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.key_bar import KeyBar
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
+from ddptop_runner.base.units import plural
 from ddptop_runner.job.registry import JobView
 
 MOST_JOBS = len(LETTERS)

@@ -6,11 +6,11 @@ from textual import on
 
 from ddptop.tui.log_messages import SearchMoved
 from ddptop.tui.log_source import LogReader
-from ddptop.tui.render import units
 from ddptop.tui.render.log_find import LogPattern, pattern_of
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.widgets.filter_bar import FilterBar
 from ddptop.tui.widgets.log_pager import LogPager
+from ddptop_runner.base import units
 
 
 class LogSearch(MonitorScreen):

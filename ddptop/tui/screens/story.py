@@ -21,7 +21,6 @@ from ddptop.tui.messages import (
 from ddptop.tui.render.filter import Vocabulary, parse
 from ddptop.tui.render.story import headline
 from ddptop.tui.render.told import told_sections
-from ddptop.tui.render.units import plural
 from ddptop.tui.screens.job_commands import JobCommands
 from ddptop.tui.snapshot import JobDetail, Snapshot, Wish
 from ddptop.tui.widgets.attempts_table import AttemptsTable
@@ -32,6 +31,7 @@ from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop.tui.widgets.told_table import ToldTable
 from ddptop.tui.widgets.why_panel import WhyPanel
+from ddptop_runner.base.units import plural
 
 VOCABULARY = Vocabulary(fields=("event", "rank"))
 MOST_SHARE = 0.3

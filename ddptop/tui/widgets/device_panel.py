@@ -16,9 +16,9 @@ from ddptop.tui.render.devices import Holder, device_lines, device_trouble, labe
 from ddptop.tui.render.panels import cpu_rank_lines, machine_lines, short_name
 from ddptop.tui.render.text import Line, line, rule, wrap
 from ddptop.tui.render.uneven import imbalance_note
-from ddptop.tui.render.units import plural
 from ddptop.tui.snapshot import Machine
 from ddptop.tui.widgets.lines import LinesView
+from ddptop_runner.base.units import plural
 from ddptop_runner.judge.balance.imbalance import Figure, is_even_load
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Imbalance, RankSample

@@ -19,8 +19,8 @@ from ddptop.tui.render.device_words import common_name
 from ddptop.tui.render.devices import Owners
 from ddptop.tui.render.panels import short_name
 from ddptop.tui.render.text import Line, line
-from ddptop.tui.render.units import plural
 from ddptop.tui.widgets.table import Table
+from ddptop_runner.base.units import plural
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 NOTHING = DeviceHistory()

@@ -12,7 +12,6 @@ keep_bytes = "50G"   # the oldest ended runs beyond this, all together, too
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import msgspec
@@ -20,8 +19,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import config_file
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
+from ddptop_runner.base.units import parse_size
 
 
 class RunsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +63,7 @@ def keep_bytes(runs: RunsConfig) -> int | None:
     given = runs.keep_bytes
     if given is None:
         return None
-    found = _SIZE.fullmatch(str(given).strip())
-    if found is None:
+    size = parse_size(str(given))
+    if size is None:
         raise ValueError(f'keep_bytes = {given!r} is not a valid size, such as "50G"')
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    return size

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddptop_runner.base.units import gib
+from ddptop_runner.base.units import size
 from ddptop_runner.host import cgroup_memory, procs
 from ddptop_runner.host.cgroup_memory import MemoryGroup
 from ddptop_runner.host.kernel_log import KernelLine, KernelLog
@@ -101,7 +101,7 @@ def by_log(kills: Sequence[Kill], pids: Collection[int], *, own_pids: bool) -> O
 
 def _held(kill: Kill) -> str:
     which = f"process {kill.pid} ({kill.name})"
-    return which if kill.held_bytes is None else f"{which}, which used {gib(kill.held_bytes)}"
+    return which if kill.held_bytes is None else f"{which}, which used {size(kill.held_bytes)}"
 
 
 def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomFinding | None:
@@ -117,7 +117,7 @@ def by_counts(before: Sequence[MemoryGroup], now: Sequence[MemoryGroup]) -> OomF
         if group.kills is not None and was is not None and group.kills > was:
             grown.append((depth, group, group.kills - was))
     limits = [group.limit_bytes for group in now if group.limit_bytes is not None]
-    limit = f" (limit: {gib(min(limits))})" if limits else ""
+    limit = f" (limit: {size(min(limits))})" if limits else ""
     if grown and grown[0][0] == 0:
         count = grown[0][2]
         many = f"{count} processes" if count > 1 else "a process"

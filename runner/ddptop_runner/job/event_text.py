@@ -8,8 +8,8 @@ from typing import Any
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.exit_status import status_in_words
 from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import duration_in_words, size
 from ddptop_runner.devices.names import names_of
-from ddptop_runner.judge.saves.book import seconds_in_words, size_in_words
 from ddptop_runner.judge.saves.step_words import at_step
 from ddptop_runner.model import events as ev
 from ddptop_runner.model.spec import Device
@@ -48,9 +48,9 @@ def _checkpoint_saved(event: ev.CheckpointSaved) -> str:
     more = saved.files - 1
     what = saved.path + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
     step = at_step(saved, is_told_otherwise=saved.global_step is None)
-    figures = [] if saved.size_bytes is None else [size_in_words(saved.size_bytes)]
+    figures = [] if saved.size_bytes is None else [size(saved.size_bytes)]
     if saved.took_s is not None:
-        figures.append(f"in {seconds_in_words(saved.took_s)}")
+        figures.append(f"in {duration_in_words(saved.took_s)}")
     aside = f" ({' '.join(figures)})" if figures else ""
     before = f"; {event.more_before} more since the last report" if event.more_before else ""
     return f"{who} saved {what}{step}{aside}{before}"

@@ -13,7 +13,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.base.units import gib
+from ddptop_runner.base.units import size
 from ddptop_runner.devices.xid_words import xid_meaning
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
@@ -244,7 +244,7 @@ def _others_on_devices(gpus: Sequence[GpuSample], job: str) -> dict[int, dict[in
             if process.job == job or process.mem_used_bytes is None:
                 continue
             who = f" ({process.user})" if process.user else ""
-            found.setdefault(gpu.index, {})[process.pid] = f"{gib(process.mem_used_bytes)}{who}"
+            found.setdefault(gpu.index, {})[process.pid] = f"{size(process.mem_used_bytes)}{who}"
     return found
 
 

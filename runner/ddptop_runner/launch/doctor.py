@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base.units import size
 from ddptop_runner.host import survival
 from ddptop_runner.launch import doctor_facts as facts
 from ddptop_runner.model.base import Base
@@ -221,7 +222,7 @@ def judge_limits(found: facts.LimitFacts) -> Judgement:
 
 def judge_disk(found: Sequence[facts.DiskFacts]) -> Judgement:
     """A full disk loses checkpoints and history."""
-    detail = ", ".join(f"{room.what} {room.free_bytes / GIB:.1f} GiB free" for room in found)
+    detail = ", ".join(f"{room.what} {size(room.free_bytes)} free" for room in found)
     for room in found:
         if room.free_bytes < NO_DISK_BYTES or room.free_files == 0:
             what = "inodes" if room.free_files == 0 else "space"
@@ -240,9 +241,9 @@ def judge_shared_memory(found: facts.SharedMemoryFacts) -> Judgement:
     """Data loaders and NCCL move data through it."""
     if found.size_bytes is None:
         return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
-    detail = f"{found.size_bytes / GIB:.1f} GiB"
+    detail = f"{size(found.size_bytes)}"
     if found.free_bytes is not None:
-        detail += f", {found.free_bytes / GIB:.1f} GiB free"
+        detail += f", {size(found.free_bytes)} free"
     if found.size_bytes < LOW_SHARED_MEMORY_BYTES:
         return Judgement(
             "warning",
@@ -317,10 +318,10 @@ def judge_survival(found: survival.SurvivalFacts) -> Judgement:
 
 def judge_memory(found: facts.MemoryFacts) -> Judgement:
     """A cgroup's limit kills ranks without a word."""
-    total = "unknown" if found.total_bytes is None else f"{found.total_bytes / GIB:.1f} GiB"
+    total = "unknown" if found.total_bytes is None else f"{size(found.total_bytes)}"
     if found.limit_bytes is None:
         return Judgement("ok", f"{total}, no cgroup limit")
-    detail = f"{total}, limited to {found.limit_bytes / GIB:.1f} GiB by the cgroup"
+    detail = f"{total}, limited to {size(found.limit_bytes)} by the cgroup"
     if found.limit_bytes < LOW_MEMORY_BYTES:
         return Judgement(
             "warning",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ddptop_runner.base import units
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_in_words, owner_name
 from ddptop_runner.job.event_log import EventLog
@@ -19,7 +20,6 @@ from ddptop_runner.model.events import Noticed
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.log_index import size_in_words
 from ddptop_runner.store.upkeep import space
 from ddptop_runner.store.upkeep.rank_log import (
     DEFAULT_LIMIT_BYTES,
@@ -166,20 +166,20 @@ class RunFolderKeeper:
             self._damaged.append(news.words)
             self._tell(news.words)
         elif news.kind == "cut":
-            size = size_in_words(news.to_byte - news.from_byte)
+            size = units.size(news.to_byte - news.from_byte)
             self._tell(f"{_log(rank)} was truncated by another process: {size} lost")
         elif news.kind == "failed":
             self._tell(f"cannot archive the start of {_log(rank)} ({news.words})")
 
     def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"disk full: dropped {size_in_words(size)} (bytes {from_byte} to {to_byte}) from"
+            f"disk full: dropped {units.size(size)} (bytes {from_byte} to {to_byte}) from"
             f" {_log(rank)} to keep the job running"
         )
 
     def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
         self._tell(
-            f"log limit reached: deleted the oldest {size_in_words(size)}"
+            f"log limit reached: deleted the oldest {units.size(size)}"
             f" (bytes {from_byte} to {to_byte}) from {_log(rank)}"
         )
 
@@ -191,7 +191,7 @@ class RunFolderKeeper:
         unpunchable = sorted(self._unpunchable & self._logs.keys())
         if unpunchable:
             ranks = tuple(rank for rank in unpunchable if rank != LAUNCHER)
-            limit = size_in_words(self._limit)
+            limit = units.size(self._limit)
             message = (
                 f"logs exceed their {limit} limit: the run folder's file system does not support"
                 " hole punching"
@@ -251,7 +251,7 @@ class RunFolderKeeper:
             if now_s - self._room_since[0] >= ROOM_FOR_S:
                 self._space_is_back()
         room = space.room(self._folder.path)
-        left = "n/a" if room is None else size_in_words(room.free_bytes)
+        left = "n/a" if room is None else units.size(room.free_bytes)
         if self._full_since is not None:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
@@ -277,7 +277,7 @@ class RunFolderKeeper:
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
         self._given_up.tell(self._tell_given_up, None)
         lost = self._given_up.sum_up()
-        parts += [f"lost {size_in_words(size)} from {_log(rank)}" for rank, size in lost]
+        parts += [f"lost {units.size(size)} from {_log(rank)}" for rank, size in lost]
         if not lost:
             parts.append("no log lines were lost")
         self._tell("; ".join([*parts, *self._history_gap()]))

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from ddptop_runner.base import bounded
+from ddptop_runner.base.units import size
 from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import SCHEMA
 
@@ -158,19 +159,12 @@ def with_gap(index: LogIndex, from_byte: int, to_byte: int, reason: GapReason) -
     return msgspec.structs.replace(index, pieces=merged)
 
 
-def size_in_words(count: int) -> str:
-    """A size as `1.5 MiB`."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
-
-
 def gap_line(from_byte: int, to_byte: int, reason: str | None) -> bytes:
     """The line that stands for bytes that nobody can read any more."""
     words = _WORDS.get(reason or "missing", _WORDS["missing"])
-    size = size_in_words(to_byte - from_byte)
-    return f"──── {size} {words} (bytes {from_byte} to {to_byte}) ────\n".encode()
+    return (
+        f"──── {size(to_byte - from_byte)} {words} (bytes {from_byte} to {to_byte}) ────\n".encode()
+    )
 
 
 def open_archive(log: Path, piece: LogPiece) -> gzip.GzipFile:

@@ -6,7 +6,6 @@ import pytest
 from tests.runner.hangs.ranks import Life, rank, standing
 
 from ddptop_runner.judge.hangs.allowances import Rules
-from ddptop_runner.judge.hangs.lasting import lasting
 from ddptop_runner.judge.hangs.pause import Facts, begins_after_s, pause_state, reason
 from ddptop_runner.judge.hangs.verdict import judge
 from ddptop_runner.judge.hangs.watch import HangWatch
@@ -77,10 +76,6 @@ REASONS = {
 def test_what_is_known_of_it(words):
     ranks = REASONS[words]
     assert reason(judge(ranks, [], Rules(None, {})), ranks) == words
-
-
-def test_how_long():
-    assert [lasting(s) for s in (25.4, 119, 240, 7300)] == ["25 s", "119 s", "4 min", "2 h"]
 
 
 # -- whole pauses of healthy jobs ------------------------------------------------------------------

@@ -240,7 +240,7 @@ def test_the_memory_is_waited_for_before_the_ranks_start_unless_the_job_is_stopp
         answers: list[dict[str, Any]] = []
         group._send_to_agent = answers.append
         group.planner.look(around.device_report())
-        held = [GpuSample(index=0, uuid="GPU-0", mem_used_bytes=9 * memory.GIB)]
+        held = [GpuSample(index=0, uuid="GPU-0", mem_used_bytes=9 * 2**30)]
         group.planner._health.look([msgspec.structs.replace(held[0], mem_used_bytes=0)], 1.0)
         now = {"gpus": held}
         around.device_report = lambda: DeviceReport(  # type: ignore[method-assign]

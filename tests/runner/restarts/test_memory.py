@@ -10,11 +10,12 @@ import pytest
 from ddptop_runner.base.clock import boottime_s, utc_now
 from ddptop_runner.devices import report as device_report
 from ddptop_runner.judge.restarts import memory
-from ddptop_runner.judge.restarts.memory import GIB, Held, Waited, still_held
+from ddptop_runner.judge.restarts.memory import Held, Waited, still_held
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device
 
 DEVICE = Device(index=0, uuid="GPU-0")
+GIB = 2**30
 OURS = GpuProcess(pid=7, user="ann", command="train.py", mem_used_bytes=9 * GIB)
 THEIRS = GpuProcess(pid=8, mem_used_bytes=9 * GIB)
 

@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Sequence
 
 from ddptop_runner.base.spans import name_gpus, name_ranks, span
+from ddptop_runner.base.units import size
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance import device_findings
 from ddptop_runner.judge.balance.findings_help import explain
-from ddptop_runner.judge.balance.placement import Device, Placement, median, size, sizes
+from ddptop_runner.judge.balance.placement import Device, Placement, median, sizes
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.words import Severity

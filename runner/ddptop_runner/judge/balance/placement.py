@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from ddptop_runner.base.units import size
 from ddptop_runner.judge.balance.rank_devices import where_mostly
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.snapshot import RankSample
 
 _ENDED = ("exited", "failed", "stopped", "zombie")
-_MIB = 1024**2
-_GIB = 1024**3
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -113,11 +112,6 @@ def median(values: Iterable[float | None]) -> float | None:
 
 
 # -- words -----------------------------------------------------------------------------------------
-
-
-def size(bytes_: float) -> str:
-    """`812 MiB`, `4.5 GiB`."""
-    return f"{bytes_ / _GIB:.1f} GiB" if bytes_ >= 0.95 * _GIB else f"{bytes_ / _MIB:.0f} MiB"
 
 
 def sizes(values: Sequence[int]) -> str:

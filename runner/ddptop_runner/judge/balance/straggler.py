@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.base.units import step_time
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.imbalance import alone_s
 from ddptop_runner.model.snapshot import RankSample
@@ -71,28 +72,25 @@ def _why(slowest: RankSample, ranks: Sequence[RankSample], excess_s: float) -> s
     others = [rank for rank in ranks if rank is not slowest]
     step_s = slowest.step_time_s or 0.0
     share = f"{100 * excess_s / step_s:.0f}% of each step" if step_s else "part of each step"
-    of_step = f"of each {_ms(step_s)} step"
+    of_step = f"of each {step_time(step_s)} step"
     waits_s = [rank.data_wait_s for rank in others if rank.data_wait_s is not None]
     wait_s = slowest.data_wait_s
     if wait_s is not None and waits_s:
         usual_s = statistics.median(waits_s)
         if wait_s - usual_s >= excess_s / 2:
             return (
-                f"it waits {_ms(wait_s)} {of_step} for data (median of the others: "
-                f"{_ms(usual_s)}), costing {share}"
+                f"it waits {step_time(wait_s)} {of_step} for data (median of the others: "
+                f"{step_time(usual_s)}), costing {share}"
             )
     own_s = alone_s(slowest)
     known_s = [time_s for rank in others if (time_s := alone_s(rank)) is not None]
     if own_s is None or not known_s:
         steps_s = [rank.step_time_s for rank in others if rank.step_time_s is not None]
-        median = f" (median of the others: {_ms(statistics.median(steps_s))})" if steps_s else ""
-        return f"it takes {_ms(step_s)} per step{median}"
+        median = (
+            f" (median of the others: {step_time(statistics.median(steps_s))})" if steps_s else ""
+        )
+        return f"it takes {step_time(step_s)} per step{median}"
     return (
-        f"it is busy for {_ms(own_s)} {of_step} (median of the others: "
-        f"{_ms(statistics.median(known_s))}), costing {share}"
+        f"it is busy for {step_time(own_s)} {of_step} (median of the others: "
+        f"{step_time(statistics.median(known_s))}), costing {share}"
     )
-
-
-def _ms(seconds: float) -> str:
-    """`90 ms`, `1.52 s`."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1.0 else f"{seconds:.2f} s"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ddptop_runner.base.spans import name_gpus, name_ranks
+from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.balance.placement import Device, Placement, median
 from ddptop_runner.model.devices import GpuSample
@@ -243,14 +244,14 @@ class StuckWatch:
             )
         power = f"{look.power_w:.0f} W at most{share}{level}"
         self.stuck_ranks = frozenset(look.ranks)
-        self.reason = f"100% utilization at idle power ({power}) for {_minutes(held_s)}"
-        proof = f"no progress for {_minutes(quiet_s)}"
+        self.reason = f"100% utilization at idle power ({power}) for {duration_in_words(held_s)}"
+        proof = f"no progress for {duration_in_words(quiet_s)}"
         if not self._seen:
             proof = "no progress" if self._has_source else "no steps or log lines to confirm it"
         message = (
             f"{name_ranks(look.ranks)} {'are' if len(look.ranks) > 1 else 'is'} probably waiting "
             f"in a collective: {name_gpus(look.gpus)} {'show' if len(look.gpus) > 1 else 'shows'} "
-            f"100% at idle power ({power}) for {_minutes(held_s)}, {proof}"
+            f"100% at idle power ({power}) for {duration_in_words(held_s)}, {proof}"
         )
         if look.aside is not None:
             idle = [rank.rank for rank in look.idle_ranks]
@@ -347,8 +348,3 @@ def _look(placement: Placement) -> _Look | None:
         if None not in memory
         else None,
     )
-
-
-def _minutes(seconds: float) -> str:
-    """`90 s`, `5 min`."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

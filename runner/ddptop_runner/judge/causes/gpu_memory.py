@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ddptop_runner.base.units import gib
+from ddptop_runner.base.units import size
 
 _OOM = re.compile(
     r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
@@ -114,9 +114,10 @@ def _peaks(peaks: Mapping[int, int]) -> str | None:
     if len(peaks) > MOST_PEAKS:
         least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
         return (
-            f"Peak memory: {gib(peaks[least])} (rank {least}) to {gib(peaks[most])} (rank {most})."
+            f"Peak memory: {size(peaks[least])} (rank {least}) to "
+            f"{size(peaks[most])} (rank {most})."
         )
-    listed = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in sorted(peaks.items()))
+    listed = ", ".join(f"{size(peak)} (rank {rank})" for rank, peak in sorted(peaks.items()))
     return f"Peak memory: {listed}."
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.judge.hangs.lasting import lasting
+from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.judge.hangs.learned import Interval
 from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
 
@@ -34,7 +34,7 @@ def of_silent(standing: Standing, culprits: Culprits | None, paused: tuple[int, 
     since_s = rank.phase_s
     if since_s < SHOWN_AFTER_S or rank.phase != standing.doing:
         return None
-    time = lasting(since_s)
+    time = duration_in_words(since_s)
     if standing.doing == "evaluation":
         batch = f" (batch {standing.batches})" if standing.batches else ""
         return f"evaluating for {time}{batch}"
@@ -60,14 +60,16 @@ def _in_collective(
     whom = ""
     if culprits is not None and culprits.named and standing.rank.rank not in culprits.ranks:
         whom = f" for {name_ranks(culprits.ranks)}"
-    return f"waiting{whom} in a collective for {lasting(standing.silent_s)}"
+    return f"waiting{whom} in a collective for {duration_in_words(standing.silent_s)}"
 
 
 def of_quiet(standing: Standing, interval: Interval) -> str:
     """What is known of a rank that takes longer than usual."""
     rank = standing.rank
     what = "a step" if rank.steps else "progress"
-    quiet = f"{lasting(standing.silent_s)} without {what} (usually {interval.usual_s:.2g} s)"
+    quiet = (
+        f"{duration_in_words(standing.silent_s)} without {what} (usually {interval.usual_s:.2g} s)"
+    )
     return f"{quiet}; last seen at {rank.stands_at}" if rank.stands_at else quiet
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.base.clock import boottime_s
+from ddptop_runner.base.units import size
 from ddptop_runner.devices.names import name_of
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.judge.restarts.fitness import key_of
@@ -25,7 +26,6 @@ ANSWER_S = 5.0
 TOLERANCE_BYTES = 512 * 1024**2
 WORTH_TELLING_S = 1.5
 """A shorter wait is the time to the next sample."""
-GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Held:
 
     def in_words(self) -> str:
         """`GPU 0 still has 12.0 GiB in use (pid 77, user, command)`."""
-        used = "memory" if self.used_bytes is None else f"{self.used_bytes / GIB:.1f} GiB"
+        used = "memory" if self.used_bytes is None else f"{size(self.used_bytes)}"
         names = [
             ", ".join(str(word) for word in (f"pid {one.pid}", one.user, one.command) if word)
             for one in self.by

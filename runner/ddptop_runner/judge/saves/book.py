@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ddptop_runner.base.clock import boottime_s, utc_from_boottime
+from ddptop_runner.base.units import duration_in_words
 from ddptop_runner.judge.saves.step_words import at_step, run_step
 from ddptop_runner.judge.saves.where import Finder, ThreadedFinder
 from ddptop_runner.model.events import CheckpointSaved
@@ -33,28 +34,6 @@ REMEMBERED = 100
 """So many steps of checkpoints are known, at each of which a later attempt may go on."""
 TOLD_AT_ONCE, TOLD_EACH_S = 10, 30.0
 """So many checkpoints are told in a row, then one in so many seconds: some save at each step."""
-
-
-def seconds_in_words(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `4 min 10 s`, `3 h 7 min`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def size_in_words(size_bytes: int) -> str:
-    """`812 B`, `4.0 KiB`, `12.3 MiB`, `1.2 GiB`."""
-    size, unit = float(size_bytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def _steps(number: int) -> str:
@@ -80,7 +59,7 @@ class WorkLost:
 
     def in_words(self) -> str:
         """One sentence; nothing where nothing is known, or there was no work to lose."""
-        took = "" if self.seconds is None else seconds_in_words(self.seconds)
+        took = "" if self.seconds is None else duration_in_words(self.seconds)
         if self.since is not None:
             step = at_step(self.since)
             if self.steps == 0:

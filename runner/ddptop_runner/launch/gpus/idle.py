@@ -13,6 +13,7 @@ from pathlib import PurePath
 
 import msgspec
 
+from ddptop_runner.base.units import size
 from ddptop_runner.devices.names import name_of, names_of
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.model.devices import GpuProcess, GpuSample
@@ -102,7 +103,7 @@ def unknown_holder(gpu: GpuSample) -> str | None:
     where there is no such memory, or none is known.
     """
     unseen = _unseen_bytes(gpu, [_memory_of(process, gpu) for process in gpu.processes or []])
-    return None if unseen is None else f"unknown process, {_size(unseen)}"
+    return None if unseen is None else f"unknown process, {size(unseen)}"
 
 
 def _memory_of(process: GpuProcess, gpu: GpuSample) -> int | None:
@@ -150,13 +151,7 @@ def program_of(command: str | None) -> str:
 def _holds(mem_bytes: int | None) -> str:
     if mem_bytes is None:
         return "uses an unknown amount of memory"
-    return f"uses {_size(mem_bytes)}"
-
-
-def _size(mem_bytes: int) -> str:
-    if mem_bytes < 2**30:
-        return f"{mem_bytes / 2**20:.0f} MiB"
-    return f"{mem_bytes / 2**30:.1f} GiB"
+    return f"uses {size(mem_bytes)}"
 
 
 # --- choosing ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ PACKAGES = (ROOT / "ddptop", ROOT / "runner" / "ddptop_runner")
 WORDS = re.compile(r"[A-Za-z]{2,}[,;:.!?)'\"]* +[({'\"]*[A-Za-z{]")
 NOT_PROSE = re.compile(
     r"^\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|ALTER|DROP|BEGIN|WITH|FROM|WHERE)\b"
-    r"|\(\?[:<P!=]|\\[sdwb]|^\s*[.#&A-Z][\w-]*( [.#\w-]+)* \{|^import |^from \w+ import "
+    r"|\(\?[:<P!=]|\\[sdwb]|^\s*[.#&A-Z][\w-]*( [.#\w-]+)* \{\s|^import |^from \w+ import "
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.host.agent_launch import PROBE_DIR, SPARE_MAIN
+from ddptop_runner.host.handover import PROBE_DIR, SPARE_MAIN
 
 pytestmark = pytest.mark.torch
 

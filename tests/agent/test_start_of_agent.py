@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN
 
 
 def run(*words: str, cwd: Path, said: str = "") -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from tests.runner.builders import gone, make_spec, put_job
 from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import handover, procs
-from ddptop_runner.host.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
 from ddptop_runner.node.adoption import take_up, variables, without_rank

@@ -26,7 +26,7 @@ from ddptop_runner.base.errors import (
 from ddptop_runner.base.files import lock, write_atomic
 from ddptop_runner.base.paths import RunFolder, run_folder
 from ddptop_runner.host import procs
-from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs import commands
 from ddptop_runner.model.snapshot import encode

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ddptop_runner.host import procs
-from ddptop_runner.host.deaths import DeathWatch
+from ddptop_runner.host.exits import DeathWatch
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 from tests.runner.builders import put_job
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host.cgroup_memory import MemoryGroup
-from ddptop_runner.host.kernel_log import KernelLine
+from ddptop_runner.host.oom import KernelLine, MemoryGroup
 from ddptop_runner.job import evidence
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.stacks import RankStacks

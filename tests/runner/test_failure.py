@@ -9,9 +9,7 @@ import pytest
 from tests.runner.builders import make_snapshot, make_spec, put_job
 
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.host.cgroup_memory import MemoryGroup
-from ddptop_runner.host.kernel_log import KernelLog
-from ddptop_runner.host.oom import OomWatch
+from ddptop_runner.host.oom import KernelLog, MemoryGroup, OomWatch
 from ddptop_runner.job import evidence, failure
 from ddptop_runner.job.command_table import CommandTable
 from ddptop_runner.job.rank_table import RankTable

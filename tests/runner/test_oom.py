@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ddptop_runner.host import cgroup_memory
-from ddptop_runner.host.cgroup_memory import MemoryGroup
-from ddptop_runner.host.kernel_log import KernelLine, KernelLog, parse
-from ddptop_runner.host.oom import Kill, OomFinding, OomWatch, by_counts, by_log, kills_in
+from ddptop_runner.host import oom
+from ddptop_runner.host.oom import (
+    KernelLine,
+    KernelLog,
+    Kill,
+    MemoryGroup,
+    OomFinding,
+    OomWatch,
+    by_counts,
+    by_log,
+    kills_in,
+    parse_record,
+)
 
 LIMIT = (
     "Memory cgroup out of memory: Killed process 30846 (python3) total-vm:65460kB, "
@@ -148,7 +157,7 @@ def test_a_readable_log_that_tells_of_no_kill_is_a_word(tmp_path):
 
 @pytest.mark.parametrize("record", [b"", b"x", b"3,1;no time", b" CONTINUED=1\n"])
 def test_what_is_no_record(record):
-    assert parse(record) is None
+    assert parse_record(record) is None
 
 
 # -- cgroups -------------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ def test_version_2(tmp_path):
     put(mount / "user/job", memory__events="low 0\noom 2\noom_kill 2\n", memory__max="1073741824\n")
     put(mount / "user", memory__events="oom_kill 5\n", memory__max="max\n", memory__current="7\n")
     proc = put_proc(tmp_path, "0::/user/job\n", f"31 23 0:28 / {mount} rw - cgroup2 cgroup2 rw\n")
-    own, above, root = cgroup_memory.groups_of(proc=proc)
+    own, above, root = oom.groups_of(proc=proc)
     assert (own.kills, own.limit_bytes, own.version) == (2, 2**30, 2)
     assert (above.kills, above.limit_bytes, above.used_bytes) == (5, None, 7)
     assert (root.kills, root.path) == (None, str(mount))
@@ -188,7 +197,7 @@ def test_version_1_in_a_container_that_mounts_its_own_group(tmp_path):
         f"34 31 0:31 / {tmp_path} rw - cgroup2 cgroup2 rw\n"
         f"35 31 0:32 /docker/abc {mount} rw,relatime - cgroup cgroup rw,memory\n",
     )
-    own, above = cgroup_memory.groups_of(proc=proc)
+    own, above = oom.groups_of(proc=proc)
     assert (own.kills, own.limit_bytes, own.version) == (1, None, 1)
     assert (above.kills, above.path) == (0, str(mount))
 
@@ -197,8 +206,8 @@ def test_version_1_in_a_container_that_mounts_its_own_group(tmp_path):
     ("membership", "mounts"), [("", ""), ("garbage\n0::/x\n", "garbage\n"), ("1:cpu:/\n", "")]
 )
 def test_no_memory_cgroup(tmp_path, membership, mounts):
-    assert cgroup_memory.groups_of(proc=put_proc(tmp_path, membership, mounts)) == []
-    assert cgroup_memory.groups_of(pid=0, proc=tmp_path / "none") == []
+    assert oom.groups_of(proc=put_proc(tmp_path, membership, mounts)) == []
+    assert oom.groups_of(pid=0, proc=tmp_path / "none") == []
 
 
 EAT = "\n".join(
@@ -214,7 +223,7 @@ EAT = "\n".join(
 @pytest.fixture
 def small_group():
     """A real memory cgroup of 48 MiB."""
-    seen = cgroup_memory.groups_of()
+    seen = oom.groups_of()
     if not seen:
         pytest.skip("no memory cgroup is seen here")
     folder = Path(seen[-1].path) / f"ddptop-test-{os.getpid()}"
@@ -236,7 +245,7 @@ def small_group():
 def test_a_real_kill_in_a_cgroup_is_counted(small_group):
     folder, version = small_group
     kernel = KernelLog()
-    watch = OomWatch(lambda: [cgroup_memory.read(folder, version)], kernel)
+    watch = OomWatch(lambda: [oom.read_group(folder, version)], kernel)
     watch.begin_attempt()
     eater = subprocess.Popen([sys.executable, "-c", EAT, str(folder / "cgroup.procs")])
     assert eater.wait(60) == -9

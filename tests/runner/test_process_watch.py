@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from ddptop_runner.host import process_watch, procs
-from ddptop_runner.host.process_watch import OrphanWatch, ProcessWatch, status_by_pidfd
+from ddptop_runner.host import exits, procs
+from ddptop_runner.host.exits import OrphanWatch, ProcessWatch, status_by_pidfd
 from ddptop_runner.model.snapshot import ProcessId
 
 GRANDCHILD = """
@@ -84,7 +84,7 @@ def test_how_it_ended_is_known_or_said_to_be_unknown_but_never_made_up(parent):
 
 
 def test_who_may_not_know_believes_no_0(parent, monkeypatch):
-    monkeypatch.setattr(process_watch, "_PIDFD_GET_INFO", 0)
+    monkeypatch.setattr(exits, "_PIDFD_GET_INFO", 0)
     monkeypatch.setattr(procs, "written_bytes", lambda pid: None)
     process = grandchild_of(parent)
     assert end_of(process, lambda: let_it_finish(parent)) is None  # it was 0: nobody can know
@@ -130,7 +130,7 @@ def test_a_living_process_has_no_status():
 def test_only_those_that_no_guardian_collects_are_watched(parent, monkeypatch):
     watched: list[int] = []
     monkeypatch.setattr(
-        process_watch.ProcessWatch, "watch", lambda self, process: watched.append(process.pid)
+        exits.ProcessWatch, "watch", lambda self, process: watched.append(process.pid)
     )
     child = grandchild_of(parent)
     own = procs.identify(os.getpid())

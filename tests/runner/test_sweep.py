@@ -15,7 +15,7 @@ import pytest
 from tests.runner.emitted import EmittedLog
 
 from ddptop_runner.host import procs, stopping, tree
-from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import sweep
 from ddptop_runner.job.sweep import JobProcesses

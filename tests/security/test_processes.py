@@ -19,7 +19,7 @@ from tests.security.conftest import Account
 from ddptop_runner.foreign import signals
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.host import procs
-from ddptop_runner.host.agent_launch import AGENT_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.node import adoption
 

@@ -1,17 +1,244 @@
-"""Determines whether the kernel killed a process because memory ran out."""
+"""Whether the kernel killed a process because memory ran out: by its log and its counts.
+
+The log is /dev/kmsg, if this user can read it. The counts are those of the memory cgroup of the
+job, which also has limits and usage for the evidence.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ddptop_runner.base.units import size
-from ddptop_runner.host import cgroup_memory, procs
-from ddptop_runner.host.cgroup_memory import MemoryGroup
-from ddptop_runner.host.kernel_log import KernelLine, KernelLog
+from ddptop_runner.host import procs
+
+KMSG = Path("/dev/kmsg")
+RECORD_BYTES = 8192
+"""The kernel refuses a read that is shorter than a record."""
+MOST_LINES = 2000
+"""Kept of one attempt; an out-of-memory kill alone writes a hundred."""
+MOST_RECORDS = 20_000
+"""Read at one go."""
+
+_RECORD = re.compile(rb"^(?P<level>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>[^\n]*)")
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    """One line of the kernel's log."""
+
+    at_s: float
+    """Seconds after boot, without the time that the machine was suspended."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{self.at_s:12.6f}] {self.text}"
+
+
+def parse_record(record: bytes) -> KernelLine | None:
+    """One record of /dev/kmsg; None for what is none."""
+    found = _RECORD.match(record)
+    if found is None:
+        return None
+    return KernelLine(int(found["us"]) / 1e6, found["text"].decode("utf-8", "replace"))
+
+
+class KernelLog:
+    """What the kernel wrote since `begin`.
+
+    Args:
+        path: the log's device, or a file of such records.
+    """
+
+    def __init__(self, path: Path = KMSG) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._since_s = 0.0
+        self._lines: deque[KernelLine] = deque(maxlen=MOST_LINES)
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a log that this process may read."""
+        return self._fd is not None
+
+    def begin(self, since_s: float | None = None) -> None:
+        """Begin anew.
+
+        Args:
+            since_s: as `time.monotonic()` had it then, of what was begun by a process that is gone;
+                None: now.
+        """
+        self.close()
+        self._lines.clear()
+        self._since_s = time.monotonic() if since_s is None else since_s
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if since_s is None:
+                os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError:
+            self.close()
+
+    def lines(self) -> list[KernelLine]:
+        """All lines since then, oldest first; the latest ones where there are very many."""
+        for _ in range(MOST_RECORDS):
+            try:
+                record = b"" if self._fd is None else os.read(self._fd, RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the kernel overwrote what was not read yet
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            for one in record.splitlines():  # a regular file gives many at once
+                line = parse_record(one)
+                # both clocks stand still in suspend, and differ by the kernel's rounding
+                if line is not None and line.at_s >= self._since_s - 1.0:
+                    self._lines.append(line)
+        return list(self._lines)
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+PROC = Path("/proc")
+_NO_LIMIT_BYTES = 2**62
+"""Version 1 says "no limit" with a number near 2**63."""
+
+
+@dataclass(frozen=True)
+class MemoryGroup:
+    """One memory cgroup at one moment; None where it does not tell."""
+
+    path: str
+    """Where its files are."""
+    version: int
+    kills: int | None
+    """Processes that the kernel has killed for memory: in version 2 also those of groups below."""
+    limit_bytes: int | None = None
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+def groups_of(pid: int | str = "self", proc: Path = PROC) -> list[MemoryGroup]:
+    """The memory cgroup of a process and all above it, innermost first; empty where none is seen.
+
+    Args:
+        pid: the process.
+        proc: where /proc is mounted.
+    """
+    try:
+        membership = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace")
+        mounts = (proc / str(pid) / "mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    for version, own in _memberships(membership):
+        for root, point in _mounts(mounts, version):
+            found = _read_up(Path(point), _below(own, root), version)
+            if any(group.kills is not None for group in found):
+                return found
+    return []
+
+
+def _memberships(text: str) -> list[tuple[int, str]]:
+    """(version, path in its hierarchy) of each memory cgroup, version 1 first."""
+    first, second = [], []
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            continue
+        if "memory" in parts[1].split(","):
+            first.append((1, parts[2]))
+        elif parts[0] == "0" and not parts[1]:
+            second.append((2, parts[2]))
+    return first + second
+
+
+def _mounts(text: str, version: int) -> list[tuple[str, str]]:
+    """(root within the hierarchy, mount point) of each mount of the memory controller."""
+    found = []
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        first = kind[0] == "cgroup" and "memory" in kind[2].split(",")
+        if first if version == 1 else kind[0] == "cgroup2":
+            found.append((fields[3], fields[4]))
+    return found
+
+
+def _below(own: str, root: str) -> PurePosixPath:
+    """Where the group lies below the mount: containers mount their own group as the root."""
+    try:
+        return PurePosixPath(own).relative_to(root)
+    except ValueError:
+        return PurePosixPath()
+
+
+def _read_up(point: Path, below: PurePosixPath, version: int) -> list[MemoryGroup]:
+    parts = [part for part in below.parts if part not in ("/", "..")]
+    found = []
+    for depth in range(len(parts), -1, -1):
+        folder = point.joinpath(*parts[:depth])
+        if folder.is_dir():
+            found.append(read_group(folder, version))
+    return found
+
+
+def read_group(folder: Path, version: int) -> MemoryGroup:
+    """The figures of one cgroup.
+
+    Args:
+        folder: where its files are.
+        version: 1 or 2.
+    """
+    if version == 2:
+        kills = _table(folder / "memory.events").get("oom_kill")
+        limit, used, peak = "memory.max", "memory.current", "memory.peak"
+    else:
+        kills = _table(folder / "memory.oom_control").get("oom_kill")
+        limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        peak = "memory.max_usage_in_bytes"
+    limit_bytes = _number(folder / limit)
+    if limit_bytes is not None and limit_bytes >= _NO_LIMIT_BYTES:
+        limit_bytes = None
+    return MemoryGroup(
+        path=str(folder),
+        version=version,
+        kills=kills,
+        limit_bytes=limit_bytes,
+        used_bytes=_number(folder / used),
+        peak_bytes=_number(folder / peak),
+    )
+
+
+def _table(path: Path) -> Mapping[str, int]:
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = [line.split() for line in lines]
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
 
 _KILLED = re.compile(
     r"(?P<where>Memory cgroup out of memory|Out of memory[^:]*): Killed process (?P<pid>\d+)"
@@ -147,21 +374,22 @@ class OomWatch:
 
     def __init__(
         self,
-        groups: Callable[[], list[MemoryGroup]] = cgroup_memory.groups_of,
+        groups: Callable[[], list[MemoryGroup]] = groups_of,
         log: KernelLog | None = None,
         own_pids: bool | None = None,
     ) -> None:
         if own_pids is None:
             own_pids = procs.pid_namespace() == _FIRST_PID_NAMESPACE
         self._own_pids = own_pids
-        self._groups = groups
+        self.groups = groups
+        """Reads the memory cgroups of now."""
         self.log = KernelLog() if log is None else log
         self._before: list[MemoryGroup] = []
         self._since_s = time.monotonic()
 
     def begin_attempt(self) -> None:
         """Note the counts of now."""
-        self._before = self._groups()
+        self._before = self.groups()
         self._since_s = time.monotonic()
         self.log.begin()
 
@@ -177,10 +405,6 @@ class OomWatch:
         if finding is None and self._own_pids and self.log.readable:
             finding = OomFinding(False, f"{NOT_COUNTED}: {SOMETHING_ELSE}.")
         return finding
-
-    def groups(self) -> list[MemoryGroup]:
-        """The memory cgroups of now."""
-        return self._groups()
 
     def remember(self) -> dict[str, Any]:
         """What the watch of a supervisor that is started again has to know."""

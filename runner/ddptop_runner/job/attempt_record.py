@@ -11,7 +11,7 @@ from ddptop_runner.base.errors import ControlError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
-from ddptop_runner.host.deaths import DeathWatch
+from ddptop_runner.host.exits import DeathWatch
 from ddptop_runner.job import group_memory
 from ddptop_runner.job import save_request as request
 from ddptop_runner.job.command_table import CommandTable, table_of

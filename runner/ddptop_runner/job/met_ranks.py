@@ -12,7 +12,7 @@ from abc import abstractmethod
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
-from ddptop_runner.host.process_watch import ProcessWatch
+from ddptop_runner.host.exits import ProcessWatch
 from ddptop_runner.job.attempt_record import AttemptRecord, Surroundings
 from ddptop_runner.job.command_look import PATIENCE_S, UNTOLD, TreeLook
 from ddptop_runner.job.command_table import CommandTable

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from ddptop_runner.host import procs, stopping, tree
-from ddptop_runner.host.agent_launch import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
+from ddptop_runner.host.handover import AGENT_MAIN, PUMP_MAIN, SPARE_MAIN
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model import events as ev

@@ -22,8 +22,7 @@ from ddptop_runner.base.files import lock
 from ddptop_runner.base.paths import require_own_run
 from ddptop_runner.base.start import own_words
 from ddptop_runner.host import handover, procs, survival, tmux
-from ddptop_runner.host.agent_launch import AGENT_MAIN, PROBE_DIR, SPARE_MAIN
-from ddptop_runner.host.handover import Handover
+from ddptop_runner.host.handover import AGENT_MAIN, PROBE_DIR, SPARE_MAIN, Handover
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.launch.gpus.select import job_environment
 from ddptop_runner.model.spec import JobSpec, write_spec

@@ -41,7 +41,7 @@ from ddptop_runner.base.start import own_command, own_words
 from ddptop_runner.base.umask import PRIVATE
 from ddptop_runner.host import handover as handover_file
 from ddptop_runner.host import procs
-from ddptop_runner.host.agent_launch import agent_command, agent_plan
+from ddptop_runner.host.handover import agent_command, agent_plan
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.model.snapshot import ProcessId
 from ddptop_runner.model.spec import JobSpec, read_spec

@@ -27,8 +27,8 @@ from ddptop_runner.base.paths import RunFolder, create_local_dir
 from ddptop_runner.base.umask import PRIVATE
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
-from ddptop_runner.host.agent_launch import agent_plan
-from ddptop_runner.host.process_watch import OrphanWatch
+from ddptop_runner.host.exits import OrphanWatch
+from ddptop_runner.host.handover import agent_plan
 from ddptop_runner.host.tree import HostUsage
 from ddptop_runner.job import evidence
 from ddptop_runner.job.attempt_record import Message

@@ -18,8 +18,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
-from ddptop_runner.host.cgroup_memory import MemoryGroup
-from ddptop_runner.host.kernel_log import KernelLine
+from ddptop_runner.host.oom import KernelLine, MemoryGroup
 from ddptop_runner.model.snapshot import Cause, encode
 from ddptop_runner.model.stacks import RankStacks
 from ddptop_runner.store.log_end import log_end

@@ -1,9 +1,12 @@
-"""Watches processes that are not children of this one, and gets their exit status.
+"""When and how processes exit that are not children of this one, by pidfd.
 
-The guardian collects its own descendants. After it was killed, the agent and the ranks belong to
-nobody who tells: then their ends are seen by pidfd (Linux 5.3; a poll elsewhere). How they ended is
-told by the kernel where it can: PIDFD_GET_INFO since Linux 6.15, or /proc while a dead process
-waits to be reaped. Elsewhere it stays unknown, and is never taken for 0.
+The guardian collects its own descendants, but an agent may be stopped or dead, and waitpid gives
+several dead children in the order of their births. A pidfd becomes readable as its process dies,
+and the kernel hands ready descriptors out in that order: `DeathWatch` stamps the deaths.
+
+After the guardian was killed, nobody collects the agent and the ranks: `OrphanWatch` reports their
+exits. Their status comes from the kernel where it can be had: PIDFD_GET_INFO since Linux 6.15, or
+/proc while a dead process waits to be reaped. Elsewhere it stays unknown, and is never taken for 0.
 """
 
 from __future__ import annotations
@@ -16,8 +19,50 @@ import struct
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import ProcessId
+
+
+class DeathWatch:
+    """Stamps the deaths of processes of this machine. Costs nothing where there is no pidfd."""
+
+    def __init__(self) -> None:
+        self._died_at_s: dict[int, float] = {}
+        self._fds: dict[int, int] = {}
+
+    def watch(self, pid: int) -> None:
+        """Watch a process from now on, in the running event loop; None of its threads are seen."""
+        if pid in self._fds:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+            fd = os.pidfd_open(pid)
+        except (AttributeError, OSError, RuntimeError):  # no Linux, gone already, or no loop
+            return
+        self._died_at_s.pop(pid, None)
+        self._fds[pid] = fd
+        loop.add_reader(fd, self._died, loop, pid)
+
+    def died_at_s(self, pid: int) -> float | None:
+        """CLOCK_BOOTTIME of the process's death; None where it was not seen."""
+        return self._died_at_s.get(pid)
+
+    def close(self) -> None:
+        """Watch nothing any more, and forget."""
+        for pid in list(self._fds):
+            self._drop(asyncio.get_running_loop(), pid)
+        self._died_at_s.clear()
+
+    def _died(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        self._died_at_s[pid] = boottime_s()
+        self._drop(loop, pid)
+
+    def _drop(self, loop: asyncio.AbstractEventLoop, pid: int) -> None:
+        fd = self._fds.pop(pid)
+        loop.remove_reader(fd)
+        os.close(fd)
+
 
 POLL_S = 0.1
 REAPED_WITHIN_S = 1.0
@@ -31,11 +76,6 @@ _INFO = struct.Struct("=QQ11Ii")
 OnExit = Callable[[ProcessId, "int | None"], None]
 
 
-def returncode_of(wait_status: int) -> int:
-    """A return code as subprocess has it, negative for a signal, from a wait status."""
-    return os.waitstatus_to_exitcode(wait_status)
-
-
 def status_by_pidfd(pidfd: int) -> int | None:
     """The return code of a process that was reaped; None where the kernel does not tell."""
     buffer = bytearray(_INFO.pack(_PIDFD_INFO_EXIT, *[0] * 13))
@@ -44,7 +84,7 @@ def status_by_pidfd(pidfd: int) -> int | None:
     except OSError:
         return None
     mask, *_, wait_status = _INFO.unpack(buffer)
-    return returncode_of(wait_status) if mask & _PIDFD_INFO_EXIT else None
+    return os.waitstatus_to_exitcode(wait_status) if mask & _PIDFD_INFO_EXIT else None
 
 
 def status_of_zombie(pid: int) -> int | None:
@@ -58,7 +98,7 @@ def status_of_zombie(pid: int) -> int | None:
     wait_status = int(fields[49])
     if not wait_status and procs.written_bytes(pid) is None:
         return None
-    return returncode_of(wait_status)
+    return os.waitstatus_to_exitcode(wait_status)
 
 
 class ProcessWatch:

@@ -17,7 +17,7 @@ from ddptop_runner.base.errors import DamagedFileError, UsageError
 from ddptop_runner.base.units import duration
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import launch
-from ddptop_runner.launch.gpus.for_launch import free_now
+from ddptop_runner.launch.gpus.choice import free_now
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event

@@ -10,7 +10,7 @@ from ddptop.__main__ import main
 
 from ddptop_runner.devices.report import empty_report
 from ddptop_runner.devices.words import LIBRARY_MISSING
-from ddptop_runner.launch.gpus import for_launch as launch_devices
+from ddptop_runner.launch.gpus import choice as launch_devices
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from tests.runner.builders import gone, put_job
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
-from ddptop_runner.launch.gpus import claims as gpu_claims
-from ddptop_runner.launch.gpus.claims import Claim, claims, queued_before, taking, uses
+from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.gpus.usage import Claim, claims, queued_before, taking, uses
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
@@ -107,7 +107,7 @@ def test_a_file_system_without_locks_stops_nobody(ddptop_home, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(gpu_claims.fcntl, "flock", no_locks)
+    monkeypatch.setattr(usage.fcntl, "flock", no_locks)
     with taking(timeout_s=0) as had:
         assert had
 

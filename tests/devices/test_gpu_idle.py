@@ -6,7 +6,7 @@ import pytest
 
 from ddptop_runner.devices.names import cuda_names, devices_in_words, names_of, renumbered
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.launch.gpus.idle import (
+from ddptop_runner.launch.gpus.usage import (
     busy_in_words,
     choice_in_words,
     free_streaks,

@@ -4,11 +4,12 @@ import pytest
 
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import NO_INSTANCES
-from ddptop_runner.launch.gpus.request import GpuRequest, parse_gpus
 from ddptop_runner.launch.gpus.select import (
+    GpuRequest,
     job_environment,
     left_out,
     mig_instances,
+    parse_gpus,
     resolve,
     visible_devices,
 )

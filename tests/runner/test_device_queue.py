@@ -15,8 +15,8 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import queue as device_queue
-from ddptop_runner.launch.gpus.idle import DeviceUse
 from ddptop_runner.launch.gpus.queue import QueueWatch, feed_of, queue_of, waiting_in_words
+from ddptop_runner.launch.gpus.usage import DeviceUse
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 

@@ -29,7 +29,7 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.host import procs, tmux
 from ddptop_runner.job.registry import read_all, read_job
 from ddptop_runner.jobs.commands import remove
-from ddptop_runner.launch.gpus import claims
+from ddptop_runner.launch.gpus import usage
 
 VERBS = {
     "ls": ["ls"],
@@ -193,7 +193,7 @@ def test_tmux_reads_its_configuration_from_the_package(ddptop_home) -> None:
 
 LOCKS = {
     "guardian": lambda: lock(run_folder("train").guardian_lock),
-    "gpus": lambda: bounded.open_lock(runs_dir() / claims.LOCK_NAME),
+    "gpus": lambda: bounded.open_lock(runs_dir() / usage.LOCK_NAME),
 }
 
 
@@ -201,7 +201,7 @@ LOCKS = {
 @pytest.mark.parametrize("place", ["link", "pipe", "another's"])
 def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which, place) -> None:
     folder = owned_run(ddptop_home)
-    path = folder.guardian_lock if which == "guardian" else runs_dir() / claims.LOCK_NAME
+    path = folder.guardian_lock if which == "guardian" else runs_dir() / usage.LOCK_NAME
     target = tmp_path / "made"
     if place == "link":
         path.symlink_to(target)
@@ -215,7 +215,7 @@ def test_a_lock_is_a_file_of_this_user_and_no_link(ddptop_home, tmp_path, which,
     with pytest.raises(OSError):
         LOCKS[which]()
     assert not target.exists()
-    with claims.taking(0.0) as had:
+    with usage.taking(0.0) as had:
         assert had
     assert not target.exists()
 

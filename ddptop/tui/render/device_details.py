@@ -8,7 +8,7 @@ from ddptop.tui.render.device_help import slowed_help, xid_help
 from ddptop.tui.render.devices import LOST_WORDS, Owners, heat, program, slowed_by
 from ddptop.tui.render.text import Line, clip, field, fit, join, line, pad, rule, width, wrap
 from ddptop_runner.base import units
-from ddptop_runner.launch.gpus.idle import unknown_holder
+from ddptop_runner.launch.gpus.usage import unknown_holder
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 
 _LABEL_CELLS = 10

@@ -10,7 +10,7 @@ from ddptop.tui.render.text import Line, fill, line
 from ddptop_runner.base import units
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.imbalance import Figure, deviations
-from ddptop_runner.launch.gpus.idle import SMALL_CONTEXT_BYTES
+from ddptop_runner.launch.gpus.usage import SMALL_CONTEXT_BYTES
 from ddptop_runner.model.devices import GpuSample
 
 if TYPE_CHECKING:

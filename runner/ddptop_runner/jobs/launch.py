@@ -33,7 +33,12 @@ from ddptop_runner.base.paths import (
 from ddptop_runner.host import handover, procs, survival, tmux
 from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.jobs import retention
-from ddptop_runner.launch.checks import (
+from ddptop_runner.launch.gpus import choice as launch_devices
+from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.program import name_for, program_for
+from ddptop_runner.launch.request import (
+    LaunchPlan,
+    LaunchRequest,
     executable_of,
     folder_of,
     is_text,
@@ -42,10 +47,6 @@ from ddptop_runner.launch.checks import (
     require_script,
     require_text,
 )
-from ddptop_runner.launch.gpus import claims as gpu_claims
-from ddptop_runner.launch.gpus import for_launch as launch_devices
-from ddptop_runner.launch.program import name_for, program_for
-from ddptop_runner.launch.request import LaunchPlan, LaunchRequest
 from ddptop_runner.model.spec import JobSpec, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
 from ddptop_runner.store.upkeep.space import is_no_room
@@ -174,7 +175,7 @@ def start(plan: LaunchPlan) -> tuple[JobView, str | None]:
             (folder.path / "work").mkdir()
             spec = msgspec.structs.replace(plan.spec, cwd=str(folder.path / "work"))
             plan = replace(plan, spec=spec)
-        with nullcontext() if plan.choice.remake is None else gpu_claims.taking():
+        with nullcontext() if plan.choice.remake is None else usage.taking():
             plan, moved = _settle_devices(plan)
             write_spec(folder, plan.spec)
         note = start_guardian(folder, plan.spec, plan.job_env, plan.wrap, attempt=0)
@@ -192,7 +193,7 @@ def _settle_devices(plan: LaunchPlan) -> tuple[LaunchPlan, str | None]:
     if old.remake is None or old.waits:
         return plan, None
     new, note = old.remake(), None
-    if new.queue is not None and (ahead := gpu_claims.queued_before(spec)):
+    if new.queue is not None and (ahead := usage.queued_before(spec)):
         new, note = replace(new, devices=None), f"waiting behind job {ahead[0]}, queued earlier"
     elif new.devices != old.devices:
         note = "; ".join(new.notes)
@@ -251,7 +252,7 @@ def restart_ended(
     plan = survival.plan(survival.gather(env))
     uses_gpus = bool(spec.devices) or spec.queue is not None
     # until the new supervisor shows that it lives, nobody sees that the devices are taken again
-    with gpu_claims.taking() if uses_gpus else nullcontext():
+    with usage.taking() if uses_gpus else nullcontext():
         choice = launch_devices.again(spec, env, force=force, wait=wait_gpus)
         spec = msgspec.structs.replace(spec, devices=choice.devices, queue=choice.queue)
         job_env |= choice.environment

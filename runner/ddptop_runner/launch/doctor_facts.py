@@ -22,7 +22,7 @@ from ddptop_runner.base.machine import cgroup_limit, nearest, read_text, within
 from ddptop_runner.devices.once import sample_once
 from ddptop_runner.devices.report import driver_library_exists
 from ddptop_runner.host import tmux
-from ddptop_runner.launch.gpus.idle import is_hot
+from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.base import Base
 
 ASK_TIMEOUT_S = 2.0

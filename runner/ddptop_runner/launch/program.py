@@ -14,14 +14,14 @@ from ddptop_runner.base import interpreters
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.foreign.arguments import python_target
 from ddptop_runner.launch import advice, launchers
-from ddptop_runner.launch.checks import (
+from ddptop_runner.launch.gpus.choice import DeviceChoice
+from ddptop_runner.launch.request import (
+    LaunchRequest,
     executable_of,
     program_of,
     require_command,
     require_own_ranks,
 )
-from ddptop_runner.launch.gpus.for_launch import DeviceChoice
-from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.spec import derive_name
 
 LIVE = "using a pseudo-terminal, which Lightning's rich progress bar requires"

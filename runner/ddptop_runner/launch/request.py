@@ -1,11 +1,19 @@
-"""The request for a launch, and the decisions on it, as plain data."""
+"""The request for a launch, and what is refused before anything is done."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from ddptop_runner.launch.gpus.for_launch import DeviceChoice
+from ddptop_runner.base.errors import UsageError
+from ddptop_runner.foreign.arguments import python_target
+from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.model.words import OnNan
 
@@ -69,3 +77,243 @@ class LaunchPlan:
     """The devices, or those that the job will wait for."""
     work_in_run_folder: bool = False
     """Whether the job's working folder is one of its own, deleted with it."""
+
+
+def require_text(words: Iterable[str]) -> None:
+    """What goes into `job.json` must be text; bytes that are none arrive as surrogates.
+
+    Raises:
+        UsageError: naming the word that is none.
+    """
+    for word in words:
+        if not is_text(word):
+            raise UsageError(
+                f"{os.fsencode(word)!r} is not valid UTF-8", "rename it, or set it with --env"
+            )
+
+
+def is_text(word: str) -> bool:
+    """Whether it is valid UTF-8; other bytes arrive as surrogates."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def folder_of(path: str | None) -> Path:
+    """The working folder of a job; the one that we are in where none is given.
+
+    Raises:
+        UsageError: when there is none.
+    """
+    try:
+        folder = Path(path).expanduser().absolute() if path else Path.cwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working directory was deleted", "change to another directory or pass --cwd DIR"
+        ) from None
+    if not folder.is_dir():
+        raise UsageError(f"--cwd {path}: no such directory", "create it or pass another directory")
+    return folder
+
+
+def require_probe(option: str, *, probe: bool) -> None:
+    """Raises UsageError unless the ranks get a probe, without which `option` could do nothing."""
+    if not probe:
+        raise UsageError(
+            f"{option} requires the probe, which --no-probe disables", "remove one of them"
+        )
+
+
+def require_script(cwd: Path, script: str) -> None:
+    """Raises UsageError unless there is such a script, seen from `cwd`, that can be read."""
+    path = cwd / script
+    if not script:
+        raise UsageError("the script name is empty", "try `ddptop launch train.py`")
+    if path.is_dir():
+        raise UsageError(f"{script} is a directory", "pass the script itself, or -m MODULE")
+    if not path.exists():
+        remedy = "check the path, or pass --cwd"
+        if not script.endswith(".py") and "/" not in script and shutil.which(script):
+            remedy = f"to run a program, use ddptop launch -- {script} ..."
+        raise UsageError(f"no script {script} in {cwd}", remedy)
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{path} cannot be read", "check its permissions")
+    if script.endswith((".sh", ".bash")):
+        raise UsageError(f"{script} is not a Python script", f"use ddptop launch -- bash {script}")
+
+
+def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
+    """The variables given as `K=V`.
+
+    Raises:
+        UsageError: naming what has another form.
+    """
+    overrides = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env {pair} is not in the form NAME=VALUE", "use --env NAME=VALUE")
+        overrides[name] = value
+    return overrides
+
+
+COUNTING = {
+    "torchrun": "--nproc-per-node N",
+    "accelerate": "--num_processes N",
+    "deepspeed": "--num_gpus N",
+    "horovod": "-np N",
+    "mpirun": "-np N",
+    "srun": "--ntasks N",
+}
+"""How each launcher is told the number of ranks."""
+
+_OF_A_SHELL = frozenset({"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"})
+
+_TELLING = frozenset({"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"})
+"""With these an interpreter without a script tells something of itself, or refuses."""
+
+
+def require_command(request: LaunchRequest, launcher: str | None) -> None:
+    """Refuse for a command what only ranks that ddptop starts itself can have.
+
+    Args:
+        request: what was asked.
+        launcher: who starts the command's ranks, as its words tell.
+
+    Raises:
+        UsageError: naming the option and the remedy.
+    """
+    if request.nproc is not None:
+        option = COUNTING.get(launcher or "")
+        raise UsageError(
+            f"--nproc {request.nproc} does not apply to commands, which start their own ranks",
+            f"pass {option} to {launcher}" if option else "remove it",
+        )
+    if request.python is not None:
+        raise UsageError(
+            f"--python {request.python} does not apply to commands, which run unchanged",
+            f"remove it, or use -- {request.python} SCRIPT",
+        )
+    if request.launcher is not None:
+        raise UsageError(
+            f"--launcher {request.launcher} does not apply to commands,"
+            " which name their own launcher",
+            "remove it",
+        )
+    require_own_ranks(request, "a command")
+
+
+def require_own_ranks(request: LaunchRequest, who: str) -> None:
+    """Refuse what only ranks that ddptop starts itself can have.
+
+    Args:
+        request: what was asked.
+        who: starts them instead.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    options = {"--warm-spares": request.warm_spares, "--allow-shrink": request.allow_shrink}
+    for option in (option for option, given in options.items() if given):
+        raise UsageError(
+            f"{option} requires ranks that ddptop starts, but {who} starts its own",
+            "remove it, or launch the script directly: SCRIPT ARGS",
+        )
+
+
+def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+    """The file that a command's first word means, as the job will find it.
+
+    Args:
+        program: the first word: a name looked for on PATH, or a path seen from `cwd`.
+        cwd: the job's working folder.
+        env: the job's variables.
+        beside: an interpreter; beside it lie its environment's launchers.
+
+    Returns:
+        An absolute path; links are not followed, since an environment's Python is one.
+
+    Raises:
+        UsageError: when it is missing or cannot be executed.
+    """
+    if not program:
+        raise UsageError(
+            "-- requires a command", "try ddptop launch -- torchrun --nproc-per-node 2 x.py"
+        )
+    if "/" in program:
+        path = cwd / program
+        if path.is_dir():
+            raise UsageError(f"{program} is a directory", "pass a program: -- COMMAND ARGS")
+        if not path.exists():
+            raise UsageError(f"no program {program} in {cwd}", "check the path")
+        if not os.access(path, os.X_OK):
+            remedy = f"-- python {program}" if program.endswith(".py") else f"chmod +x {program}"
+            raise UsageError(f"{program} is not executable", remedy)
+        _require_interpreter(program, path, cwd)
+        return os.path.normpath(path)
+    search = env.get("PATH", os.defpath)
+    if (found := shutil.which(program, path=search)) is not None:
+        return os.path.normpath(cwd / found)
+    there = Path(beside).with_name(program)
+    if os.access(there, os.X_OK):
+        raise UsageError(f"{program} is not on PATH", f"activate its environment, or use {there}")
+    if (cwd / program).is_file():
+        script = program.endswith(".py")
+        remedy = f"use -- python {program}" if script else f"use -- ./{program}"
+        raise UsageError(f"no program {program} on PATH", remedy)
+    raise UsageError(f"no program {program} on PATH", _remedy_for(program))
+
+
+def _remedy_for(program: str) -> str:
+    """What was meant by a first word that is no program."""
+    if program.startswith("-"):
+        return "ddptop options go before --"
+    if re.match(r"[A-Za-z_]\w*=", program):
+        return f"use -- env {shlex.quote(program)} COMMAND"
+    if " " in program:
+        return f"remove the quotes: -- {program}"
+    if program in _OF_A_SHELL:
+        return f"it is a shell builtin: -- bash -c '{program} …'"
+    return "install it, or activate its environment"
+
+
+def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
+    """Raises UsageError for a text whose first line names no interpreter that is there.
+
+    A shell takes such a text for its own; nothing else does.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(256)
+    except OSError:  # executable, but not readable
+        return
+    python = program.endswith(".py")
+    if head.startswith(b"#!"):
+        named = os.fsdecode(head[2:].split(b"\n")[0].strip().split(b" ")[0])
+        if named and not (cwd / named).exists():
+            raise UsageError(
+                f"{program} starts with #!{named}, which does not exist", "fix the first line"
+            )
+    elif head and b"\0" not in head:
+        remedy = f"use -- {'python' if python else 'sh'} {program}"
+        raise UsageError(f"{program} has no #! line", remedy)
+
+
+def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
+    """`executable_of` a command whose script, where a Python is told one, is there too.
+
+    Raises:
+        UsageError: naming what is not there.
+    """
+    program = executable_of(request.target, cwd, env, beside)
+    target = python_target((request.target, *request.args))
+    if target is not None and target.kind == "interactive" and not _TELLING & {*request.args}:
+        raise UsageError(
+            f"{request.target} reads its script from stdin, but a job has no stdin",
+            f"use -- {request.target} SCRIPT",
+        )
+    if target is not None and target.kind == "script" and not (cwd / target.name).is_dir():
+        require_script(cwd, target.name)
+    return program

@@ -10,7 +10,7 @@ import pytest
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.launch.advice import QuestionError
-from ddptop_runner.launch.gpus.for_launch import DeviceChoice
+from ddptop_runner.launch.gpus.choice import DeviceChoice
 from ddptop_runner.launch.program import LIVE, Program, name_for, program_for
 from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model.spec import Device, DeviceQueue

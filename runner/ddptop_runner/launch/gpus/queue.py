@@ -18,8 +18,8 @@ from ddptop_runner.devices.names import wanted_in_words
 from ddptop_runner.devices.report import DeviceReport
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
-from ddptop_runner.launch.gpus import claims as gpu_claims
-from ddptop_runner.launch.gpus.idle import DeviceUse, busy_in_words, free_streaks, grant
+from ddptop_runner.launch.gpus import usage
+from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, free_streaks, grant
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.events import Queued
 from ddptop_runner.model.snapshot import Alert
@@ -144,29 +144,29 @@ class QueueWatch:
             return None
         self._looked_at_s = report.boottime_s
         owners = registry.rank_of_pid()
-        self._gpus = [gpu_claims.labelled(gpu, owners) for gpu in report.gpus]
+        self._gpus = [usage.labelled(gpu, owners) for gpu in report.gpus]
         self._uses = self._look_at(report)
         self._streaks = free_streaks(self._streaks, self._uses)
-        self._ahead = gpu_claims.queued_before(self._spec)
+        self._ahead = usage.queued_before(self._spec)
         if self._log is not None:
             self._log.emit(Queued(waits_for=self.words))
             self._log = None
         if self._ahead or grant(self._uses, self._queue.count, self._streaks) is None:
             return None
-        with gpu_claims.taking(timeout_s=0) as had, contextlib.suppress(OSError):
+        with usage.taking(timeout_s=0) as had, contextlib.suppress(OSError):
             return self._take(report) if had else None  # disk full: the next look tries again
         return None
 
     def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
-        taken = gpu_claims.claims(besides=self._spec.job_id)
-        return gpu_claims.uses(self._queue.candidates, report.gpus, taken)
+        taken = usage.claims(besides=self._spec.job_id)
+        return usage.uses(self._queue.candidates, report.gpus, taken)
 
     def _take(self, report: DeviceReport) -> JobSpec | None:
         """Under the lock: once more what other jobs have, then take."""
         self._uses = self._look_at(report)
         free = [use for use in self._uses if not use.busy]
         devices = grant(free, self._queue.count, self._streaks)
-        if devices is None or gpu_claims.queued_before(self._spec):
+        if devices is None or usage.queued_before(self._spec):
             return None
         by_uuid = self._queue.by_uuid or any(gpu.lost for gpu in report.gpus)
         queue = msgspec.structs.replace(self._queue, by_uuid=by_uuid)

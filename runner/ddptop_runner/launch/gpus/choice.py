@@ -1,4 +1,4 @@
-"""Which devices a launch gets: looks at the machine, decides by gpu_select and gpu_idle."""
+"""Which devices a launch gets: looks at the machine and decides."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.names import names_of, wanted_in_words
 from ddptop_runner.devices.once import sample_once
 from ddptop_runner.devices.words import LIBRARY_MISSING
-from ddptop_runner.launch.gpus import claims as gpu_claims
-from ddptop_runner.launch.gpus import select as gpu_select
-from ddptop_runner.launch.gpus.idle import DeviceUse, busy_in_words, choice_in_words, idlest
-from ddptop_runner.launch.gpus.request import GpuRequest, parse_gpus
+from ddptop_runner.launch.gpus import select, usage
+from ddptop_runner.launch.gpus.select import GpuRequest, parse_gpus
+from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, JobSpec
 
@@ -50,7 +49,7 @@ class DeviceChoice:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that show the job its devices."""
-        return gpu_select.job_environment(self.devices, by_uuid=self.by_uuid)
+        return select.job_environment(self.devices, by_uuid=self.by_uuid)
 
 
 def choose(
@@ -79,24 +78,24 @@ def choose(
     if force and wait:
         raise UsageError(OPTIONS_AGAINST, "use one of them")
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    named = gpu_select.mig_instances(visible)
+    named = select.mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
     present, why_none = machine(named)
-    pool = gpu_select.resolve(request, present, visible, nproc=nproc)
+    pool = select.resolve(request, present, visible, nproc=nproc)
     if not pool:
         if wait:
             raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
         if request is not None:
             why_none = None
         elif present:
-            why_none = gpu_select.why_none(present, visible)
+            why_none = select.why_none(present, visible)
         return DeviceChoice(pool, why_none=why_none)
-    notes = gpu_select.left_out(request, present, visible)
+    notes = select.left_out(request, present, visible)
     count = len(pool)
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    allowed = gpu_select.resolve(None, present, visible) or ()
+    allowed = select.resolve(None, present, visible) or ()
     return _Decision(
         pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=allowed
     ).make()
@@ -134,7 +133,7 @@ def again(
             f"{spec.job} ran on {names_of(pool)}, but no GPUs were found on this machine",
             "see `ddptop gpus`",
         )
-    gpu_select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
+    select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
     return _Decision(pool, count, present, [], None, force, wait, others=False).make()
 
 
@@ -178,7 +177,7 @@ class _Decision:
         Raises:
             UsageError: when a device is busy, and the person neither waits nor takes it anyway.
         """
-        uses = gpu_claims.uses(self.pool, self.present, gpu_claims.claims())
+        uses = usage.uses(self.pool, self.present, usage.claims())
         chosen = idlest(uses, self.count)
         busy = [use for use in chosen if use.busy]
         if gone := [use for use in chosen if use.gone]:
@@ -186,7 +185,7 @@ class _Decision:
         notes = [*self.left_out]
         is_refused = bool(busy) and not self.force and not self.wait
         if is_refused:
-            allowed = gpu_claims.uses(self.allowed, self.present, gpu_claims.claims())
+            allowed = usage.uses(self.allowed, self.present, usage.claims())
             free = sum(not use.busy for use in allowed)
             error = refusal(self.request, uses, chosen, others=self.others, free_of_all=free)
             if not self.is_dry:
@@ -265,8 +264,8 @@ def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
 def free_now(env: Mapping[str, str]) -> int | None:
     """How many of the allowed devices are free; None where there is none at all."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    present, _ = machine(gpu_select.mig_instances(visible))
-    pool = gpu_select.resolve(None, present, visible)
+    present, _ = machine(select.mig_instances(visible))
+    pool = select.resolve(None, present, visible)
     if pool is None:
         return None
-    return sum(not use.busy for use in gpu_claims.uses(pool, present, gpu_claims.claims()))
+    return sum(not use.busy for use in usage.uses(pool, present, usage.claims()))

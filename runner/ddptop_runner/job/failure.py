@@ -19,11 +19,11 @@ from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.job.rank_table import RankTable
-from ddptop_runner.judge.causes import culprit, order, paragraph
+from ddptop_runner.judge.causes import culprit, paragraph
 from ddptop_runner.judge.causes.culprit import RAISED_CODES, RankEnd
 from ddptop_runner.judge.causes.tracebacks import error_file_exception, last_exception
 from ddptop_runner.judge.causes.words import unopened_script
-from ddptop_runner.judge.hangs import places
+from ddptop_runner.judge.hangs import records
 from ddptop_runner.judge.launcher_ends import (
     WRAPPERS,
     by_themselves,
@@ -108,14 +108,14 @@ def judge(
     return outcome, cause
 
 
-def _left_order(folder: RunFolder, attempt: int, ends: Sequence[RankEnd]) -> order.Left | None:
+def _left_order(folder: RunFolder, attempt: int, ends: Sequence[RankEnd]) -> records.Left | None:
     """The rank that left the order of collectives, by the records that the ranks wrote."""
     found = {}
     for end in ends:
         path = evidence.flight_record(folder, attempt, end.rank)
-        if end.rank >= 0 and (calls := order.read_calls(path)):
+        if end.rank >= 0 and (calls := records.read_calls(path)):
             found[end.rank] = calls
-    return order.who_left(found, sum(end.rank >= 0 for end in ends))
+    return records.who_left(found, sum(end.rank >= 0 for end in ends))
 
 
 def _ends_in_command(
@@ -202,7 +202,7 @@ def _end(
 def _crashed_at(folder: RunFolder, attempt: int, exit_: RankExit) -> str | None:
     if exit_.ended_by_us or exit_.returncode is None or -exit_.returncode not in CRASHES:
         return None
-    return places.of_crash(log_end(evidence.stacks_file(folder, attempt, exit_.rank)))
+    return records.of_crash(log_end(evidence.stacks_file(folder, attempt, exit_.rank)))
 
 
 def _text(kept: Path | None, name: str) -> str:

@@ -23,7 +23,7 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.job.group_memory import Decided, Ending, GroupMemory
 from ddptop_runner.job.met_ranks import MetRanks
 from ddptop_runner.job.restart_facts import with_facts
-from ddptop_runner.judge.hangs.cause import hang_cause
+from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.types import HangVerdict
 from ddptop_runner.judge.restarts.planner import RestartPlanner
 from ddptop_runner.judge.restarts.policy import AttemptOutcome

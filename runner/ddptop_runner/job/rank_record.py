@@ -10,8 +10,7 @@ from ddptop_runner.base.clock import boottime_s, utc_from_boottime, utc_now
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage
-from ddptop_runner.judge.hangs.following import WARM_COLLECTIVES
-from ddptop_runner.judge.hangs.types import RankProgress
+from ddptop_runner.judge.hangs.types import WARM_COLLECTIVES, RankProgress
 from ddptop_runner.model.diagnose import RankExit
 from ddptop_runner.model.probe_message import MAX_METRICS, ProbeMessage
 from ddptop_runner.model.snapshot import ProcessId, RankSample

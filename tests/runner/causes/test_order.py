@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ddptop_runner.judge.causes.order import Call, Left, read_calls, who_left
+from ddptop_runner.judge.hangs.records import Call, Left, read_calls, who_left
 
 STEP = ("[64, 16]", "[64]", "[1]")
 

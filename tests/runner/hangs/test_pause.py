@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.runner.hangs.ranks import Life, rank, standing
 
-from ddptop_runner.judge.hangs.allowances import Rules
 from ddptop_runner.judge.hangs.pause import Facts, begins_after_s, pause_state, reason
-from ddptop_runner.judge.hangs.verdict import judge
+from ddptop_runner.judge.hangs.verdict import Rules, judge
 from ddptop_runner.judge.hangs.watch import HangWatch
 
 STATES = {

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runner.hangs.ranks import rank
 
-from ddptop_runner.judge.hangs.allowances import CEILINGS_S, FACTOR, FLOORS_S, Rules
 from ddptop_runner.judge.hangs.types import RankProgress, Standing
-from ddptop_runner.judge.hangs.verdict import judge
+from ddptop_runner.judge.hangs.verdict import CEILINGS_S, FACTOR, FLOORS_S, Rules, judge
 from ddptop_runner.judge.hangs.watch import LONGEST_LOOK_S, HangWatch
 
 steady = settings(max_examples=30, deadline=None, derandomize=True, database=None)

@@ -6,7 +6,7 @@ import pytest
 from tests.runner.hangs.ranks import standing
 
 from ddptop_runner.host.tree import LoaderUsage
-from ddptop_runner.judge.hangs.allowances import (
+from ddptop_runner.judge.hangs.verdict import (
     ASKED_START_FLOOR_S,
     FLOORS_S,
     PROVEN_BUSY_S,
@@ -16,8 +16,8 @@ from ddptop_runner.judge.hangs.allowances import (
     UNPROVEN_IDLE_S,
     Rules,
     allowance,
+    judge,
 )
-from ddptop_runner.judge.hangs.verdict import judge
 
 AUTO = Rules(None, {})
 ASKED = Rules(60.0, {})

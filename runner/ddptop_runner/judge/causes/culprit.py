@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.judge.causes import words
-from ddptop_runner.judge.causes.order import Left
+from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, RankExit
 
 RAISED_CODES = (1, None)

@@ -10,7 +10,7 @@ from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.host.oom import OomFinding
 from ddptop_runner.judge.causes import gpu_memory, words
 from ddptop_runner.judge.causes.culprit import Culprit, RankEnd, last_lines
-from ddptop_runner.judge.causes.order import Left
+from ddptop_runner.judge.hangs.records import Left
 from ddptop_runner.model.diagnose import PythonException, clipped
 from ddptop_runner.model.snapshot import Cause
 

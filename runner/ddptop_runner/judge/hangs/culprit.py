@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.judge.hangs.following import UNHEARD_S
 from ddptop_runner.judge.hangs.types import Culprits, RankProgress, Standing
 from ddptop_runner.model.words import Phase
 
@@ -73,7 +72,7 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         those = [rank for rank in roots or behind if rank.enqueued[group] == last]
         numbers = tuple(rank.rank for rank in those)
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
-        unheard = any(rank.alive and _is_unheard(rank) for rank in those)
+        unheard = any(rank.alive and rank.is_unheard for rank in those)
         missed = "it" if latest == last + 1 else f"collective {last + 1}"
         missing = f"last reported before {missed}" if unheard else f"never reached {missed}"
         facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
@@ -110,7 +109,7 @@ def _aside(facts: Sequence[str]) -> str:
 
 def _standing_in_words(ranks: Sequence[RankProgress]) -> str:
     """Where they are instead; empty where that differs or one of them has ended."""
-    if any(not rank.alive or _is_unheard(rank) for rank in ranks):
+    if any(not rank.alive or rank.is_unheard for rank in ranks):
         return ""
     places = {rank.stands_at for rank in ranks}
     place = places.pop() if len(places) == 1 else None
@@ -148,7 +147,7 @@ def _by_steps(standings: Sequence[Standing]) -> Culprits | None:
 
 def _by_silence(standings: Sequence[Standing]) -> Culprits | None:
     """Whose interpreter does not respond, while others' do."""
-    silent = [standing for standing in standings if _is_unheard(standing.rank)]
+    silent = [standing for standing in standings if standing.rank.is_unheard]
     if not silent or len(silent) == len(standings):
         return None
     numbers = _numbers(silent)
@@ -225,14 +224,10 @@ def _places_in_words(standings: Sequence[Standing]) -> str:
 
 
 def _silent_in_words(ranks: Sequence[RankProgress]) -> str:
-    silent = sum(rank.alive and _is_unheard(rank) for rank in ranks)
+    silent = sum(rank.alive and rank.is_unheard for rank in ranks)
     if silent > 1:
         return "their interpreters are not responding"
     return "its interpreter is not responding" if silent else ""
-
-
-def _is_unheard(rank: RankProgress) -> bool:
-    return (rank.unheard_s or 0.0) > UNHEARD_S
 
 
 def _numbers(standings: Sequence[Standing]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddptop_runner.host.tree import LoaderUsage
@@ -45,6 +45,11 @@ class RankProgress:
     def known(self) -> bool:
         """Whether its progress can be known at all."""
         return self.steps is not None or bool(self.completed)
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether its probe is overdue: its interpreter does not respond."""
+        return (self.unheard_s or 0.0) > UNHEARD_S
 
     @property
     def pending(self) -> bool:
@@ -130,3 +135,28 @@ class HangLook:
     """None while steps come, and before the first."""
     notes: Mapping[int, str] = field(default_factory=dict)
     """By rank: why it is silent and well, such as "evaluating for 40 s"."""
+
+
+UNHEARD_S = 8.0
+"""A probe speaks at least every 5 s unless its interpreter's lock is held."""
+
+
+WARM_STEPS = 3
+
+
+WARM_COLLECTIVES = 20
+"""Before this many the first of everything still happens."""
+
+
+def is_warm(ranks: Sequence[RankProgress], *, first_step: bool) -> bool:
+    """Whether the start is over for the group.
+
+    Args:
+        ranks: all of it.
+        first_step: one step is enough.
+    """
+    steps = max((rank.steps or 0 for rank in ranks), default=0)
+    collectives = max((sum(rank.completed.values()) for rank in ranks), default=0)
+    return steps >= (1 if first_step else WARM_STEPS) or (
+        steps == 0 and collectives >= WARM_COLLECTIVES
+    )

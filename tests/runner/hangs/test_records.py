@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.judge.hangs import places
-from ddptop_runner.judge.hangs.cause import hang_cause
+from ddptop_runner.judge.hangs import records as places
+from ddptop_runner.judge.hangs.records import hang_cause
 from ddptop_runner.judge.hangs.types import HangVerdict
 
 WAITING = """\

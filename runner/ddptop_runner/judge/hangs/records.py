@@ -1,0 +1,293 @@
+"""What the stacks and flight records of a hang show, and the cause that follows from them.
+
+In a hang most ranks wait at the same place; the one that is elsewhere holds them up.
+
+A training run repeats itself: after the same few collectives comes the same one. A rank that skips
+one, or enters one more, breaks its own order, so each rank's record alone shows whether it did. The
+record of a rank that ended at once is missing; it is to blame if every other rank kept its order.
+Only `of_evidence`, `read_calls`, and `hang_cause` read files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddptop_runner.base import bounded
+from ddptop_runner.base.spans import name_ranks
+from ddptop_runner.judge.hangs.types import HangVerdict
+from ddptop_runner.model.snapshot import Cause
+
+_THREAD = re.compile(r"^(?:Current thread|Thread)\b", re.MULTILINE)
+_FAULTHANDLER_FRAME = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
+_PY_SPY_FRAME = re.compile(r"^ +(?P<name>.+) \((?P<file>[^()]+):(?P<line>\d+)\)$")
+_NOT_THE_SCRIPT = re.compile(
+    r"(^|/)(site-packages|dist-packages|lib/python\d|ddptop_runner/probe)(/|\.|$)|^<frozen "
+)
+_STACKS = re.compile(r"^stacks-rank-(\d+)\.txt$")
+
+
+def main_thread(text: str) -> list[str]:
+    """Frames of the main thread, the innermost first, each as `file:line in function`.
+
+    Args:
+        text: what faulthandler or py-spy wrote. faulthandler has the main thread last; py-spy
+            names it, and has it first.
+    """
+    starts = [found.start() for found in _THREAD.finditer(text)]
+    ends = [*starts, len(text)][1:]
+    blocks = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+    if not blocks:
+        return []
+    named = [block for block in blocks if '"MainThread"' in block.partition("\n")[0]]
+    frames = []
+    for line in (named or blocks[-1:])[0].splitlines()[1:]:
+        found = _FAULTHANDLER_FRAME.match(line) or _PY_SPY_FRAME.match(line)
+        if found is not None:
+            frames.append(f"{found['file']}:{found['line']} in {found['name']}")
+    return frames
+
+
+def place(text: str) -> str | None:
+    """The innermost frame of the script's own code; the innermost of all where there is none."""
+    return _innermost(main_thread(text))
+
+
+def of_crash(text: str) -> str | None:
+    """Where the last crash came from that faulthandler told of; None where it told of none."""
+    _, fatal, dump = text.rpartition("Fatal Python error: ")
+    matches = [_FAULTHANDLER_FRAME.match(line) for line in dump.splitlines() if fatal]
+    return _innermost([f"{m['file']}:{m['line']} in {m['name']}" for m in matches if m])
+
+
+def _innermost(frames: list[str]) -> str | None:
+    own = [frame for frame in frames if not _NOT_THE_SCRIPT.search(frame.rpartition(":")[0])]
+    return next(iter(own or frames), None)
+
+
+def minority(texts: Mapping[int, str]) -> tuple[int, ...]:
+    """Ranks that stand where fewer do than anywhere else; empty where nothing sets them apart.
+
+    Args:
+        texts: stacks by rank.
+    """
+    stacks = {rank: tuple(main_thread(text)) for rank, text in texts.items()}
+    counts = Counter(stack for stack in stacks.values() if stack)
+    if len(counts) < 2 or () in stacks.values():
+        return ()
+    fewest, most = min(counts.values()), max(counts.values())
+    if fewest == most:
+        return ()
+    return tuple(sorted(rank for rank, stack in stacks.items() if counts[stack] == fewest))
+
+
+def of_evidence(folder: Path) -> dict[int, str]:
+    """The stacks that an evidence folder holds, by rank; without those that could not be had."""
+    texts = {}
+    try:
+        files = sorted(folder.iterdir())
+    except OSError:
+        return {}
+    for file in files:
+        named = _STACKS.match(file.name)
+        if named is None:
+            continue
+        try:
+            text = bounded.read_text(file)
+        except OSError:
+            continue
+        if main_thread(text):
+            texts[int(named[1])] = text
+    return texts
+
+
+def explain(ranks: Collection[int], texts: Mapping[int, str]) -> tuple[tuple[int, ...], str | None]:
+    """(whom the stacks show as the outlier where `ranks` names all of them, where it stands).
+
+    Args:
+        ranks: the culprits by other signs.
+        texts: stacks by rank.
+    """
+    culprits = tuple(sorted(ranks))
+    if set(texts) <= set(culprits) and len(texts) > 1:  # nobody was told apart by other signs
+        culprits = minority(texts) or culprits
+    places = {place(texts[rank]) for rank in culprits if rank in texts} - {None}
+    return culprits, places.pop() if len(places) == 1 else None
+
+
+RECORD_BYTES = 32 * 1024 * 1024
+"""A longer record is not read."""
+CALLS = 600
+"""The latest of one rank that are looked at."""
+CONTEXT = 8
+"""So many collectives before one tell which it should be."""
+LATEST = 4
+"""A rank stops within so many collectives after it left the order."""
+LEARNED = 24
+"""Fewer collectives before those do not show an order."""
+KEPT = 0.95
+"""So many of those must have been the expected ones for there to be an order."""
+
+DEFAULT_GROUP = "0"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective as a rank entered it."""
+
+    number: int
+    name: str
+    sizes: str
+
+    def in_words(self) -> str:
+        """`all_reduce [16, 16]`."""
+        return f"{self.name} {self.sizes}".strip()
+
+
+@dataclass(frozen=True)
+class Left:
+    """A rank that left the order."""
+
+    rank: int
+    entered: Call | None = None
+    """What it entered; None of a rank that is to blame because all others kept to theirs."""
+    expected: str = ""
+    """What should have come, in words."""
+
+    def in_words(self) -> str:
+        """The sentence for a cause."""
+        if self.entered is None:
+            return (
+                f"The flight recorder shows that all ranks except rank {self.rank} "
+                "issued their collectives in the same order."
+            )
+        return (
+            f"Rank {self.rank} issued its collectives out of order: its collective "
+            f"{self.entered.number} was {self.entered.in_words()} instead of {self.expected}."
+        )
+
+
+def who_left(records: Mapping[int, Sequence[Call]], world_size: int) -> Left | None:
+    """The rank that left the order; None where the records do not tell.
+
+    Args:
+        records: by rank, what it entered, the oldest first.
+        world_size: how many ranks there are.
+    """
+    breaks, kept = [], []
+    for rank, calls in records.items():
+        found = _break(calls)
+        if found is not None:
+            breaks.append(Left(rank, *found))
+        elif _has_order([call.in_words() for call in calls]):
+            kept.append(rank)
+    if len(breaks) == 1:
+        return breaks[0]
+    silent = [rank for rank in range(world_size) if rank not in records]
+    if not breaks and len(silent) == 1 and len(kept) == world_size - 1:
+        return Left(silent[0])
+    return None
+
+
+def _break(calls: Sequence[Call]) -> tuple[Call, str] | None:
+    """(the first collective out of order among the latest, what was due in its place)."""
+    said = [call.in_words() for call in calls]
+    for place in range(max(LEARNED, len(said) - LATEST), len(said)):
+        if not _has_order(said[:place]):
+            return None
+        due = _due(said, place)
+        if due and said[place] not in due:
+            return calls[place], " or ".join(sorted(due))
+    return None
+
+
+def _has_order(said: Sequence[str]) -> bool:
+    """Whether what came was mostly what was due."""
+    if len(said) < LEARNED:
+        return False
+    places = range(max(CONTEXT, len(said) - 2 * LEARNED), len(said))
+    known = [(said[place], due) for place in places if (due := _due(said, place))]
+    right = sum(call in due for call, due in known)
+    return len(known) >= LEARNED / 2 and right >= KEPT * len(known)
+
+
+def _due(said: Sequence[str], place: int) -> set[str]:
+    """What followed the same collectives before; empty where they were never entered so."""
+    context = said[place - CONTEXT : place]
+    return {
+        said[start + CONTEXT]
+        for start in range(place - CONTEXT)
+        if said[start] == context[0] and said[start : start + CONTEXT] == context
+    }
+
+
+def read_calls(path: Path) -> list[Call]:
+    """What a flight record holds of the group of all ranks; empty where it cannot be read."""
+    try:
+        entries = json.loads(bounded.read_bytes(path, RECORD_BYTES)).get("entries")
+        calls = [_call(entry) for entry in entries if _counts(entry)]
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
+        return []
+    return sorted(calls, key=lambda call: call.number)[-CALLS:]
+
+
+def _counts(entry: dict[str, Any]) -> bool:
+    return not entry.get("is_p2p") and str(entry["process_group"][0]) == DEFAULT_GROUP
+
+
+def _call(entry: dict[str, Any]) -> Call:
+    name = str(entry.get("profiling_name", ""))[:80].rpartition(":")[2]
+    sizes = entry.get("input_sizes")
+    shown = ", ".join(str(size) for size in sizes[:3]) if isinstance(sizes, list) else ""
+    return Call(int(entry["collective_seq_id"]), name, shown[:80])
+
+
+def _left_order(evidence: Path, world_size: int) -> Left | None:
+    """The rank that left the order of collectives, by the records in an evidence folder."""
+    paths = {rank: evidence / f"flight-rank-{rank}.json" for rank in range(world_size)}
+    records = {rank: calls for rank, path in paths.items() if (calls := read_calls(path))}
+    return who_left(records, world_size)
+
+
+def hang_cause(found: HangVerdict, evidence: str, stands_at: Mapping[int, str | None]) -> Cause:
+    """What hung, who is to blame, and where it stood.
+
+    Args:
+        found: the verdict.
+        evidence: the folder that holds the ranks' stacks, taken before any signal.
+        stands_at: by rank, what its probe said.
+    """
+    left = None if found.named else _left_order(Path(evidence), len(stands_at))
+    named = found.ranks if left is None else (left.rank,)
+    culprits, place = explain(named, of_evidence(Path(evidence)))
+    if place is None:
+        told = {stands_at.get(rank) for rank in culprits} - {None}
+        place = told.pop() if len(told) == 1 else None
+    message, short = found.message, "" if place is None else place.rpartition("/")[2]
+    head, found_at, tail = message.rpartition(f" at {short}")
+    is_told = bool(place) and bool(found_at) and tail in ("", ")")
+    if is_told:
+        message = f"{head} at {place}{tail}"
+    words = [f"The job hung: {message}."]
+    if left is not None:
+        words.append(left.in_words())
+    one = len(culprits) == 1
+    was = "was" if one else "were"
+    if place is not None and not is_told:
+        words.append(f"{name_ranks(culprits).capitalize()} {was} last seen at {place}.")
+    elif culprits != named:
+        words.append(
+            f"{name_ranks(culprits).capitalize()} {was} not in the same place as the others."
+        )
+    return Cause(
+        kind="hang",
+        rank=culprits[0] if one else None,
+        summary=" ".join(words),
+        evidence=evidence,
+        place=place,
+    )

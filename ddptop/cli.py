@@ -183,7 +183,7 @@ class LaunchCommand(click.Command):
     help="preload torch in a spare process per rank",
 )
 @click.option(
-    "--log-limit", metavar="SIZE", help="archive the start of rank logs over SIZE  [default: 1G]"
+    "--log-limit", metavar="SIZE", help="drop the start of rank logs over SIZE  [default: 1G]"
 )
 @click.option("--env", multiple=True, metavar="K=V", help="set an environment variable; repeatable")
 @click.option("--cwd", metavar="DIR", help="working directory for the job")

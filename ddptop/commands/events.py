@@ -6,7 +6,7 @@ from ddptop.output import put_folded, put_json
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.logs import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 CONTINUED = 14
 """Indentation of the rest of a long line: it lines up with the text after the time."""

@@ -79,7 +79,7 @@ def split_arguments(
 
 
 LEAST_LOG_BYTES = 64 * 1024
-"""With a lower limit, a log would consist only of archives."""
+"""With a lower limit, a log would not hold a traceback with its context."""
 
 
 def hang_timeout(text: str) -> tuple[float | None, bool]:
@@ -285,6 +285,6 @@ def describe(plan: LaunchPlan) -> str:
         )
     if spec.log_limit_bytes is not None:
         limit = spec.log_limit_bytes
-        lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is archived")
+        lines.append(f"log limit:     {limit} bytes per rank; the start of longer logs is dropped")
     lines += [f"note:          {note}" for note in plan.notes]
     return "\n".join(lines)

@@ -19,10 +19,7 @@ from ddptop_runner.base.errors import DamagedFileError, DdptopError, UsageError
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.model.spec import JobSpec, read_spec
 from ddptop_runner.store import logs
-from ddptop_runner.store.log_follow import ByteFollower, LogChunk, LogFollower
-from ddptop_runner.store.log_ranges import LogFile
-from ddptop_runner.store.log_tags import are_tagged
-from ddptop_runner.store.logs import LogLine
+from ddptop_runner.store.logs import ByteFollower, LogChunk, LogFile, LogFollower, LogLine
 
 MAX_RAW_LINE_BYTES = 1 << 20
 """A longer line of one rank is cut where other ranks' lines stand between."""
@@ -152,7 +149,7 @@ def _tell_of_speaker(folder: RunFolder, attempt: int, rank: int) -> None:
             f"{folder.job} has no rank {rank}", f"its ranks are {_listed(list(range(size)))}"
         )
     what = "showing all output of the command"
-    if are_tagged(folder.log_file(attempt, LAUNCHER)):
+    if logs.are_tagged(folder.log_file(attempt, LAUNCHER)):
         what = "showing its lines from the launcher log"
     say(f"ddptop: rank {rank} has no separate log; {what}")
 

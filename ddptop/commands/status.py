@@ -25,7 +25,7 @@ from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.judge.saves.step_words import step_beside
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
-from ddptop_runner.store.log_follow import last_words
+from ddptop_runner.store.logs import last_words
 
 DETAILS = 16
 """Lines on ranks below their table."""

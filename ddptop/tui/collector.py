@@ -283,7 +283,7 @@ class Collector:
             return ()
         path = view.folder.log_file(attempt, LAUNCHER if rank is None else rank)
         if self._cause is None or self._cause[0] != path:
-            from ddptop_runner.store.log_follow import last_words
+            from ddptop_runner.store.logs import last_words
 
             _, lines = last_words(view.folder, attempt, rank, CAUSE_LINES)
             self._cause = (path, tuple(lines))

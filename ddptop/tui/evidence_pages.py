@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.job.evidence import log_tail
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.store.log_clean import sanitize
+from ddptop_runner.store.logs import tail_bytes
 
 SHOWN_BYTES = 24 * 1024
 """Of one file, its end; the folder has it whole."""
@@ -70,6 +70,6 @@ def _listing(folder: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    text = sanitize(log_tail(path, SHOWN_BYTES)).rstrip()
+    text = sanitize(tail_bytes(path, SHOWN_BYTES)).rstrip()
     cut = "" if path.stat().st_size <= SHOWN_BYTES else "[...]\n"
     return f"{cut}{text}" if text else "(empty)"

@@ -31,7 +31,6 @@ from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.store import logs
-from ddptop_runner.store.log_tags import are_tagged
 
 POLL_S = 0.5
 """Each poll that finds a line sends the whole view to the terminal."""
@@ -210,7 +209,7 @@ class LogReader:
         has_launcher = LAUNCHER in ranks
         is_tagged = self._places.is_tagged and self._places.attempt == attempt
         if has_launcher and not is_tagged:
-            is_tagged = are_tagged(self._folder.log_file(attempt, LAUNCHER))
+            is_tagged = logs.are_tagged(self._folder.log_file(attempt, LAUNCHER))
         own = tuple(rank for rank in ranks if rank != LAUNCHER)
         places = Places(attempts, attempt, own, has_launcher, is_tagged)
         if places != self._places:

@@ -15,7 +15,7 @@ from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner.base import units
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.store.log_clean import LineCleaner
-from ddptop_runner.store.log_ranges import BLOCK_BYTES, LogFile
+from ddptop_runner.store.logs import BLOCK_BYTES, LogFile
 
 LINES_OF_EACH = 2000
 MOST_LINES = 64_000

@@ -16,8 +16,8 @@ from ddptop.tui.render.log_find import LogPattern
 from ddptop.tui.render.log_levels import LevelReader, may_be_grave
 from ddptop.tui.render.log_row import Level, LogRow
 from ddptop_runner.store.log_clean import LineCleaner
-from ddptop_runner.store.log_ranges import LogFile
 from ddptop_runner.store.log_tags import RankFilter
+from ddptop_runner.store.logs import LogFile, dropped_note
 
 PIECE_BYTES = 1 << 15
 CHUNK_BYTES = 1 << 16
@@ -31,12 +31,15 @@ MOST_BYTES = 1 << 22
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Bytes of a log that stand together, or one gap."""
+    """Bytes of a log that stand together."""
 
     at: int
-    to: int
     data: bytes
-    is_gap: bool = False
+
+    @property
+    def to(self) -> int:
+        """The byte behind the last."""
+        return self.at + len(self.data)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -125,21 +128,28 @@ class FileLog:
     # --- windows -------------------------------------------------------------------------------
 
     def page_back(self, before: int, want: int, least: Level = "") -> Page:
-        """Lines before a byte, the nearest ones: `want` or a few more."""
+        """Lines before a byte, the nearest ones: `want` or a few more.
+
+        Before the first line stands a note, where the log's head was dropped.
+        """
         rows: list[LogRow] = []
         partial: LogRow | None = None
         low, high = before, before
         looked = 0
-        first = self._log.first
-        while len(rows) < want and low > first and looked < MOST_BYTES:
-            parts, start = self._parts_back(low, CHUNK_BYTES)
-            looked += low - start
-            page = self._rows(parts, least)
+        while len(rows) < want and low > self._log.first and looked < MOST_BYTES:
+            part = self._part_back(low, CHUNK_BYTES)
+            if not part.data:
+                break
+            looked += low - part.at
+            page = self._rows(part, least)
             if low == before:
                 partial = page.partial
                 high = before if partial is None else partial.at
             rows[:0] = page.rows
-            low = start
+            low = part.at
+        first = self._log.first
+        if first and low <= first:
+            rows.insert(0, LogRow(first, first, dropped_note(first), is_note=True))
         return Page(tuple(rows), low, max(low, high), partial)
 
     def page_on(self, after: int, want: int, least: Level = "") -> Page:
@@ -149,14 +159,14 @@ class FileLog:
         high = after
         looked = 0
         while len(rows) < want and looked < MOST_BYTES:
-            parts, stop = self._parts_on(high, CHUNK_BYTES)
-            if not parts:
+            part = self._part_on(high, CHUNK_BYTES)
+            if not part.data:
                 break
-            page = self._rows(parts, least)
+            page = self._rows(part, least)
             rows += page.rows
             partial = page.partial
-            looked += stop - high
-            high = stop if partial is None else partial.at
+            looked += part.to - high
+            high = part.to if partial is None else partial.at
             if partial is not None:
                 break
         return Page(tuple(rows), after, high, partial)
@@ -166,14 +176,10 @@ class FileLog:
         first, end = self.bounds()
         if position <= first:
             return first
-        stop = min(position + 1, end)
-        parts, start = self._parts_back(stop, CHUNK_BYTES)
-        if not parts:
-            return start
-        last = parts[-1]
-        if last.is_gap:
-            return last.at if last.to > position else last.to
-        at, to, ended = pieces(last, starts=True)[-1]
+        part = self._part_back(min(position + 1, end), CHUNK_BYTES)
+        if not part.data:
+            return part.at
+        at, to, ended = pieces(part, starts=True)[-1]
         return to if ended and to <= position else at
 
     # --- search --------------------------------------------------------------------------------
@@ -193,130 +199,71 @@ class FileLog:
             How far it is, after each part.
         """
         at = start
-        while True:
-            if step > 0:
-                parts, stop = self._parts_on(at, SCAN_BYTES)
-            else:
-                parts, stop = self._parts_back(at, SCAN_BYTES) if at > self._log.first else ([], at)
-            if not parts:
+        while step > 0 or at > self._log.first:
+            part = self._part_on(at, SCAN_BYTES) if step > 0 else self._part_back(at, SCAN_BYTES)
+            if not part.data:
                 break
-            data = b"".join(part.data for part in parts)
-            if pattern.may_be_in(data) and (row := self._find(parts, pattern, step, least)):
+            if pattern.may_be_in(part.data) and (row := self._find(part, pattern, step, least)):
                 yield Searched(row.at, row, True)
                 return
-            if at == stop:
-                break
-            at = stop
+            at = part.to if step > 0 else part.at
             yield Searched(at)
         yield Searched(at, None, True)
 
-    def _find(
-        self, parts: list[Part], pattern: LogPattern, step: int, least: Level
-    ) -> LogRow | None:
-        page = self._rows(parts, least)
+    def _find(self, part: Part, pattern: LogPattern, step: int, least: Level) -> LogRow | None:
+        page = self._rows(part, least)
         rows = page.rows if page.partial is None else (*page.rows, page.partial)
-        hits = (row for row in rows[::step] if not row.is_note and pattern.finds(row.text))
+        hits = (row for row in rows[::step] if pattern.finds(row.text))
         return next(hits, None)
 
     # --- bytes ---------------------------------------------------------------------------------
 
-    def _parts_on(self, start: int, size: int) -> tuple[list[Part], int]:
-        """Whole lines from one that starts at `start`, and the byte behind them.
+    def _part_on(self, start: int, size: int) -> Part:
+        """Whole lines from one that starts at `start`.
 
         An unfinished line stands at the end only where the log ends.
         """
-        parts: list[Part] = []
-        at = start
-        while at - start < size:
-            part = self._read(at, size - (at - start))
-            if part is None:
-                return parts, at
-            if parts and not part.is_gap and not parts[-1].is_gap:
-                part = Part(parts[-1].at, part.to, parts.pop().data + part.data)
-            parts.append(part)
-            at = part.to
-        last = parts[-1]
-        if last.is_gap or last.data.endswith(b"\n") or at >= self._log.end:
-            return parts, at
-        stop = last.at + last.data.rfind(b"\n") + 1
-        if last.to - stop > PIECE_BYTES:
-            stop = pieces(Part(stop, last.to, last.data[stop - last.at :]), starts=True)[-1][0]
-        if stop == last.at:  # the beginning of a line behind a gap
-            return (parts[:-1], stop) if len(parts) > 1 else (parts, at)
-        parts[-1] = Part(last.at, stop, last.data[: stop - last.at])
-        return parts, stop
+        start = max(start, self._log.first)
+        data = self._log.between(start, start + size)
+        part = Part(start, data)
+        if data.endswith(b"\n") or part.to >= self._log.end:
+            return part
+        stop = data.rfind(b"\n") + 1
+        if len(data) - stop > PIECE_BYTES:
+            stop = pieces(Part(start + stop, data[stop:]), starts=True)[-1][0] - start
+        return Part(start, data[:stop])
 
-    def _parts_back(self, end: int, size: int) -> tuple[list[Part], int]:
-        """Whole lines up to `end`, and the first byte of them."""
+    def _part_back(self, end: int, size: int) -> Part:
+        """Whole lines up to `end`."""
         first = self._log.first
         start = max(first, end - max(size, 2 * PIECE_BYTES + 1))
-        gap = self._log.gap_at(start)
-        if gap is not None:
-            start = gap[0]
-        parts: list[Part] = []
-        at = start
-        while at < end:
-            part = self._read(at, end - at)
-            if part is None:
-                break
-            if parts and not part.is_gap and not parts[-1].is_gap:
-                part = Part(parts[-1].at, part.to, parts.pop().data + part.data)
-            parts.append(part)
-            at = part.to
-        if not parts or start == first or gap is not None:
-            return parts, start
-        head = parts[0]
-        if head.is_gap:
-            return parts, head.at
-        low = first_start(head)
-        if low is None:
-            return parts[1:], parts[1].at if len(parts) > 1 else end
-        parts[0] = Part(low, head.to, head.data[low - head.at :])
-        return parts, low
-
-    def _read(self, at: int, size: int) -> Part | None:
-        self._log.seek(at)
-        data = self._log.read_part(size)
-        to = self._log.position
-        if not data and to == at:
-            return None
-        return Part(at, to, data, is_gap=to - at != len(data))
+        part = Part(start, self._log.between(start, end))
+        if start == first:
+            return part
+        low = first_start(part)
+        return Part(end, b"") if low is None else Part(low, part.data[low - start :])
 
     # --- lines ---------------------------------------------------------------------------------
 
-    def _rows(self, parts: list[Part], least: Level) -> Page:
+    def _rows(self, part: Part, least: Level) -> Page:
         """The lines of bytes that are whole lines."""
-        low = parts[0].at if parts else 0
-        high = parts[-1].to if parts else 0
-        if not parts:
-            return Page((), low, high)
+        low, high = part.at, part.to
         levels = LevelReader()
-        head = self._context(low)
-        grave = not least or any(may_be_grave(part.data, least) for part in (*head, *parts))
-        if not grave and _is_whole(parts[-1]) and not any(part.is_gap for part in parts):
+        start = max(self._log.first, low - CONTEXT_BYTES)
+        head = Part(start, self._log.between(start, low) if start < low else b"")
+        grave = not least or any(may_be_grave(one.data, least) for one in (head, part))
+        if not grave and part.data.endswith(b"\n"):
             return Page((), low, high)
-        for part in head:
-            for _ in self._lines(part, levels, starts=False):
-                pass
+        for _ in self._lines(head, levels, starts=False):
+            pass
         rows: list[LogRow] = []
         partial: LogRow | None = None
-        for part in parts:
-            if part.is_gap:
-                rows.append(LogRow(part.at, part.to, _text(part.data), is_note=True))
-                continue
-            for row, ended in self._lines(part, levels, starts=True):
-                if not ended and row.to == high and not _is_piece(row.at, row.to):
-                    partial = row
-                elif row.passes(least):
-                    rows.append(row)
+        for row, ended in self._lines(part, levels, starts=True):
+            if not ended and row.to == high and not _is_piece(row.at, row.to):
+                partial = row
+            elif row.passes(least):
+                rows.append(row)
         return Page(tuple(rows), low, high, partial)
-
-    def _context(self, low: int) -> list[Part]:
-        start = max(self._log.first, low - CONTEXT_BYTES)
-        if start >= low or self._log.gap_at(start) is not None:
-            return []
-        part = self._read(start, low - start)
-        return [] if part is None or part.is_gap or part.to > low else [part]
 
     def _lines(
         self, part: Part, levels: LevelReader, *, starts: bool
@@ -342,18 +289,9 @@ class FileLog:
             yield LogRow(at, to, text, level, inside), ended
 
 
-def _is_whole(part: Part) -> bool:
-    """Whether the last line of it has ended."""
-    return part.is_gap or part.data.endswith(b"\n")
-
-
 def _is_piece(at: int, to: int) -> bool:
     """Whether a line was cut there for its length."""
     return to % PIECE_BYTES == 0 and to - at >= PIECE_BYTES
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace").rstrip("\n")
 
 
 def _clean(raw: bytes, before: bytes) -> str | None:

@@ -22,7 +22,7 @@ from ddptop_runner.jobs.history_moment import Moment, MomentReader
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Cause
 from ddptop_runner.model.words import LIVE_STATES, JobState
-from ddptop_runner.store.log_end import log_end
+from ddptop_runner.store.logs import log_end
 
 COURSE_POINTS = 600
 """Gaps are told as exactly as so many cells can show them."""

@@ -30,8 +30,7 @@ from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryReader
 
 if TYPE_CHECKING:
-    from ddptop_runner.store.log_follow import LogFollower
-    from ddptop_runner.store.logs import LogLine
+    from ddptop_runner.store.logs import LogFollower, LogLine
 
 EVENTS_SHOWN = 300
 
@@ -142,7 +141,7 @@ class LogSource:
         anew = key != self._key
         shared = view.spec.is_command
         if anew or self._follower is None:
-            from ddptop_runner.store.log_follow import LogFollower  # the first frame has no line
+            from ddptop_runner.store.logs import LogFollower  # the first frame has no line
 
             self.close()
             self._follower = LogFollower(

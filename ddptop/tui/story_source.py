@@ -17,7 +17,7 @@ from ddptop_runner.model.snapshot import Cause, Event, NodeSnapshot, decode_snap
 from ddptop_runner.store import evidence_folder
 from ddptop_runner.store.history import HistoryReader
 from ddptop_runner.store.history_steps import attempts_taken
-from ddptop_runner.store.log_follow import last_words
+from ddptop_runner.store.logs import last_words
 
 TAIL_LINES = 40
 """Last lines that are read of the rank that failed first."""

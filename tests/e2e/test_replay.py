@@ -8,7 +8,7 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.history_moment import MomentReader
 from ddptop_runner.model.snapshot import RankSample
-from ddptop_runner.store.log_end import log_end
+from ddptop_runner.store.logs import log_end
 
 pytestmark = [pytest.mark.torch, pytest.mark.tmux]
 

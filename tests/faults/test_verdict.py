@@ -107,7 +107,7 @@ NEW = {"guardian": 11, "supervisor": 12, "agent": None}
             after(holders=NEW, events=[event("alert", "the agent ended")]),
             after(events=[event("alert", "the agent ended")]),
         ),
-        ("log-flood", after(flood=Flood(9, 9, True, 100)), after(flood=Flood(9, 8, True, 100))),
+        ("log-flood", after(flood=Flood(9, 5, True, 100)), after(flood=Flood(9, 5, False, 100))),
         ("log-flood", after(flood=Flood(9, 9, True, 1)), after(flood=Flood(9, 9, False, 1))),
         ("log-flood", after(flood=Flood(9, 9, True, 1)), after(flood=Flood(9, 9, True, 9 << 20))),
         ("log-flood", after(flood=Flood(9, 9, True, 1)), after()),

@@ -22,7 +22,6 @@ from ddptop_runner.job.registry import JobView, read_job
 from ddptop_runner.model.snapshot import Event, NodeSnapshot, ProcessId
 from ddptop_runner.store import logs
 from ddptop_runner.store.history_reader import HistoryReader
-from ddptop_runner.store.log_index import read_index
 
 READY_STEPS = 5
 """A fault is committed once every rank took so many steps of the attempt."""
@@ -174,8 +173,9 @@ class Trial:
                 wanted = int(found[2])
         if not log.exists() or not numbers:
             return None
-        live_bytes = log.stat().st_size - read_index(log).live_from
-        in_order = numbers == list(range(len(numbers)))
+        with logs.LogFile(log) as file:
+            live_bytes = file.end - file.first
+        in_order = numbers == list(range(numbers[0], wanted))
         return verdict.Flood(wanted, len(numbers), in_order, live_bytes)
 
     def _play_the_person(self, fault: Fault) -> None:

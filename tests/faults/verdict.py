@@ -27,13 +27,14 @@ GAP_S = 6.0
 
 @dataclass(frozen=True)
 class Flood:
-    """Lines that a rank wrote at once, as its log and its archives have them."""
+    """Lines that a rank wrote at once, as far as its log still has them."""
 
     wanted: int
     found: int
     in_order: bool
+    """Whether those are the last lines, without a gap."""
     live_bytes: int
-    """Of the log, what is not in an archive."""
+    """Of the log, what was not dropped."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +153,10 @@ def _flood(_rank: int, _before: Seen, now: Seen) -> list[str]:
     if flood is None or not flood.found:
         return ["the flood of lines is not in the log"]
     found = []
-    if flood.found != flood.wanted or not flood.in_order:
-        found.append(f"{flood.found} of {flood.wanted} lines are in the log and its archives")
+    if not flood.in_order:
+        found.append(f"the log has {flood.found} of {flood.wanted} lines, not the last in a row")
     if flood.live_bytes > FLOOD_LIMIT_BYTES:
-        found.append(f"{flood.live_bytes} bytes of the log are not archived")
+        found.append(f"{flood.live_bytes} bytes of the log were not dropped")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptop_runner.store.log_end import LINE_BYTES, log_end, shortened
+from ddptop_runner.store.logs import LINE_BYTES, log_end, shortened
 
 TRACEBACK = "Traceback (most recent call last):\nValueError: bad\n"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.store import log_tags
-from ddptop_runner.store.log_follow import ByteFollower, LogFollower
-from ddptop_runner.store.log_tags import RankFilter, are_tagged, tail_offset
+from ddptop_runner.store import logs
+from ddptop_runner.store.log_tags import RankFilter
+from ddptop_runner.store.logs import ByteFollower, LogFile, LogFollower, are_tagged
 
 HOROVOD = b"[0]<stdout>:a\n[1]<stderr>:b\nfrom the launcher\n[1]<stdout>:c\n[10]<stdout>:d\n"
 MPI = b"[1,0]<stdout>: 10%\r[1,1]<stdout>: 5%\r[1,0]<stdout>: 20%\n[1,1]<stdout>:end\n"
@@ -78,16 +78,17 @@ def test_a_log_tells_whether_it_has_tags(tmp_path: Path, data, before):
 
 
 def test_the_tail_of_one_rank_is_found_among_any_number_of_others(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(log_tags, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 64)
     log = tmp_path / "log"
     lines = [b"[%d]<stdout>:line %d\n" % (n % 50, n) for n in range(1000)]
     log.write_bytes(b"".join(lines))
-    for count in (1, 3, 20):
-        found = log.read_bytes()[tail_offset(log, 7, count) :]
-        assert found.startswith(b"[7]<stdout>:line %d\n" % (1000 - 43 - 50 * (count - 1)))
-    assert tail_offset(log, 7, 21) == 0
-    assert tail_offset(log, 7, 0) == log.stat().st_size
-    assert tail_offset(log, 7, 20, 1000) >= log.stat().st_size - 1000
+    with LogFile(log) as file:
+        for count in (1, 3, 20):
+            found = log.read_bytes()[file.speaker_offset(7, count) :]
+            assert found.startswith(b"[7]<stdout>:line %d\n" % (1000 - 43 - 50 * (count - 1)))
+        assert file.speaker_offset(7, 21) == 0
+        assert file.speaker_offset(7, 0) == log.stat().st_size
+        assert file.speaker_offset(7, 20, 1000) >= log.stat().st_size - 1000
 
 
 def test_a_follower_of_one_rank_begins_with_its_last_lines_and_goes_on(tmp_path: Path):

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.store import log_follow, logs
-from ddptop_runner.store.log_follow import ByteFollower, LogFollower
-from ddptop_runner.store.logs import LogLine, last_lines, merged_tail, separator, tail_offset
+from ddptop_runner.store import logs
+from ddptop_runner.store.logs import (
+    ByteFollower,
+    LogFile,
+    LogFollower,
+    LogLine,
+    last_lines,
+    separator,
+    stream_tails,
+)
 
 # --- reading from the end --------------------------------------------------------------------
 
@@ -28,8 +35,8 @@ def test_the_tail_starts_where_counting_from_the_end_says(tmp_path, monkeypatch,
     lines = data.splitlines(keepends=True)
     for count in (0, 1, 2, 5, 100):
         expected = b"".join(lines[len(lines) - count :]) if count < len(lines) else data
-        with path.open("rb") as file:
-            assert data[tail_offset(file, count) :] == expected
+        with LogFile(path) as log:
+            assert data[log.tail_offset(count) :] == expected
         assert (
             last_lines(path, count)
             == [line.decode().strip("\n") for line in lines][max(0, len(lines) - count) :]
@@ -99,8 +106,8 @@ def test_the_tails_of_several_ranks_stand_rank_by_rank(folder):
     for rank in range(3):
         write(folder, 1, rank, f"old\nfirst of {rank}\nlast of {rank}")
     expected = [LogLine(1, r, f"{w} of {r}") for r in range(3) for w in ("first", "last")]
-    assert merged_tail(folder, 1, 2) == expected
-    assert merged_tail(folder, 1, 2, only=[2]) == expected[4:]
+    assert list(stream_tails(folder, 1, 2)) == expected
+    assert list(stream_tails(folder, 1, 2, only=[2])) == expected[4:]
     assert expected[0].prefixed() == "[rank 0] first of 0"
 
 
@@ -160,7 +167,7 @@ def test_no_line_is_lost_when_the_next_attempt_begins(folder):
 
 
 def test_an_attempt_with_more_than_one_read_takes_is_read_to_its_end(folder, monkeypatch):
-    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 10)
     write(folder, 0, 0, "a\n")
     follower = ByteFollower(folder)
     follower.poll()
@@ -241,7 +248,7 @@ def test_bytes_are_followed_as_written(folder):
 
 
 def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatch):
-    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 1000)
     write(folder, 0, 0, "".join(f"\r{i:6} steps" for i in range(2000)))
     follower = LogFollower(folder, [0], tail=100)
     assert follower.poll() == []
@@ -250,10 +257,10 @@ def test_following_a_long_progress_bar_catches_up_in_one_look(folder, monkeypatc
 
 
 def test_an_idle_follower_rests_and_a_busy_one_does_not(folder, monkeypatch):
-    monkeypatch.setattr(log_follow, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 100)
     rests = []
     monkeypatch.setattr(time, "sleep", rests.append)
     write(folder, 0, 0, "x" * 350 + "\n")
     left = iter([False] * 8 + [True] * 9)
     list(LogFollower(folder, is_over=lambda: next(left)))
-    assert rests == [log_follow.POLL_S] * 5  # 8 looks, of which 3 brought a whole block
+    assert rests == [logs.POLL_S] * 5  # 8 looks, of which 3 brought a whole block

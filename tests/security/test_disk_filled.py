@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 from tests.runner.builders import make_spec
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.node import keeper as keeper_module
+from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.store import disk
+from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.story import Story
-from ddptop_runner.store.upkeep import space
 
 DISK_MIB = 48
 SECONDS = 40
@@ -54,22 +53,26 @@ def test_a_slow_rank_outlives_a_flood_that_takes_every_second_block_given_up(
         except OSError:
             pass
 
-    fallocate, given_back = space._fallocate, 0
+    fallocate, given_back = disk._fallocate, 0
 
-    def contested(fd: int, mode: int, *arguments: Any, **options: Any) -> None:
+    def contested(fd: int, mode: int, *arguments: Any) -> None:
         nonlocal given_back
-        fallocate(fd, mode, *arguments, **options)
-        if mode & space.PUNCH_HOLE:
+        fallocate(fd, mode, *arguments)
+        if mode & disk.PUNCH_HOLE:
             given_back += 1
             if given_back % 2:
                 fill()
 
-    monkeypatch.setattr(space, "_fallocate", contested)
-    # what takes long is over before the next look
-    monkeypatch.setattr(keeper_module, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(disk, "_fallocate", contested)
     history = HistoryWriter(tmp_path / "history.db")
     spec = make_spec(nproc=2)
-    keeper = RunFolderKeeper(folder, spec, Story(history, lambda _: None))
+    keeper = RunFolderKeeper(
+        folder,
+        spec,
+        EventLog(history, lambda _: None),
+        history,
+        SteadyFile(tmp_path / "node.json"),
+    )
     line = b"x" * 9999 + b"\n"
     for second in range(SECONDS):
         flooding = second >= 8
@@ -83,21 +86,3 @@ def test_a_slow_rank_outlives_a_flood_that_takes_every_second_block_given_up(
     history.close()
     for fd in (slow, flood):
         os.close(fd)
-
-
-class AtOnce:
-    """An executor that does it before it returns."""
-
-    def __init__(self, *_: object, **options: object) -> None:
-        pass
-
-    def submit(self, work: Any, *arguments: Any) -> Any:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(work(*arguments))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-    def shutdown(self) -> None:
-        pass

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from ddptop.tui import log_window
 from ddptop.tui.log_window import PIECE_BYTES, FileLog, Part, Searched, pieces
 from ddptop.tui.render.log_find import pattern_of
 from ddptop.tui.render.log_row import LogRow
 
-from ddptop_runner.store.log_index import LogIndex, LogPiece, header_name, index_file
+from ddptop_runner.store.disk import BLOCK_BYTES, punch
 
 Open = Callable[..., FileLog]
 
@@ -89,7 +87,7 @@ def test_every_line_comes_once_from_either_side(tmp_path: Path, opened: Open) ->
             for _ in range(chance.randrange(40))
         )
         log = opened(tmp_path / "x.log", data)
-        wanted = [(at, to) for at, to, _ in pieces(Part(0, len(data), data), starts=True)]
+        wanted = [(at, to) for at, to, _ in pieces(Part(0, data), starts=True)]
         assert [(row.at, row.to) for row in forwards(log)] == wanted
         assert [(row.at, row.to) for row in backwards(log)] == wanted
         for position in [chance.randrange(len(data) + 1) for _ in range(9)]:
@@ -100,41 +98,24 @@ def test_every_line_comes_once_from_either_side(tmp_path: Path, opened: Open) ->
         log.close()
 
 
-def archived(tmp_path: Path) -> tuple[Path, list[str]]:
-    """A log whose head is in an archive, and some of which nobody has any more."""
-    head = b"".join(b"old %d\n" % n for n in range(50))
-    live = b"".join(b"new %d\n" % n for n in range(50))
-    gap_at, live_at = len(head), len(head) + 4000
-    path = tmp_path / "rank-0.log"
-    path.write_bytes(b"\0" * live_at + live)
-    name = f"{path.name}.1.gz"
-    with (
-        (tmp_path / name).open("wb") as file,
-        gzip.GzipFile(header_name(0, gap_at), "wb", fileobj=file) as archive,
-    ):
-        archive.write(head)
-    index = LogIndex(
-        pieces=[
-            LogPiece(archive=name, from_byte=0, to_byte=gap_at),
-            LogPiece(from_byte=gap_at, to_byte=live_at, reason="ceiling"),
-        ],
-        punched_to=live_at,
-    )
-    index_file(path).write_bytes(msgspec.json.encode(index))
-    texts = [f"old {n}" for n in range(50)] + ["gap"] + [f"new {n}" for n in range(50)]
-    return path, texts
-
-
 @pytest.mark.usefixtures("small")
-def test_archives_and_gaps_are_parts_of_a_log(tmp_path: Path, opened: Open) -> None:
-    path, texts = archived(tmp_path)
-    log = opened(path)
-    for rows in (list(forwards(log)), backwards(log)):
-        assert ["gap" if row.is_note else row.text for row in rows] == texts
-        assert next(row for row in rows if row.is_note).text.startswith("──── 3.9 KiB dropped")
-    found = last(log.search(pattern_of("old 3$"), log.bounds()[1], -1)).found
-    assert found is not None and found.text == "old 3"
-    assert log.snap(2000) == 340
+def test_a_note_stands_for_a_dropped_head(tmp_path: Path, opened: Open) -> None:
+    path = tmp_path / "rank-0.log"
+    log = opened(path, b"".join(b"line %d\n" % n for n in range(2000)))
+    with path.open("rb+") as file:
+        punch(file.fileno(), 0, 2 * BLOCK_BYTES)
+    first = log.bounds()[0]
+    assert 2 * BLOCK_BYTES < first < 2 * BLOCK_BYTES + 20
+    note, *rows = backwards(log)
+    assert note.is_note and note.text.startswith("──── 8 KiB of earlier output dropped")
+    assert rows == list(forwards(log))
+    kept = len(rows)
+    assert [row.text for row in rows] == [f"line {n}" for n in range(2000 - kept, 2000)]
+    assert log.snap(100) == first
+    assert log.page_back(first, 10).rows == (note,)
+    found = last(log.search(pattern_of("line 19..$"), 0, 1)).found
+    assert found is not None and found.text == "line 1900"
+    assert last(log.search(pattern_of("line 3$"), log.bounds()[1], -1)).found is None
 
 
 def test_a_line_without_an_end_takes_no_memory(tmp_path: Path, opened: Open) -> None:

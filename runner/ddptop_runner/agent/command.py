@@ -11,8 +11,8 @@ import subprocess
 import sys
 import traceback
 
+from .attempt_logs import make_logs
 from .link import ExitWatch, SupervisorLink
-from .prepared import make_logs
 from .run import clock
 from .terminal import Terminal
 

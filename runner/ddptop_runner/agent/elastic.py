@@ -14,7 +14,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-from .prepared import make_logs
+from .attempt_logs import make_logs
 
 RANK_SHELL = ("-c", 'exec "$@" >>"$DDPTOP_LOG" 2>&1', "ddptop-rank")
 """Standard output and error of a rank go to its log, appended, in the same process (exec)."""

@@ -1,4 +1,4 @@
-"""Files replaced as a whole, and locks held for the life of a process."""
+"""Files replaced as a whole or set aside, and locks held for the life of a process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file to the first free `<name>.damaged-<n>`; the new path.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(aside)
+    return aside
 
 
 def lock(path: Path) -> int | None:

@@ -20,14 +20,12 @@ from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs, tree
 from ddptop_runner.job.rank_record import RankRecord
 from ddptop_runner.model.stacks import RankStacks
-from ddptop_runner.store.log_ranges import LogFile
 
 SETTLE_S = 0.15
 """A dump is complete when its file did not grow for this long."""
 STACKS_TIMEOUT_S = 2.0
 RECORDS_TIMEOUT_S = 1.0
 """A probe looks every quarter of a second."""
-TAIL_BYTES = 64 * 1024
 
 
 @dataclass
@@ -208,13 +206,3 @@ def _read_from(path: Path, offset: int) -> str | None:
             return file.read().decode("utf-8", "replace") or None
     except OSError:
         return None
-
-
-def log_tail(path: Path, limit_bytes: int = TAIL_BYTES) -> str:
-    """The end of a log as text; empty when there is none."""
-    try:
-        with LogFile(path) as log:
-            log.seek(max(log.first, log.end - limit_bytes))
-            return log.read(limit_bytes).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -37,7 +37,7 @@ from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.diagnose import PythonException, RankExit
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, decode_snapshot
 from ddptop_runner.store import evidence_folder
-from ddptop_runner.store.log_end import log_end
+from ddptop_runner.store.logs import log_end
 
 CRASHES = frozenset(
     (Signals.SIGSEGV, Signals.SIGABRT, Signals.SIGBUS, Signals.SIGFPE, Signals.SIGILL)

@@ -49,7 +49,7 @@ from ddptop_runner.launch.request import (
 )
 from ddptop_runner.model.spec import JobSpec, check_name, write_spec
 from ddptop_runner.node.guardian_start import GUARDIAN_START_S, start_guardian
-from ddptop_runner.store.upkeep.space import is_no_room
+from ddptop_runner.store.disk import is_no_room
 
 SHELL_NOISE = frozenset(
     """

@@ -87,7 +87,7 @@ class JobSpec(Base, frozen=True, kw_only=True):
     warm_spares: bool = False
     """Whether an interpreter waits for each rank of the next attempt, with torch imported."""
     log_limit_bytes: int | None = None
-    """Of one rank's log in one attempt, beyond which its head is archived; None: the default."""
+    """Of one rank's log in one attempt, beyond which its head is dropped; None: the default."""
     probe: bool = True
     env_names: list[str] = []
     """Names of the launching shell's variables; the values are never written."""

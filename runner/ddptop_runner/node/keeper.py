@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
-import os
 import shutil
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sqlite3
+import sys
+import time
 from pathlib import Path
+
+import msgspec
 
 from ddptop_runner.base import units
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_in_words, owner_name
+from ddptop_runner.base.paths import RunFolder, owner_in_words
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.model.events import Noticed
+from ddptop_runner.model.snapshot import Alert, NodeSnapshot, encode
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.store import logs
-from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.upkeep import space
-from ddptop_runner.store.upkeep.rank_log import (
+from ddptop_runner.store.disk import (
     DEFAULT_LIMIT_BYTES,
-    MIN_RESERVE_BYTES,
-    LogNews,
     RankLog,
+    Reserve,
+    SteadyFile,
+    room,
     trim,
 )
-from ddptop_runner.store.upkeep.steady import SteadyFile
+from ddptop_runner.store.history import HistoryWriter
 
 RESERVE_BYTES = 2 << 20
-"""Held back for the history and the job's end, for the day when the disk is full."""
-SMALL_RESERVE_BYTES = 512 * 1024
-"""For the history's write-ahead log, and for the supervisor's own log."""
-NEXT_ATTEMPT = ".next"
-"""Among the folders of logs, that of the attempt to come."""
+"""Held back for the logs and the job's end, for the day when the disk is full."""
 CHECK_EVERY_S = 10.0
 """Between looks at whether the history can be read."""
 TELL_EVERY_S = 60.0
-"""A log that gives up its head again and again is told of at most so often."""
+"""A log that drops its head again and again is reported at most so often."""
 ROOM_FOR_S = 3.0
 """A disk that was full has space again once all reserves were held for so long."""
-NICE = 10
+RETRY_FOR_S = 600.0
+"""A job that ended is not seen to have before its last snapshot is written: that is worth waiting
+for. The history's last figures are waited for a tenth of it."""
+RETRY_S = 1.0
+OWN_LOG = -2
+"""The supervisor's own log, among those of ranks."""
 
 
 class RunFolderKeeper:
@@ -51,7 +54,7 @@ class RunFolderKeeper:
     Args:
         folder: the job's run folder.
         spec: the job.
-        story: is told of what is given up.
+        story: is told of what is dropped.
         history: the job's history.
         snapshot_file: the job's snapshot.
     """
@@ -61,136 +64,103 @@ class RunFolderKeeper:
         folder: RunFolder,
         spec: JobSpec,
         story: EventLog,
-        history: HistoryWriter | None = None,
-        snapshot_file: SteadyFile | None = None,
+        history: HistoryWriter,
+        snapshot_file: SteadyFile,
     ) -> None:
         self._folder = folder
         self._limit = spec.log_limit_bytes or DEFAULT_LIMIT_BYTES
-        self._owners = [LAUNCHER] if spec.is_command else list(range(spec.nproc))
-        """Whose logs an attempt has."""
-        self._is_next_ready = False
         self._story = story
         self._history = history
         self._snapshot_file = snapshot_file
-        self._reserve = space.Reserve(folder.path / "reserve", RESERVE_BYTES)
-        self._worker = ThreadPoolExecutor(1, "ddptop-archive", initializer=_be_nice)
-        self._urgent = ThreadPoolExecutor(1, "ddptop-make-room")
+        self._reserve = Reserve(folder.path / "reserve", RESERVE_BYTES)
         self._attempt: int | None = None
         self._logs: dict[int, RankLog] = {}
-        self._reserved_own_to = 0
-        self._given_up = _Tally()
-        self._dropped = _Tally()
+        self._dropped: dict[tuple[int, str], int] = {}
+        """Bytes by log and reason that were not reported yet."""
+        self._reported_s: dict[tuple[int, str], float] = {}
+        self._lost: dict[int, int] = {}
+        """Bytes by log since the disk became full."""
         self._full_since: dt.datetime | None = None
         self._room_since: tuple[float, dt.datetime] | None = None
-        self._unpunchable: set[int] = set()
         self._damaged: list[str] = []
         self._begun_anew: str | None = None
         self._checked_history_s = 0.0
-        self._reserved_wal_to = 0
 
     def look(self, attempt: int, now_s: float) -> list[Finding]:
         """Do what is due; what a person should know. Takes well below a millisecond."""
         self._track(attempt)
-        slow_first = sorted(self._logs.items(), key=lambda item: item[1].growth)
-        for rank, log in slow_first:
+        for owner, log in sorted(self._logs.items(), key=lambda item: item[1].growth):
             try:
-                log.look(now_s)
+                self._note_drop(owner, "log limit reached", log.look(now_s))
+                if log.is_in_need:
+                    self._make_room(log)
             except OSError:  # its file is gone
-                self._forget(rank)
-                continue
-            self._tell_news(log)
-        self._reserve_for_others()
-        self._prepare_next_attempt()
-        self._given_up.tell(self._tell_given_up, now_s)
-        self._dropped.tell(self._tell_dropped, now_s)
+                self._logs.pop(owner)
+        self._report_drops(now_s)
         return [*self._room_findings(now_s), *self._history_findings(now_s), *self._log_findings()]
 
     def close(self) -> None:
         """The job has ended: give back all that was held for it, so that its end can be written."""
-        for rank in list(self._logs):
-            self._forget(rank)
-        self._worker.shutdown()
-        self._urgent.shutdown()
         if self._full_since is not None:
             self._space_is_back(still_full=True)
-        self._given_up.tell(self._tell_given_up, None)
-        self._dropped.tell(self._tell_dropped, None)
+        self._report_drops(None)
         for attempt in logs.attempts(self._folder):
             for rank in logs.ranks(self._folder, attempt):
                 trim(self._folder.log_file(attempt, rank))
         trim(self._folder.supervisor_log)
-        shutil.rmtree(self._folder.logs_dir / NEXT_ATTEMPT, ignore_errors=True)
         self._reserve.release()
 
     # -- logs ------------------------------------------------------------------------------------
 
     def _track(self, attempt: int) -> None:
         if attempt != self._attempt:
-            for rank in list(self._logs):
-                self._forget(rank)
+            self._report_drops(None)
             self._attempt = attempt
+            self._logs = {OWN_LOG: RankLog(self._folder.supervisor_log, self._limit)}
         for rank in logs.ranks(self._folder, attempt):
             if rank not in self._logs:
-                path = self._folder.log_file(attempt, rank)
-                with contextlib.suppress(OSError):
-                    self._logs[rank] = RankLog(
-                        path, rank, self._limit, self._worker, self._urgent, self._giver_for
-                    )
+                self._logs[rank] = RankLog(self._folder.log_file(attempt, rank), self._limit)
 
-    def _giver_for(self, log: RankLog) -> RankLog:
-        """Whose head makes room for a log: that of the longest, which mostly filled the disk.
+    def _make_room(self, log: RankLog) -> None:
+        """Blocks for a log whose rank is about to fail for want of them.
 
-        What a short log gives up of its own may be taken by others before it has it back.
+        First those of the reserve, then the head of the longest log, which mostly filled the disk.
+        What a short log gave up of its own might be taken by others before it has it back.
         """
-        idle = [other for other in self._logs.values() if not other.is_busy]
-        longest = max(idle, key=lambda other: other.live_bytes, default=log)
-        return longest if longest.live_bytes > 2 * log.live_bytes else log
+        self._reserve.release()
+        log.hold()
+        if not log.is_in_need:
+            return
+        owner, giver = max(self._logs.items(), key=lambda item: item[1].live_bytes)
+        if giver.live_bytes <= 2 * log.live_bytes:
+            owner, giver = next(item for item in self._logs.items() if item[1] is log)
+        self._note_drop(owner, "disk full", giver.give_head(log))
 
-    def _forget(self, rank: int) -> None:
-        log = self._logs.pop(rank)
-        log.close()
-        self._tell_news(log)
+    def _note_drop(self, owner: int, reason: str, size: int) -> None:
+        if size:
+            self._dropped[owner, reason] = self._dropped.get((owner, reason), 0) + size
+        if size and reason == "disk full":
+            self._lost[owner] = self._lost.get(owner, 0) + size
 
-    def _tell_news(self, log: RankLog) -> None:
-        while log.news:
-            self._take_news(log.rank, log.news.pop(0))
-
-    def _take_news(self, rank: int, news: LogNews) -> None:
-        if news.kind == "given up":
-            self._given_up.add(rank, news)
-        elif news.kind == "dropped":
-            self._dropped.add(rank, news)
-        elif news.kind == "unpunchable":
-            self._unpunchable.add(rank)
-        elif news.kind == "damaged":
-            self._damaged.append(news.words)
-            self._tell(news.words)
-        elif news.kind == "cut":
-            size = units.size(news.to_byte - news.from_byte)
-            self._tell(f"{_log(rank)} was truncated by another process: {size} lost")
-        elif news.kind == "failed":
-            self._tell(f"cannot archive the start of {_log(rank)} ({news.words})")
-
-    def _tell_given_up(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
-        self._tell(
-            f"disk full: dropped {units.size(size)} (bytes {from_byte} to {to_byte}) from"
-            f" {_log(rank)} to keep the job running"
-        )
-
-    def _tell_dropped(self, rank: int, from_byte: int, to_byte: int, size: int) -> None:
-        self._tell(
-            f"log limit reached: deleted the oldest {units.size(size)}"
-            f" (bytes {from_byte} to {to_byte}) from {_log(rank)}"
-        )
+    def _report_drops(self, now_s: float | None) -> None:
+        """Report what is due; all of it where `now_s` is None."""
+        for (owner, reason), size in list(self._dropped.items()):
+            last_s = self._reported_s.get((owner, reason))
+            if now_s is not None and last_s is not None and now_s - last_s < TELL_EVERY_S:
+                continue
+            if now_s is not None:
+                self._reported_s[owner, reason] = now_s
+            del self._dropped[owner, reason]
+            self._tell(f"{reason}: dropped the oldest {units.size(size)} of {_log(owner)}")
 
     def _tell(self, message: str) -> None:
         self._story.emit(Noticed(attempt=self._attempt, text=message))
 
     def _log_findings(self) -> list[Finding]:
         found = []
-        unpunchable = sorted(self._unpunchable & self._logs.keys())
-        if unpunchable:
-            ranks = tuple(rank for rank in unpunchable if rank != LAUNCHER)
+        too_long = sorted(owner for owner, log in self._logs.items() if not log.can_punch)
+        if too_long:
+            ranks = tuple(owner for owner in too_long if owner >= 0)
             limit = units.size(self._limit)
             message = (
                 f"logs exceed their {limit} limit: the run folder's file system does not support"
@@ -203,55 +173,22 @@ class RunFolderKeeper:
 
     # -- the disk --------------------------------------------------------------------------------
 
-    def _reserve_for_others(self) -> None:
-        """Blocks for what guardian and supervisor print, and for the history's next rows."""
-        own = self._folder.supervisor_log
-        self._reserved_own_to = _hold(own, self._reserved_own_to)
-        if self._history is not None:  # SQLite keeps no lock on this file of its three
-            wal = self._history.path.with_name(f"{self._history.path.name}-wal")
-            self._reserved_wal_to = _hold(wal, self._reserved_wal_to)
-
-    def _prepare_next_attempt(self) -> None:
-        """Logs that hold blocks: on a full disk the next attempt's first print would fail.
-
-        The agent takes the folder as it is for the next attempt's.
-        """
-        folder = self._folder.logs_dir / NEXT_ATTEMPT
-        if folder.is_dir() and self._is_next_ready:
-            return
-        self._is_next_ready = False
-        with contextlib.suppress(OSError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            for rank in self._owners:
-                path = folder / f"{owner_name(rank)}.log"
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    space.reserve(fd, 0, MIN_RESERVE_BYTES)
-                finally:
-                    os.close(fd)
-            self._is_next_ready = True
-
     def _room_findings(self, now_s: float) -> list[Finding]:
-        snapshot = self._snapshot_file
         is_full = any(log.lacks_room for log in self._logs.values())
-        is_full = is_full or (snapshot is not None and snapshot.no_room)
-        is_full = is_full or self._history_lacks_room()
+        is_full = is_full or self._snapshot_file.no_room or "full" in (self._history.problem or "")
         if is_full:
             self._room_since = None
-            if self._full_since is None:
-                self._full_since = utc_now()
-            self._reserve.release(keep_bytes=RESERVE_BYTES // 2)
-            if any(log.reserved_bytes == 0 for log in self._logs.values()):
-                self._reserve.release()  # a rank that has just begun to write
+            self._full_since = self._full_since or utc_now()
+            self._reserve.release()
         elif not self._reserve.take():
             self._room_since = None
         elif self._full_since is not None:
-            # what was let go of the reserve may be all the room that there is
+            # what the reserve gave may be all the room that there is
             self._room_since = self._room_since or (now_s, utc_now())
             if now_s - self._room_since[0] >= ROOM_FOR_S:
                 self._space_is_back()
-        room = space.room(self._folder.path)
-        left = "n/a" if room is None else units.size(room.free_bytes)
+        free = room(self._folder.path)
+        left = "n/a" if free is None else units.size(free.free_bytes)
         if self._full_since is not None:
             since = f"{self._full_since.astimezone():%H:%M:%S}"
             message = (
@@ -260,13 +197,10 @@ class RunFolderKeeper:
                 " some space"
             )
             return [Finding("disk-full", "error", message)]
-        if room is not None and room.is_low:
+        if free is not None and free.is_low:
             message = f"the run folder's disk is nearly full: {left} free"
             return [Finding("disk-low", "warning", message, hold_s=3.0)]
         return []
-
-    def _history_lacks_room(self) -> bool:
-        return self._history is not None and "full" in (self._history.problem or "")
 
     def _space_is_back(self, *, still_full: bool = False) -> None:
         assert self._full_since is not None  # the caller looked
@@ -275,16 +209,15 @@ class RunFolderKeeper:
         self._full_since = self._room_since = None
         what = "the job ended with the disk full" if still_full else "the disk has space again"
         parts = [f"{what}; it was full from {since:%H:%M:%S} to {until:%H:%M:%S}"]
-        self._given_up.tell(self._tell_given_up, None)
-        lost = self._given_up.sum_up()
-        parts += [f"lost {units.size(size)} from {_log(rank)}" for rank, size in lost]
+        self._report_drops(None)
+        lost = sorted(self._lost.items())
+        parts += [f"lost {units.size(size)} from {_log(owner)}" for owner, size in lost]
         if not lost:
             parts.append("no log lines were lost")
+        self._lost.clear()
         self._tell("; ".join([*parts, *self._history_gap()]))
 
     def _history_gap(self) -> list[str]:
-        if self._history is None:
-            return []
         gap = self._history.take_gap()
         if gap is not None:
             begin, end = (dt.datetime.fromtimestamp(t).astimezone() for t in gap)
@@ -295,8 +228,6 @@ class RunFolderKeeper:
 
     def _history_findings(self, now_s: float) -> list[Finding]:
         history = self._history
-        if history is None:
-            return []
         if now_s - self._checked_history_s >= CHECK_EVERY_S:
             self._checked_history_s = now_s
             history.check()
@@ -316,56 +247,83 @@ class RunFolderKeeper:
         ]
 
 
-class _Tally:
-    """What was given up, rank by rank, told once in a while."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, list[int]] = {}
-        self._told_s: dict[int, float] = {}
-        self._sums: dict[int, int] = {}
-
-    def add(self, rank: int, news: LogNews) -> None:
-        size = news.to_byte - news.from_byte
-        self._sums[rank] = self._sums.get(rank, 0) + size
-        waiting = self._waiting.setdefault(rank, [news.from_byte, news.to_byte, 0])
-        waiting[1] = max(waiting[1], news.to_byte)
-        waiting[2] += size
-
-    def tell(self, tell: Callable[[int, int, int, int], None], now_s: float | None) -> None:
-        """Tell what is due; all of it where `now_s` is None."""
-        for rank in list(self._waiting):
-            last_s = self._told_s.get(rank)
-            if now_s is None or last_s is None or now_s - last_s >= TELL_EVERY_S:
-                if now_s is not None:
-                    self._told_s[rank] = now_s
-                tell(rank, *self._waiting.pop(rank))
-
-    def sum_up(self) -> list[tuple[int, int]]:
-        """(rank, bytes) of all since the last sum."""
-        sums, self._sums = self._sums, {}
-        return sorted(sums.items())
+def _log(owner: int) -> str:
+    return "the supervisor's log" if owner == OWN_LOG else f"{owner_in_words(owner)}'s log"
 
 
-def _log(rank: int) -> str:
-    return f"{owner_in_words(rank)}'s log"
+# -- the job's end ---------------------------------------------------------------------------------
 
 
-def _hold(path: Path, held_to: int) -> int:
-    """Have blocks beyond a file's end; up to which byte."""
-    with contextlib.suppress(OSError):
-        size = path.stat().st_size
-        if size <= held_to - SMALL_RESERVE_BYTES // 2 and held_to <= size + SMALL_RESERVE_BYTES:
-            return held_to
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            space.reserve(fd, size, SMALL_RESERVE_BYTES)
-        finally:
-            os.close(fd)
-        return size + SMALL_RESERVE_BYTES
-    return held_to
+async def write_end(
+    folder: RunFolder, snapshot: NodeSnapshot, history: HistoryWriter, file: SteadyFile
+) -> None:
+    """Close the history and write the last snapshot; returns when both are done or hopeless.
+
+    Args:
+        folder: the job's run folder.
+        snapshot: the last one.
+        history: still open.
+        file: where the snapshot goes.
+    """
+    if not _is_written(history):  # that the job has ended is told first
+        await _until_written(folder, file, snapshot)
+        deadline_s = time.monotonic() + RETRY_FOR_S / 10
+        while not _is_written(history) and time.monotonic() < deadline_s:
+            if not folder.nodes_dir.is_dir():
+                break
+            await asyncio.sleep(RETRY_S)
+    problem = history.problem
+    history.close(final=True)
+    _bring_home(folder)
+    if problem is not None:
+        message = f"{problem}; the last figures and events were not saved"
+        alert = Alert(id="history", severity="error", message=message, since=utc_now())
+        snapshot = msgspec.structs.replace(snapshot, alerts=[*snapshot.alerts, alert])
+        sys.stderr.write(f"ddptop: {message}\n")
+    await _until_written(folder, file, snapshot)
+    file.close()
 
 
-def _be_nice() -> None:
-    """Let the archiving thread, and it alone, make way for the training."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+def _is_written(history: HistoryWriter) -> bool:
+    history.flush()
+    return history.problem is None
+
+
+async def _until_written(folder: RunFolder, file: SteadyFile, snapshot: NodeSnapshot) -> None:
+    deadline_s = time.monotonic() + RETRY_FOR_S
+    while not file.write(encode(snapshot)) and time.monotonic() < deadline_s:
+        if not folder.nodes_dir.is_dir():  # deleted: nobody looks for the end
+            return
+        await asyncio.sleep(RETRY_S)
+
+
+def _bring_home(folder: RunFolder) -> None:
+    """The history into the run folder, from where it lived; without room it stays there."""
+    if folder.live_dir == folder.path:
+        return
+    target = folder.path / "history.db"
+    try:
+        _copy(folder.live_dir / "history.db", target)
+    except (OSError, sqlite3.Error):
+        with contextlib.suppress(OSError):
+            target.unlink()
+        return
+    shutil.rmtree(folder.live_dir, ignore_errors=True)
+    folder.local_pointer.unlink(missing_ok=True)
+
+
+def _copy(history: Path, target: Path) -> None:
+    """All of a history, also where a reader that does not leave keeps a part of it in its WAL.
+
+    Raises:
+        OSError: it cannot be read or written.
+        sqlite3.Error: the same.
+    """
+    if not history.with_name(f"{history.name}-wal").exists():
+        shutil.copy2(history, target)
+        return
+    target.unlink(missing_ok=True)
+    source = sqlite3.connect(f"{history.as_uri()}?mode=ro", uri=True)
+    with contextlib.closing(source), contextlib.closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")

@@ -10,6 +10,7 @@ import msgspec
 
 from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.files import set_aside
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.host import procs
 from ddptop_runner.job.rebuild import rebuild
@@ -18,7 +19,6 @@ from ddptop_runner.model.snapshot import Event, NodeSnapshot, decode_snapshot
 from ddptop_runner.model.spec import read_spec
 from ddptop_runner.model.words import LIVE_STATES
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.upkeep.damaged import set_aside
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _last_snapshot(folder: RunFolder) -> tuple[NodeSnapshot | None, str | None]:
         pass
     aside = "nothing"
     with contextlib.suppress(OSError):
-        aside = set_aside(file)
+        aside = set_aside(file).name
     words = (
         f"its snapshot was damaged and set aside as {aside};"
         " attempt, restarts, and ranks are from the history"

@@ -46,12 +46,11 @@ from ddptop_runner.node import snapshot as node_snapshot
 from ddptop_runner.node.alerts import NodeAlerts
 from ddptop_runner.node.guardian import PACKET_BYTES
 from ddptop_runner.node.job_clock import JobClock
-from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.node.keeper import RunFolderKeeper, write_end
 from ddptop_runner.node.past import look_back
 from ddptop_runner.node.server import ControlServer, SocketFile
+from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryWriter
-from ddptop_runner.store.upkeep.ending import write_end
-from ddptop_runner.store.upkeep.steady import SteadyFile
 
 TICK_S = 1.0
 DATAGRAM_BYTES = 8192

@@ -21,7 +21,7 @@ from ddptop_runner.base.paths import LAUNCHER, RunFolder, owner_name
 from ddptop_runner.host.oom import KernelLine, MemoryGroup
 from ddptop_runner.model.snapshot import Cause, encode
 from ddptop_runner.model.stacks import RankStacks
-from ddptop_runner.store.log_end import log_end
+from ddptop_runner.store.logs import log_end
 
 KEEP_TIMEOUT_S = 5.0
 """A disk or a process that hangs in the kernel must not hold up the restart."""

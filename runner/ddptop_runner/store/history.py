@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from ddptop_runner.base.errors import DamagedFileError, DdptopError
+from ddptop_runner.base.files import set_aside
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Event, RankSample
 from ddptop_runner.store.history_reader import HistoryReader, Series, check_schema
@@ -346,15 +347,13 @@ class HistoryWriter:
     def _set_aside(self) -> None:
         """Rename the damaged file, with its WAL, so that a new one can take its place."""
         self._disconnect()
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
-            number += 1
-        self.damaged_file = aside
-        self.begun_anew = f"{self.path.name} was damaged and set aside as {aside.name}"
-        for suffix in ("", "-wal", "-shm"):
-            file = self.path.with_name(self.path.name + suffix)
-            with contextlib.suppress(OSError):
-                file.rename(aside.with_name(aside.name + suffix))
+        with contextlib.suppress(OSError):
+            self.damaged_file = aside = set_aside(self.path)
+            self.begun_anew = f"{self.path.name} was damaged and set aside as {aside.name}"
+            for suffix in ("-wal", "-shm"):
+                file = self.path.with_name(self.path.name + suffix)
+                with contextlib.suppress(OSError):
+                    file.rename(aside.with_name(aside.name + suffix))
 
 
 def _rows(

@@ -7,16 +7,8 @@ torchrun --tee.
 from __future__ import annotations
 
 import re
-from collections import deque
-from pathlib import Path
 
-from ddptop_runner.store.log_ranges import BLOCK_BYTES, LogFile
-
-LOOK_BYTES = 256 * 1024
-"""So much of a log's beginning and of its end tells whether its lines are tagged."""
 MAX_TAG_BYTES = 40
-FEWEST_RANKS = 4
-"""For the lines of one rank, so many times as many lines are looked at first."""
 
 _ANYWHERE = rb"\[(?:\d{1,9},)?(?P<out>\d{1,9})\]<std(?:out|err)>:"
 _AT_START = rb"^\[default(?P<role>\d{1,9})\]:"
@@ -25,62 +17,9 @@ _PART_OF_TAG = re.compile(rb"\[(?:\d*,?\d*(?:\](?:<[a-z]{0,6}>?)?)?|[a-z]{0,7}\d
 _LINE_TAG = re.compile(rb"^(?:" + _ANYWHERE + rb")|" + _AT_START, re.MULTILINE)
 
 
-def are_tagged(path: Path) -> bool:
-    """Whether lines of that log say whose they are; False where there is no such log."""
-    try:
-        with LogFile(path) as log:
-            if _LINE_TAG.search(log.read(LOOK_BYTES)):
-                return True
-            log.seek(max(log.first, log.end - LOOK_BYTES))
-            return _LINE_TAG.search(log.read(LOOK_BYTES)) is not None
-    except OSError:
-        return False
-
-
-def tail_offset(path: Path, rank: int, count: int, max_bytes: int | None = None) -> int:
-    """The byte at which the last `count` lines of one rank start, in a log with tags.
-
-    Args:
-        path: the log, which exists.
-        rank: whose lines are counted.
-        count: so many.
-        max_bytes: look no further back than this; it may be inside a line.
-    """
-    with LogFile(path) as log:
-        if count <= 0:
-            return log.end
-        first = log.first if max_bytes is None else max(log.first, log.end - max_bytes)
-        lines = count * FEWEST_RANKS
-        while True:
-            start = log.tail_offset(lines, max_bytes)
-            found = _starts(log, start, rank, count)
-            if found is None:
-                return start
-            if len(found) >= count or start <= first:
-                return found[0] if len(found) == count else start
-            lines *= 8
-
-
-def _starts(log: LogFile, start: int, rank: int, count: int) -> list[int] | None:
-    """Where the last lines of one rank start, at most `count`; None where the log has a gap."""
-    found: deque[int] = deque(maxlen=count)
-    mine = RankFilter(rank, is_tagged=True)
-    log.seek(start)
-    at = start
-    rest = b""
-    while block := log.read(BLOCK_BYTES):
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            if mine.feed(line + b"\n"):
-                found.append(at)
-            at += len(line) + 1
-        if len(rest) > BLOCK_BYTES:  # a progress bar of days
-            if mine.feed(rest):
-                found.append(at)
-            at, rest = at + len(rest), b""
-    if mine.feed(rest) + mine.finish():
-        found.append(at)
-    return list(found) if log.position == at + len(rest) else None
+def has_tag(data: bytes) -> bool:
+    """Whether a line of those bytes says whose it is."""
+    return _LINE_TAG.search(data) is not None
 
 
 class RankFilter:

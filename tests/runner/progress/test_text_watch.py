@@ -9,11 +9,10 @@ import pytest
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
-from ddptop_runner.model.snapshot import encode
 from ddptop_runner.reading.progress import text_watch
 from ddptop_runner.reading.progress.text_watch import TextWatch
-from ddptop_runner.store import log_index
-from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.disk import BLOCK_BYTES, punch
+from ddptop_runner.store.logs import LogFile
 
 
 @pytest.fixture
@@ -36,8 +35,10 @@ def write(folder: RunFolder, rank: int, text: str | bytes, attempt: int = 0) -> 
         file.write(data)
 
 
-def put_index(path: Path, piece: log_index.LogPiece) -> None:
-    log_index.index_file(path).write_bytes(encode(log_index.LogIndex(pieces=[piece])))
+def drop_head(path: Path, size: int) -> None:
+    """Drop that many bytes, whole blocks."""
+    with path.open("rb+") as file:
+        punch(file.fileno(), 0, size)
 
 
 def look(watch: TextWatch, attempt: int = 0, age_s: float = 0.0, ranks=(0, 1)) -> int:
@@ -139,18 +140,14 @@ def test_many_logs_share_the_budget_in_turn(folder, watch, monkeypatch) -> None:
     assert [told(watch, rank) for rank in range(8)] == [(3, 1.5)] * 8
 
 
-def test_an_archived_head_is_passed_over(folder, watch) -> None:
+def test_a_dropped_head_is_passed_over(folder, watch) -> None:
     write(folder, 0, "step 1 loss 2.5\n")
     look(watch)
-    path = folder.log_file(0, 0)
-    write(folder, 0, "step 2 loss 9.5\nstep 3 loss 9.5\nst")
-    size = path.stat().st_size
-    piece = log_index.LogPiece(from_byte=0, to_byte=size, reason="limit")
-    write(folder, 0, "ep 4 loss 7.5\nstep 5 loss 1.5\n")
-    put_index(path, piece)
+    write(folder, 0, "step 2 loss 9.5\n" * 2000 + "step 4 loss 1.5\nstep 5 loss 1.5\n")
+    drop_head(folder.log_file(0, 0), 2000 * 16 // BLOCK_BYTES * BLOCK_BYTES)
+    write(folder, 0, "step 6 loss 1.5\n")
     look(watch)
-    assert told(watch, 0) == (5, 1.5)
-    assert watch.of_rank(0).loss_max == 1.5
+    assert told(watch, 0) == (6, 1.5)
 
 
 def test_a_log_cut_short_under_its_writer_goes_on(folder, watch) -> None:
@@ -171,7 +168,7 @@ def test_zeros_of_a_full_disk_end_no_number(folder, watch) -> None:
     assert watch.of_rank(0).loss_max == 2.5
 
 
-def test_read_new_reads_no_archive_and_says_what_it_left_out(tmp_path: Path) -> None:
+def test_read_new_says_what_it_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.log"
     path.write_bytes(b"0123456789")
     with LogFile(path) as log:
@@ -181,6 +178,6 @@ def test_read_new_reads_no_archive_and_says_what_it_left_out(tmp_path: Path) -> 
             file.write(b"abcdefghij")
         assert log.read_new(4) == (b"ghij", True)
         with path.open("ab") as file:
-            file.write(b"klmnop")
-        put_index(path, log_index.LogPiece(from_byte=0, to_byte=23, archive="not there"))
-        assert log.read_new(100) == (b"nop", True)
+            file.write(b"x" * 2 * BLOCK_BYTES + b"\nnop")
+        drop_head(path, 2 * BLOCK_BYTES)
+        assert log.read_new(1 << 20) == (b"nop", True)

@@ -12,10 +12,10 @@ from tests.runner.builders import make_snapshot, make_spec
 from tests.runner.histories import event
 
 from ddptop_runner.base.paths import RunFolder
+from ddptop_runner.node.keeper import write_end
 from ddptop_runner.store import history
+from ddptop_runner.store.disk import SteadyFile
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.upkeep.ending import write_end
-from ddptop_runner.store.upkeep.steady import SteadyFile
 
 
 @pytest.mark.parametrize("is_read", [False, True])

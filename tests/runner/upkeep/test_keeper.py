@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
-import itertools
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -17,11 +16,10 @@ from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.model.snapshot import RankSample
 from ddptop_runner.model.spec import JobSpec
 from ddptop_runner.node.keeper import RunFolderKeeper
+from ddptop_runner.store import disk
 from ddptop_runner.store import history as history_module
-from ddptop_runner.store import log_index
+from ddptop_runner.store.disk import DiskRoom, SteadyFile
 from ddptop_runner.store.history import HistoryReader, HistoryWriter
-from ddptop_runner.store.upkeep import space
-from ddptop_runner.store.upkeep.space import DiskRoom
 
 START = 1_767_225_600
 GIB = 1 << 30
@@ -54,9 +52,15 @@ def keeper(folder, history) -> Iterator[RunFolderKeeper]:
         },
         **{"kind": "script", "target": "t.py", "python": "python3", "cwd": "/", "nproc": 1},
     )
-    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
+    keeper = RunFolderKeeper(
+        folder, spec, EventLog(history, lambda _: None), history, snapshot_file(folder)
+    )
     yield keeper
     keeper.close()
+
+
+def snapshot_file(folder: RunFolder) -> SteadyFile:
+    return SteadyFile(folder.path / "node.json")
 
 
 def full(*_: object) -> None:
@@ -84,7 +88,7 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
     rank = RankSample(rank=0, local_rank=0, host="h")
     with monkeypatch.context() as patch:
         patch.setattr(history_module, "MAX_PENDING_ROWS", 3)
-        patch.setattr(space, "reserve", full)
+        patch.setattr(disk, "reserve", full)
         patch.setattr(
             HistoryWriter, "_write", lambda *_: raise_(sqlite3.OperationalError("disk is full"))
         )
@@ -92,7 +96,7 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
             history.add(START + second, 0, [rank], [])
         (found,) = keeper.look(0, 20.0)
         assert (found.id, found.severity) == ("disk-full", "error")
-        assert (folder.path / "reserve").stat().st_size <= 1 << 20
+        assert not (folder.path / "reserve").exists()
     history.add(START + 60, 0, [rank], [])
     # the room may be no more than what was let go of the reserve, and gone at the next look
     assert [finding.id for finding in keeper.look(0, 30.0)] == ["disk-full"]
@@ -115,35 +119,29 @@ def test_a_gap_in_the_history_is_named_once_the_disk_has_space(
     assert f"no history from {begin:%H:%M:%S} to " in told
 
 
-def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(
-    history, folder, wait_until
-):
+def test_a_commands_one_log_is_kept_within_its_limit_and_called_the_launchers(history, folder):
     spec = make_spec(kind="command", nproc=0, log_limit_bytes=64 * 1024)
     log = folder.log_file(0, LAUNCHER)
     log.write_bytes(b"[1,0]<stdout>:step\n" * 20_000)
-    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
-    now_s = itertools.count(1.0)
-
-    def told() -> str:
-        keeper.look(0, next(now_s))
-        return " ".join(event.message for event in HistoryReader(folder.history_db).events())
-
-    wait_until(lambda: told() or log_index.archives(log), what="an archive")
-    os.truncate(log, 0)
-    wait_until(lambda: "the launcher's log was truncated" in told(), what="word of what is lost")
+    keeper = RunFolderKeeper(
+        folder, spec, EventLog(history, lambda _: None), history, snapshot_file(folder)
+    )
+    assert keeper.look(0, 1.0) == []
+    log.write_bytes(log.read_bytes() * 2)
+    keeper.look(0, 2.0)
+    events = [event.message for event in HistoryReader(folder.history_db).events()]
+    assert events == [
+        "log limit reached: dropped the oldest 312 KiB of the launcher's log"
+    ]  # once a minute
     keeper.close()
-    assert not log_index.archives(folder.log_file(0, 0))
-    assert not (folder.logs_dir / ".next").exists()
+    events = [event.message for event in HistoryReader(folder.history_db).events()]
+    assert len(events) == 2
 
 
-def test_the_next_attempt_of_a_command_gets_room_for_its_one_log(history, folder):
-    spec = make_spec(kind="command", nproc=0)
-    keeper = RunFolderKeeper(folder, spec, EventLog(history, lambda _: None), history)
-    try:
-        keeper.look(0, 1.0)
-        assert os.listdir(folder.logs_dir / ".next") == ["launcher.log"]
-    finally:
-        keeper.close()
+def test_a_log_whose_file_is_gone_is_no_trouble(keeper, folder):
+    assert keeper.look(0, 1.0) == []
+    folder.log_file(0, 0).unlink()
+    assert keeper.look(0, 2.0) == []
 
 
 def raise_(error: Exception) -> None:

@@ -1,74 +1,106 @@
-"""A log with a limit: archived under a live writer, read as one run of bytes, losing no line."""
+"""A log with a limit, under a live writer, on disks with and without room."""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.runner.upkeep.rank_logs import (
-    LIMIT,
-    allocated,
-    numbers,
-    settle,
-    shorten,
-    whole,
-    write_lines,
-)
 
 from ddptop_runner.base.paths import RunFolder
-from ddptop_runner.store import log_follow, log_index
-from ddptop_runner.store.log_index import read_index
-from ddptop_runner.store.log_ranges import LogFile
-from ddptop_runner.store.logs import last_lines, tail_lines
-from ddptop_runner.store.upkeep.log_archive import LogHead
-from ddptop_runner.store.upkeep.rank_log import RankLog
+from ddptop_runner.store import disk
+from ddptop_runner.store.disk import RankLog, SteadyFile, trim
+from ddptop_runner.store.logs import ByteFollower, LogFile, last_lines, tail_bytes, tail_lines
+
+LIMIT = 256 * 1024
 
 
-def test_the_head_of_a_log_beyond_its_limit_moves_into_archives(log, worker):
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs" / "attempt-0"
+    folder.mkdir(parents=True)
+    path = folder / "rank-0.log"
+    path.write_bytes(b"x" * 2 * disk.BLOCK_BYTES)
+    with path.open("rb+") as file:
+        try:
+            disk.punch(file.fileno(), 0, disk.BLOCK_BYTES)
+        except OSError as error:
+            pytest.skip(f"the file system cannot punch holes: {error}")
+    path.write_bytes(b"")
+    return path
+
+
+def write_lines(log: Path, start: int, count: int) -> None:
+    """Numbered lines."""
+    with log.open("a") as file:
+        file.writelines(f"line {number}\n" for number in range(start, start + count))
+
+
+def numbers(lines: list[str]) -> list[int]:
+    """The numbers of such lines, of which each must be whole."""
+    assert all(line.startswith("line ") for line in lines), [x for x in lines if x[:5] != "line "]
+    return [int(line.split()[1]) for line in lines]
+
+
+def whole(log: Path) -> list[str]:
+    """What is left of all lines, and first the note where there are fewer than there were."""
+    return list(tail_lines(log, 10**9))
+
+
+def allocated(log: Path) -> int:
+    """Bytes that it takes on the disk."""
+    return log.stat().st_blocks * 512
+
+
+def test_of_a_log_beyond_its_limit_the_end_is_kept_and_a_note_says_what_is_gone(log: Path) -> None:
     write_lines(log, 0, 100_000)
     size = log.stat().st_size
-    assert shorten(log, worker)[0] == "archived"
+    dropped = RankLog(log, LIMIT).look(1.0)
+    assert size - LIMIT < dropped < size - LIMIT // 2
     assert log.stat().st_size == size
-    assert allocated(log) < LIMIT + 2 * (1 << 20)  # and what is held in reserve
-    assert numbers(whole(log)) == list(range(100_000))
+    assert allocated(log) < LIMIT + 2 * disk.MIN_RESERVE_BYTES
+    note, *rest = whole(log)
+    assert note == "──── 836 KiB of earlier output dropped: log limit reached or disk full ────"
+    kept = numbers(rest)
+    assert kept == list(range(kept[0], 100_000)) and len(kept) > 20_000
     assert last_lines(log, 3) == ["line 99997", "line 99998", "line 99999"]
-    for count in (1, 500, 30_000, 99_999, 100_000, 200_000):
-        assert numbers(last_lines(log, count)) == list(range(max(0, 100_000 - count), 100_000))
+    for count in (1, 500, len(kept)):
+        assert numbers(last_lines(log, count)) == kept[-count:]
+        assert numbers(list(tail_lines(log, count))) == kept[-count:]
+    assert note in list(tail_lines(log, len(kept) + 1))
+    assert b"\0" not in tail_bytes(log, size)
 
 
-def test_a_short_log_is_left_alone(log, worker):
+def test_a_short_log_is_left_alone(log: Path) -> None:
     write_lines(log, 0, 1000)
-    assert shorten(log, worker) == []
-    assert not log_index.index_file(log).exists()
+    assert RankLog(log, LIMIT).look(1.0) == 0
+    assert numbers(whole(log)) == list(range(1000))
 
 
-def test_every_count_of_last_lines_is_exact_over_several_archives_and_an_unfinished_line(log):
-    head = LogHead(log)
-    for start in range(0, 40, 10):
-        write_lines(log, start, 10)
-        head.archive(head.size())
-    write_lines(log, 40, 3)
-    with log.open("a") as file:
-        file.write("line 43")
-    for count in range(46):
-        shown = numbers(list(tail_lines(log, count)))
-        assert shown == list(range(max(0, 44 - count), 44)), count
+def test_zeros_that_the_program_wrote_are_kept(log: Path) -> None:
+    log.write_bytes(b"\0" * 10_000 + b"\n")
+    with LogFile(log) as file:
+        assert file.read(1 << 20) == b"\0" * 10_000 + b"\n"
 
 
-def test_a_follower_at_the_start_reads_on_while_the_head_is_archived_under_it(log):
-    head = LogHead(log)
+def test_a_reader_in_the_dropped_head_goes_on_behind_it(log: Path) -> None:
     write_lines(log, 0, 60_000)
     with LogFile(log) as reader:
-        data = reader.read(1000)
-        head.archive(head.line_end(head.size() - 1000))
-        head.free()
-        data += reader.read(1 << 20)
+        before = reader.read(1000).decode()
+        RankLog(log, LIMIT).look(1.0)
+        note = reader.read(1 << 20).decode()
+        after = reader.read(1 << 20).decode()
         write_lines(log, 60_000, 10)
-        data += reader.read(1 << 20)
-    assert numbers(data.decode()) == list(range(60_010))
+        after += reader.read(1 << 20).decode()
+    assert before.startswith("line 0\nline 1\n") and "of earlier output dropped" in note
+    kept = numbers(after.splitlines())
+    assert kept == list(range(kept[0], 60_010))
 
 
 WRITER = """
@@ -80,67 +112,132 @@ for start in range(0, int(sys.argv[2]), 200):
 """
 
 
-def test_no_line_is_lost_or_doubled_under_a_writer_at_full_speed(log, worker):
+def test_no_new_line_is_lost_or_doubled_under_a_writer_at_full_speed(log: Path) -> None:
     count = 200_000  # 10 MB
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(log), str(count)])
-    follower = log_follow.ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
+    follower = ByteFollower(RunFolder(log.parents[2]), [0], 0, tail=10**9)
     followed = bytearray()
-    rank_log = RankLog(log, 0, 1 << 20, worker)
-    now_s = 0.0
+    rank_log = RankLog(log, 1 << 20)
+    now_s = dropped = 0
     with closing(follower):
         while writer.poll() is None:
-            now_s += 1.0
-            rank_log.look(now_s)
-            for chunk in follower.poll():
-                followed += chunk.data
-        settle(rank_log, now_s)
+            now_s += 1
+            while chunks := follower.poll():
+                followed += b"".join(chunk.data for chunk in chunks)
+            dropped += rank_log.look(now_s)
+        dropped += rank_log.look(now_s + 1)
         while chunks := follower.poll():
             followed += b"".join(chunk.data for chunk in chunks)
-    rank_log.close()
     assert writer.returncode == 0
-    pieces = read_index(log).pieces
-    assert len(pieces) > 2
-    assert all(piece.archive for piece in pieces)
-    assert numbers(whole(log)) == list(range(count))
-    assert numbers(followed.decode()) == list(range(count))
+    assert dropped > 5 << 20
+    assert allocated(log) < (1 << 20) + disk.MAX_RESERVE_BYTES
+    kept = numbers(whole(log)[1:])
+    assert kept == list(range(kept[0], count))
+    lines = followed.decode().splitlines()
+    seen = numbers([line for line in lines if line.startswith("line ")])
+    assert seen == sorted(set(seen)) and seen[-1] == count - 1
+    notes = [line for line in lines if line.startswith("────")]
+    if not notes:  # the follower kept up
+        assert seen == list(range(count))
 
 
-class TestACrash:
-    def test_an_archive_whose_index_cannot_be_written_is_none(self, log, monkeypatch):
-        write_lines(log, 0, 50_000)
-        head = LogHead(log)
-        monkeypatch.setattr(head, "save", crash)
-        with pytest.raises(KeyboardInterrupt):
-            head.archive(head.line_end(200_000))
-        assert log_index.archives(log) == {}
-        self._goes_on(log)
-
-    def test_after_the_rename_of_the_archive(self, log):
-        write_lines(log, 0, 50_000)
-        head = LogHead(log)
-        head.archive(head.line_end(200_000))
-        before = log_index.index_file(log).read_bytes()
-        head.archive(head.line_end(400_000))
-        # the second archive is there, its index and its hole are not
-        content = whole(log).encode()
-        log.write_bytes(content)
-        log_index.index_file(log).write_bytes(before)
-        self._goes_on(log)
-        assert len(read_index(log).pieces) == 2
-
-    def test_between_index_and_hole(self, log):
-        write_lines(log, 0, 50_000)
-        head = LogHead(log)
-        head.archive(head.line_end(400_000))
-        full = allocated(log)
-        self._goes_on(log)
-        assert allocated(log) <= full - 390_000
-
-    def _goes_on(self, log: Path) -> None:
-        assert numbers(whole(log)) == list(range(50_000))
-        assert LogHead(log).recover() is None
-        assert numbers(whole(log)) == list(range(50_000))
+def test_a_log_that_was_cut_short_from_outside_is_limited_as_before(log: Path) -> None:
+    write_lines(log, 0, 50_000)
+    rank_log = RankLog(log, LIMIT)
+    assert rank_log.look(1.0)
+    reader = LogFile(log)
+    reader.seek(reader.end)
+    os.truncate(log, 0)
+    write_lines(log, 50_000, 5)
+    assert numbers(reader.read(1 << 20).decode().splitlines()) == list(range(50_000, 50_005))
+    reader.close()
+    assert rank_log.look(2.0) == 0
+    assert numbers(whole(log)) == list(range(50_000, 50_005))
+    assert rank_log.reserved_bytes >= disk.MIN_RESERVE_BYTES
+    write_lines(log, 50_005, 60_000)
+    assert rank_log.look(3.0)
+    assert whole(log)[-1] == "line 110004"
 
 
-def crash(*_: object) -> None:
-    raise KeyboardInterrupt
+def test_a_log_with_archives_of_an_earlier_version_opens_behind_its_hole(log: Path) -> None:
+    write_lines(log, 0, 10_000)
+    log.with_name("rank-0.log.1.gz").write_bytes(b"of no use any more")
+    log.with_name("rank-0.log.index.json").write_text('{"schema":1,"pieces":[],"punched_to":8192}')
+    with log.open("rb+") as file:
+        disk.punch(file.fileno(), 0, 8192)
+    note, *rest = whole(log)
+    assert note.startswith("──── 8 KiB of earlier output dropped")
+    assert numbers(rest)[-1] == 9999
+
+
+def fails_with(number: int) -> Callable[..., Any]:
+    def call(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_where_holes_cannot_be_punched_the_log_stays_whole(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "punch", fails_with(errno.EOPNOTSUPP))
+    write_lines(log, 0, 100_000)
+    rank_log = RankLog(log, LIMIT)
+    assert rank_log.look(1.0) == 0
+    assert not rank_log.can_punch
+    assert numbers(whole(log)) == list(range(100_000))
+
+
+def test_blocks_are_held_beyond_the_end_and_given_back(log: Path) -> None:
+    write_lines(log, 0, 10)
+    size = log.stat().st_size
+    rank_log = RankLog(log, LIMIT)
+    rank_log.look(1.0)
+    assert rank_log.reserved_bytes >= disk.MIN_RESERVE_BYTES
+    assert allocated(log) >= disk.MIN_RESERVE_BYTES
+    trim(log)
+    assert allocated(log) <= 8192
+    assert log.stat().st_size == size
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_on_a_full_disk_a_log_gives_its_head_to_the_one_in_need(
+    log: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    short = log.with_name("rank-1.log")
+    short.write_text("line 0\n")
+    write_lines(log, 0, 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "reserve", fails_with(number))
+        giver, taker = RankLog(log, 1 << 30), RankLog(short, 1 << 30)
+        for rank_log in (giver, taker):
+            assert rank_log.look(1.0) == 0
+            assert rank_log.is_in_need
+    dropped = giver.give_head(taker)
+    assert dropped > 1 << 19
+    assert taker.reserved_bytes >= dropped
+    assert allocated(short) >= dropped
+    assert short.read_text() == "line 0\n"
+    kept = numbers(whole(log)[1:])
+    assert kept == list(range(kept[0], 100_000))
+    assert giver.live_bytes >= disk.LEAST_LEFT_BYTES
+
+
+def test_a_snapshot_is_replaced_in_place_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.json"
+    file = SteadyFile(path)
+    assert file.write(b"x" * 5000)
+    assert allocated(path) >= disk.SPARE_BYTES
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write_atomic", fails_with(errno.ENOSPC))
+        before = path.stat().st_ino, allocated(path)
+        assert file.write(b"y" * 50_000) and file.no_room
+        assert path.read_bytes() == b"y" * 50_000
+        assert file.write(b"[1]")
+        assert path.read_bytes().rstrip(b"\n") == b"[1]"
+        assert (path.stat().st_ino, allocated(path)) == before
+    assert file.write(b"z") and not file.no_room
+    file.close()
+    assert path.read_bytes() == b"z" and allocated(path) <= 4096

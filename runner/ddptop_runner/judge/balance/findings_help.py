@@ -158,10 +158,10 @@ checkpoints on the same disk will fail.
 
 Remove ended jobs (ddptop rm), or set [runs] keep_bytes in config.toml.""",
     "log-limit": """\
-These ranks print more than the log limit allows. The start of each log is compressed into an
-archive next to it, and the oldest parts of the rest are dropped. Training does not wait for this.
+These logs exceed their limit, and the file system of the run folder cannot drop the start of a
+file (hole punching), so they keep growing.
 
-Print less, or raise the limit: launch --log-limit 10G.""",
+Print less, or set DDPTOP_HOME to a local disk.""",
     "damaged-file": """\
 A file in the run folder cannot be read, for example after a power failure or on a full disk. Its
 contents are missing from the screens; training does not need it.""",

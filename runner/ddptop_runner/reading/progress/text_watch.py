@@ -15,7 +15,7 @@ from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.said import of_command
 from ddptop_runner.reading.text.parser import LossParser, Reading
 from ddptop_runner.store import logs
-from ddptop_runner.store.log_ranges import LogFile
+from ddptop_runner.store.logs import LogFile
 
 BUDGET_BYTES = 96 * 1024
 """Read of all logs in one look."""

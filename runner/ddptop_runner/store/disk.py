@@ -1,0 +1,324 @@
+"""What keeps a full disk from ending a job: reserved blocks, dropped log heads, a reserve file.
+
+Nothing here needs a copy of any data. A call that the file system does not know raises OSError
+with an errno of `UNSUPPORTED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddptop_runner.base.files import write_atomic
+from ddptop_runner.store.logs import head_hole
+
+KEEP_SIZE = 0x01
+PUNCH_HOLE = 0x02
+BLOCK_BYTES = 4096
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
+
+LOW_BYTES = 1 << 30
+LOW_FRACTION = 0.05
+
+MIB = 1 << 20
+DEFAULT_LIMIT_BYTES = 1 << 30
+MIN_RESERVE_BYTES = MIB
+MAX_RESERVE_BYTES = 64 * MIB
+RESERVE_S = 10.0
+"""The blocks in reserve last for so long at the log's present growth."""
+SHARE_OF_ROOM = 16
+"""Beyond the least, a log holds at most this part of what is free, or half of its own size."""
+MOST_GIVEN_BYTES = 4 * MIB
+LEAST_LEFT_BYTES = 64 * 1024
+"""Of a log that gives up its head."""
+STEP_BYTES = 64 * 1024
+"""Blocks change files in steps of this, since others take what is free for a moment."""
+SPARE_BYTES = 64 * 1024
+"""Blocks beyond the end of the snapshot, which grows when something goes wrong."""
+
+
+@dataclass(frozen=True)
+class DiskRoom:
+    """A file system's room, as far as this user may fill it."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def is_low(self) -> bool:
+        """Less than 1 GiB, or on a small disk less than a twentieth of it."""
+        return self.free_bytes < min(LOW_BYTES, LOW_FRACTION * self.total_bytes)
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk is full, or this user's quota used up."""
+    return isinstance(error, OSError) and error.errno in NO_ROOM
+
+
+def room(path: Path) -> DiskRoom | None:
+    """The room on the disk of `path`; None if it cannot be queried."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return DiskRoom(blocks * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    name = "fallocate64" if ctypes.sizeof(ctypes.c_long) < 8 else "fallocate"
+    call = getattr(_library(), name, None)
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    while call(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)):
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Have blocks for that range, without changing the file's size.
+
+    Raises:
+        OSError: there is no room, or the file system cannot.
+    """
+    _fallocate(fd, KEEP_SIZE, offset, length)
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """Give back the blocks of that range, which must be whole ones; it then reads as zeros.
+
+    Raises:
+        OSError: the file system cannot.
+    """
+    _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, offset, length)
+
+
+def trim(path: Path) -> None:
+    """Give back the blocks beyond a file's end; nothing may write to it any more."""
+    with contextlib.suppress(OSError):
+        os.truncate(path, path.stat().st_size)
+
+
+class RankLog:
+    """One log while the job runs: kept within its limit, with room for its next lines.
+
+    A rank's print fails with ENOSPC once the disk is full, and that ends the rank. So each log has
+    blocks beyond its end, enough for the next seconds. When the disk has none to add, a log gives
+    up its head (`give_head`). The rank appends throughout: only blocks before the end change.
+
+    Args:
+        path: the log.
+        limit_bytes: of what is kept of it.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self.path = path
+        self.growth = 0.0
+        """Bytes per second, of late."""
+        self.live_bytes = 0
+        """What of the log is not dropped."""
+        self.lacks_room = False
+        """Whether the blocks that are wanted could not be had."""
+        self.can_punch = True
+        """False once the file system has refused to drop a head."""
+        self._limit = limit_bytes
+        self._size = self._wanted = self._reserved_to = 0
+        self._can_reserve = True
+        self._looked_s: float | None = None
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Blocks beyond the log's end, in bytes."""
+        return max(0, self._reserved_to - self._size)
+
+    @property
+    def is_in_need(self) -> bool:
+        """Whether the rank may soon run out of blocks."""
+        return self.lacks_room and self.reserved_bytes < 0.6 * self._wanted
+
+    def look(self, now_s: float) -> int:
+        """Do what is due, about once a second; how many bytes were dropped for the limit.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        with _opened(self.path) as fd:
+            self._measure(fd, now_s)
+            dropped = 0
+            if self.live_bytes > self._limit and self.can_punch:
+                dropped = self._drop(fd, self.live_bytes - self._limit + self._limit // 8)
+        self.hold()
+        return dropped
+
+    def hold(self) -> None:
+        """Have blocks for the next seconds; `lacks_room` says whether they could be had.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        want = int(min(max(self.growth * RESERVE_S, MIN_RESERVE_BYTES), MAX_RESERVE_BYTES))
+        if want > MIN_RESERVE_BYTES and (found := room(self.path)) is not None:
+            most = max(found.free_bytes // SHARE_OF_ROOM, self.live_bytes // 2, MIN_RESERVE_BYTES)
+            want = min(want, most)
+        self._wanted = want
+        self.lacks_room = False
+        if not self._can_reserve or self.reserved_bytes >= want:
+            return
+        with _opened(self.path) as fd:
+            for amount in (want, want // 4, want // 16):
+                try:
+                    reserve(fd, self._size, amount)
+                except OSError as error:
+                    if not is_no_room(error):
+                        self._can_reserve = self.lacks_room = False
+                        return
+                    self.lacks_room = True
+                else:
+                    self._reserved_to = max(self._reserved_to, self._size + amount)
+                    return
+
+    def give_head(self, taker: RankLog) -> int:
+        """Drop the head, and have `taker` reserve its blocks; how many bytes were dropped.
+
+        Raises:
+            OSError: one of the files is gone.
+        """
+        most = min(MOST_GIVEN_BYTES, self.live_bytes - LEAST_LEFT_BYTES)
+        amount = min(max(2 * taker._wanted, self.live_bytes // 4), most)
+        dropped = 0
+        with _opened(self.path) as fd, _opened(taker.path) as other:
+            for _ in range(amount // STEP_BYTES):
+                dropped += self._drop(fd, STEP_BYTES)
+                start = max(taker._reserved_to, taker._size)
+                try:
+                    reserve(other, start, STEP_BYTES)
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                else:
+                    taker._reserved_to = start + STEP_BYTES
+        return dropped
+
+    def _measure(self, fd: int, now_s: float) -> None:
+        size = os.fstat(fd).st_size
+        if size < self._size:  # cut short by someone
+            self._reserved_to = 0
+        if self._looked_s is not None and now_s > self._looked_s:
+            rate = max(0, size - self._size) / (now_s - self._looked_s)
+            self.growth = max(rate, self.growth * 0.8 + rate * 0.2)
+        self._looked_s, self._size = now_s, size
+        self.live_bytes = size - head_hole(fd)
+
+    def _drop(self, fd: int, amount: int) -> int:
+        """Drop about so many bytes at the head; how many."""
+        start = self._size - self.live_bytes
+        stop = start + amount
+        stop -= stop % BLOCK_BYTES
+        try:
+            punch(fd, 0, stop)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            self.can_punch = False
+            return 0
+        self.live_bytes = self._size - stop
+        return stop - start
+
+
+class Reserve:
+    """Disk space held by a file, to be released when the job needs it.
+
+    Args:
+        path: the file.
+        size_bytes: how much it holds.
+    """
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._is_held = False
+
+    def take(self) -> bool:
+        """Hold all of it; False where there is no room."""
+        if self._is_held and self._path.exists():
+            return True
+        try:
+            self._path.touch(mode=0o600)
+            with _opened(self._path) as fd:
+                os.posix_fallocate(fd, 0, self._size_bytes)
+        except OSError:
+            self.release()
+            return False
+        self._is_held = True
+        return True
+
+    def release(self) -> None:
+        """Give all of it back."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        self._is_held = False
+
+
+class SteadyFile:
+    """Replaces one JSON file as a whole. While there is room, by rename; without, in place.
+
+    Blocks beyond its end make room for a longer content. In place, a reader may see half of the
+    new content, once; a shorter one is padded with newlines.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.no_room = False
+        """Whether the last write found the disk full."""
+
+    def write(self, data: bytes) -> bool:
+        """Replace the content; False where even the old blocks could not be used."""
+        try:
+            write_atomic(self._path, data)
+        except OSError as error:
+            self.no_room = is_no_room(error)
+            return self.no_room and self._overwrite(data)
+        self.no_room = False
+        with contextlib.suppress(OSError), _opened(self._path) as fd:
+            reserve(fd, len(data), SPARE_BYTES)
+        return True
+
+    def _overwrite(self, data: bytes) -> bool:
+        try:
+            with _opened(self._path) as fd:
+                padded = data.ljust(os.fstat(fd).st_size, b"\n")
+                written = 0
+                while written < len(padded):
+                    written += os.pwrite(fd, padded[written:], written)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the blocks beyond its end back."""
+        trim(self._path)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

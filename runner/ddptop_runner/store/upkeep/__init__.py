@@ -1,1 +1,0 @@
-"""Keeps a run folder in order while the job lives: log sizes, disk space, damaged files."""

@@ -1,0 +1,27 @@
+"""The folder of an attempt's logs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ddptop_runner.agent.attempt_logs import make_logs
+
+
+def test_an_attempt_that_has_a_folder_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "attempt-3").mkdir()
+    (tmp_path / "attempt-3" / "launcher.log").write_text("written\n")
+    assert make_logs(str(tmp_path), "3", ["launcher.log"]) == str(tmp_path / "attempt-3")
+    assert (tmp_path / "attempt-3" / "launcher.log").read_text() == "written\n"
+
+
+def test_logs_are_this_users_alone_whatever_the_umask(tmp_path: Path) -> None:
+    for number, umask in enumerate((0, 0o777)):
+        before = os.umask(umask)
+        try:
+            folder = Path(make_logs(str(tmp_path), number, ["rank-0.log"]))
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE((folder / "rank-0.log").stat().st_mode) == 0o600

@@ -276,7 +276,7 @@ async def write_end(
     history.close(final=True)
     _bring_home(folder)
     if problem is not None:
-        message = f"{problem}; the last figures and events were not saved"
+        message = f"{problem}; the last metrics and events were not saved"
         alert = Alert(id="history", severity="error", message=message, since=utc_now())
         snapshot = msgspec.structs.replace(snapshot, alerts=[*snapshot.alerts, alert])
         sys.stderr.write(f"ddptop: {message}\n")

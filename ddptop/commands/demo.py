@@ -22,7 +22,7 @@ from ddptop_runner.launch.request import LaunchRequest
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Event
 from ddptop_runner.store.history import HistoryReader
-from ddptop_runner.store.logs import sanitize
+from ddptop_runner.store.log_clean import sanitize
 
 CPU_RANKS = 2
 PROGRESS_EVERY_S = 2.0

@@ -109,6 +109,7 @@ class RunFolderKeeper:
                 trim(self._folder.log_file(attempt, rank))
         trim(self._folder.supervisor_log)
         self._reserve.release()
+        self._history.flush()  # before others take that room
 
     # -- logs ------------------------------------------------------------------------------------
 

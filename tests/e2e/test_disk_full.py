@@ -127,7 +127,8 @@ def test_a_full_disk_costs_neither_the_training_nor_its_end(
         assert job.wait() == 0
     status = job.status()
     assert (status["state"], status["exit_code"]) == ("finished", 0)
-    wait_until(lambda: any("the job ended with the disk full" in e["message"] for e in job.events()))
+    at_end = "the job ended with the disk full"
+    wait_until(lambda: any(at_end in event["message"] for event in job.events()))
     assert len(job.events("finished")) == 1
     for rank, log in enumerate(logs):
         text = "".join(f"{line}\n" for line in tail_lines(log, 1 << 30))

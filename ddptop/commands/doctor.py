@@ -11,8 +11,7 @@ from ddptop.output import put, put_json
 from ddptop_runner.base.config import read_config
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.paths import config_file
-from ddptop_runner.launch.doctor import Check, Report, Status, examine
-from ddptop_runner.launch.doctor_facts import Place
+from ddptop_runner.launch.doctor import Check, Place, Report, Status, examine
 
 MARKS: dict[Status, str] = {
     "ok": "ok",

@@ -1,183 +1,349 @@
-"""The doctor's judgements as tables, its facts from fake roots, and that nothing makes it fail."""
+"""The doctor's checks on fake machines, and that nothing makes it fail."""
 
 from __future__ import annotations
 
+import os
+import platform
+import resource
+import socket
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from ddptop_runner.base import paths
+from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.machine import cgroup_limit, nearest, within
-from ddptop_runner.host import survival
+from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.host import survival, tmux
 from ddptop_runner.launch import doctor
-from ddptop_runner.launch import doctor_facts as facts
-from ddptop_runner.launch.doctor import GIB, MIB, Judgement, Topic, examine
-
-LINUX = facts.PlatformFacts(system="Linux", release="6.1.0")
-TMUX = facts.TmuxFacts(unusable=None, socket_dir="/tmp/tmux-7")
-PYTHON = facts.InterpreterFacts(path="/env/bin/python", version=(3, 11), torch_version="2.13.0")
-DRIVER = facts.DriverFacts(library=True, pci_devices=2, driver="580.1", devices=2)
-PTRACE = facts.PtraceFacts(yama_scope=1, capable=False, py_spy=True)
-LIMITS = facts.LimitFacts(
-    open_files=65536,
-    open_files_hard=None,
-    processes=None,
-    core_bytes=0,
-    locked_bytes=8 * MIB,
-    infiniband=False,
+from ddptop_runner.launch.doctor import (
+    GIB,
+    MIB,
+    Judgement,
+    Place,
+    Topic,
+    examine,
+    judge_driver,
+    judge_logout,
 )
-DISK = facts.DiskFacts(what="run folders", path="/r", free_bytes=90 * GIB, free_files=1000)
-SHM = facts.SharedMemoryFacts(size_bytes=32 * GIB, free_bytes=32 * GIB)
-HOST = facts.HostFacts(name="box", addresses=("10.0.0.7",), reverse_s=0.01)
-FOLDER = facts.FolderFacts(path="/h", problem=None, shared=None, local_reason=None)
-MEMORY = facts.MemoryFacts(total_bytes=64 * GIB, limit_bytes=None)
-CLOCK = facts.ClockFacts(now_s=1000.0, newest_file_s=900.0, boottime=True)
-SLURM = facts.SlurmFacts(job_id=None, installed=False)
-LOGOUT = survival.SurvivalFacts(systemd=True, uid=1000, user="ann", placement="manager")
+from ddptop_runner.model.devices import GpuSample
 
 
 def but(record: Any, **changes: object) -> Any:
     return msgspec.structs.replace(record, **changes)
 
 
-# judge, facts, status, words of the detail, words of the remedy (None: no remedy)
-CASES: list[tuple[Any, Any, str, str, str | None]] = [
-    (doctor.judge_platform, LINUX, "ok", "Linux 6.1.0", None),
-    (doctor.judge_platform, but(LINUX, wsl=True), "ok", "WSL2", None),
-    (doctor.judge_platform, but(LINUX, container=True), "ok", "all jobs end", None),
-    (doctor.judge_platform, but(LINUX, pidfd=False), "warning", "approximate", "kernel 5.3"),
-    (doctor.judge_platform, but(LINUX, system="Darwin"), "error", "only on Linux", "run folders"),
-    (doctor.judge_tmux, TMUX, "ok", "/tmp/tmux-7", None),
-    (doctor.judge_tmux, but(TMUX, unusable="tmux 3.1 is too old"), "warning", "daemons", "3.2a"),
-    (doctor.judge_tmux, but(TMUX, socket_problem="is open"), "warning", "is open", "chmod 700"),
-    (doctor.judge_python, PYTHON, "ok", "torch 2.13.0 in /env/bin/python (Python 3.11)", None),
-    (doctor.judge_python, but(PYTHON, torch_version=None), "error", "not installed", "--python"),
-    (doctor.judge_python, but(PYTHON, torch_version="2.5.1"), "error", "too old", "2.6"),
-    (doctor.judge_python, but(PYTHON, problem="x: no such file"), "error", "x: no", "--python"),
-    (
-        doctor.judge_python,
-        but(PYTHON, torch_version="2.13.0+cpu", nvidia_devices=1),
-        "warning",
-        "cannot use",
-        "CUDA",
-    ),
-    (doctor.judge_python, but(PYTHON, torch_version="2.13.0+cpu"), "ok", "+cpu", None),
-    (doctor.judge_driver, DRIVER, "ok", "driver 580.1, 2 devices", None),
-    (doctor.judge_driver, but(DRIVER, library=False), "error", "2 NVIDIA devices", "--gpus all"),
-    (
-        doctor.judge_driver,
-        but(DRIVER, library=False, pci_devices=0),
-        "ok",
-        "jobs run on the CPU",
-        None,
-    ),
-    (doctor.judge_driver, but(DRIVER, lost=(1,)), "error", "lost GPU 1", "reboot"),
-    (doctor.judge_driver, but(DRIVER, devices=0, note="no answer"), "error", "no answer", None),
-    (doctor.judge_driver, but(DRIVER, note="figures missing"), "warning", "figures", None),
-    (
-        doctor.judge_driver,
-        but(DRIVER, ecc=((1, 3),)),
-        "warning",
-        "uncorrectable memory errors (GPU 1: 3)",
-        "nvidia-smi -q -d ECC",
-    ),
-    (doctor.judge_driver, but(DRIVER, hot=((0, 88.0),)), "warning", "slowdown", "airflow"),
-    (doctor.judge_ptrace, PTRACE, "warning", "ptrace_scope 1", "sysctl"),
-    (doctor.judge_ptrace, but(PTRACE, capable=True), "ok", "can trace", None),
-    (doctor.judge_ptrace, but(PTRACE, yama_scope=0), "ok", "can trace", None),
-    (doctor.judge_ptrace, but(PTRACE, py_spy=False), "ok", "the probe provides", None),
-    (doctor.judge_limits, LIMITS, "ok", "open files 65536, processes unlimited", None),
-    (doctor.judge_limits, but(LIMITS, open_files=1024), "warning", "1024", "ulimit -n 65536"),
-    (
-        doctor.judge_limits,
-        but(LIMITS, open_files=1024, open_files_hard=1024),
-        "warning",
-        "1024",
-        "limits.conf",
-    ),
-    (doctor.judge_limits, but(LIMITS, processes=500), "warning", "500", "--pids-limit"),
-    (doctor.judge_limits, but(LIMITS, infiniband=True), "warning", "InfiniBand", "ulimit -l"),
-    (
-        doctor.judge_limits,
-        but(LIMITS, infiniband=True, locked_bytes=None, core_bytes=None),
-        "ok",
-        "core dumps unlimited",
-        None,
-    ),
-    (doctor.judge_disk, (DISK,), "ok", "run folders 90.0 GiB free", None),
-    (doctor.judge_disk, (DISK, but(DISK, free_bytes=GIB // 2)), "warning", "512 MiB", "ddptop rm"),
-    (doctor.judge_disk, (DISK, but(DISK, free_bytes=0)), "error", "no free space", "free"),
-    (doctor.judge_disk, (but(DISK, free_files=0),), "error", "no free inodes", "free"),
-    (doctor.judge_disk, (but(DISK, free_files=None),), "ok", "90.0", None),
-    (doctor.judge_shared_memory, SHM, "ok", "32.0 GiB", None),
-    (doctor.judge_shared_memory, but(SHM, size_bytes=64 * MIB), "warning", "bus error", "shm-size"),
-    (doctor.judge_shared_memory, but(SHM, free_bytes=0), "warning", "0 B free", "delete files"),
-    (
-        doctor.judge_shared_memory,
-        but(SHM, size_bytes=None),
-        "error",
-        "/dev/shm does not exist",
-        "tmpfs",
-    ),
-    (doctor.judge_host, HOST, "ok", "box resolves to 10.0.0.7", None),
-    (doctor.judge_host, but(HOST, addresses=("127.0.1.1",)), "ok", "loopback", None),
-    (doctor.judge_host, but(HOST, addresses=()), "warning", "does not resolve", "/etc/hosts"),
-    (doctor.judge_host, but(HOST, addresses=None), "warning", "within 1 s", "/etc/hosts"),
-    (doctor.judge_host, but(HOST, reverse_s=0.7), "warning", "by 0.7 s", "'10.0.0.7 box'"),
-    (doctor.judge_host, but(HOST, reverse_s=None), "warning", "over 1 s", "/etc/hosts"),
-    (doctor.judge_folder, FOLDER, "ok", "local disk", None),
-    (doctor.judge_folder, but(FOLDER, local_reason="it is on nfs"), "ok", "/var/tmp", None),
-    (doctor.judge_folder, but(FOLDER, problem="Read-only"), "error", "Read-only", "DDPTOP_HOME"),
-    (doctor.judge_survival, survival.SurvivalFacts(systemd=False), "ok", "no systemd", None),
-    (doctor.judge_survival, LOGOUT, "warning", "linger unknown", "loginctl enable-linger ann"),
-    (doctor.judge_survival, but(LOGOUT, linger=True), "ok", "linger yes", None),
-    (
-        doctor.judge_survival,
-        but(
-            LOGOUT,
-            placement="session",
-            kill_user_processes=True,
-            linger=True,
-            systemd_run=True,
-            runtime_dir="/run/user/1000",
-        ),
-        "ok",
-        "systemd-run",
-        None,
-    ),
-    (doctor.judge_memory, MEMORY, "ok", "64.0 GiB, no cgroup limit", None),
-    (doctor.judge_memory, but(MEMORY, limit_bytes=32 * GIB), "ok", "limited to 32.0 GiB", None),
-    (doctor.judge_memory, but(MEMORY, limit_bytes=2 * GIB), "warning", "2.0 GiB", "--memory"),
-    (doctor.judge_memory, but(MEMORY, total_bytes=None), "ok", "unknown", None),
-    (doctor.judge_clock, CLOCK, "ok", "no problems found", None),
-    (doctor.judge_clock, but(CLOCK, now_s=800.0), "warning", "100 s behind", "timedatectl"),
-    (doctor.judge_clock, but(CLOCK, boottime=False), "warning", "CLOCK_BOOTTIME", None),
-    (doctor.judge_slurm, SLURM, "ok", "no batch system found", None),
-    (doctor.judge_slurm, but(SLURM, job_id="42"), "ok", "Slurm job 42", None),
-]
+def place(root: Path, **env: str) -> Place:
+    return Place(env={"PATH": "/nowhere", **env}, root=root, cwd=root)
 
 
-@pytest.mark.parametrize(("judge", "found", "status", "detail", "remedy"), CASES)
-def test_judgement(judge: Any, found: Any, status: str, detail: str, remedy: str | None) -> None:
-    judged = judge(found)
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def is_(judged: Judgement, status: str, detail: str, remedy: str | None) -> bool:
+    """A judgement with these words; None: without a remedy."""
     assert judged.status == status
-    assert detail in judged.detail
-    if remedy is None:
-        assert judged.remedy is None
-    else:
-        assert judged.remedy is not None and remedy in judged.remedy
-    assert "\n" not in judged.detail
+    assert detail in judged.detail and "\n" not in judged.detail
+    assert (judged.remedy is None) if remedy is None else (remedy in str(judged.remedy))
+    return True
 
 
-def test_every_topic_is_judged_in_a_table() -> None:
-    assert {topic.judge for topic in doctor.TOPICS} == {case[0] for case in CASES}
+@pytest.mark.parametrize(
+    ("system", "release", "mark", "pidfd", "status", "detail", "remedy"),
+    [
+        ("Linux", "6.1.0", None, True, "ok", "Linux 6.1.0", None),
+        ("Linux", "5.15-microsoft", None, True, "ok", "WSL2", None),
+        ("Linux", "6.1.0", ".dockerenv", True, "ok", "all jobs end", None),
+        ("Linux", "6.1.0", None, False, "warning", "approximate", "kernel 5.3"),
+        ("Darwin", "23", None, True, "error", "only on Linux", "run folders"),
+    ],
+)
+def test_the_kind_of_machine(
+    tmp_path, monkeypatch, system, release, mark, pidfd, status, detail, remedy
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "release", lambda: release)
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
+    write(tmp_path, {} if mark is None else {mark: ""})
+    assert is_(doctor.check_platform(place(tmp_path)), status, detail, remedy)
 
 
-def place(root: Path, **env: str) -> facts.Place:
-    return facts.Place(env={"PATH": "/nowhere", **env}, root=root, cwd=root)
+@pytest.mark.parametrize(
+    ("program", "folder", "status", "detail", "remedy"),
+    [
+        (None, None, "ok", "/tmp/tmux-7", None),
+        ("tmux 3.1 is too old", None, "warning", "daemons", "3.2a"),
+        (None, "is open", "warning", "/tmp/tmux-7 is open", "chmod 700"),
+    ],
+)
+def test_tmux(tmp_path, monkeypatch, program, folder, status, detail, remedy) -> None:
+    monkeypatch.setattr(tmux, "socket_dir", lambda: Path("/tmp/tmux-7"))
+    monkeypatch.setattr(tmux, "program_problem", lambda: program)
+    monkeypatch.setattr(tmux, "folder_problem", lambda: folder)
+    assert is_(doctor.check_tmux(place(tmp_path)), status, detail, remedy)
+
+
+def python(folder: Path, torch: str | None) -> str:
+    """An interpreter that answers as if it had this torch."""
+    package = folder / "torch"
+    write(package, {"__init__.py": "", "version.py": f"__version__ = {torch!r}\n"})
+    origin = "null" if torch is None else f'\\"{package}/__init__.py\\"'
+    (folder / "python").write_text(f'#!/bin/sh\necho "[[3, 12], {origin}]"\n')
+    (folder / "python").chmod(0o755)
+    return str(folder / "python")
+
+
+GPU = {"sys/bus/pci/devices/a/vendor": "0x10de\n", "sys/bus/pci/devices/a/class": "0x030200\n"}
+
+
+@pytest.mark.parametrize(
+    ("torch", "files", "status", "detail", "remedy"),
+    [
+        ("2.13.0", {}, "ok", "torch 2.13.0 in {python} (Python 3.12)", None),
+        ("2.13.0+cpu", {}, "ok", "+cpu", None),
+        ("2.13.0+cpu", GPU, "warning", "cannot use", "CUDA"),
+        ("2.5.1", {}, "error", "too old", "2.6"),
+        (None, {}, "error", "torch is not installed in {python}", "--python"),
+    ],
+)
+def test_the_interpreter(tmp_path, torch, files, status, detail, remedy) -> None:
+    write(tmp_path, files)
+    where = but(place(tmp_path), python=python(tmp_path, torch))
+    judged = doctor.check_python(where)
+    assert is_(judged, status, detail.format(python=where.python), remedy)
+
+
+def test_no_interpreter_at_all(tmp_path) -> None:
+    where = but(place(tmp_path), python="/no/such/python")
+    assert is_(doctor.check_python(where), "error", "/no/such/python", "--python")
+
+
+TWO = [GpuSample(index=0, uuid="GPU-0"), GpuSample(index=1, uuid="GPU-1")]
+DRIVER = DeviceReport(ts=utc_now(), boottime_s=1.0, driver="580.1", gpus=TWO)
+
+
+@pytest.mark.parametrize(
+    ("on_bus", "report", "status", "detail", "remedy"),
+    [
+        (2, DRIVER, "ok", "driver 580.1, 2 devices", None),
+        (2, None, "error", "2 NVIDIA devices", "--gpus all"),
+        (0, None, "ok", "jobs run on the CPU", None),
+        (2, but(DRIVER, gpus=[TWO[0], but(TWO[1], lost=True)]), "error", "lost GPU 1", "reboot"),
+        (2, but(DRIVER, gpus=[], note="no answer"), "error", "no answer", None),
+        (0, but(DRIVER, gpus=[]), "ok", "reports no devices", None),
+        (2, but(DRIVER, note="metrics missing"), "warning", "2 devices: metrics missing", None),
+        (
+            *(2, but(DRIVER, gpus=[TWO[0], but(TWO[1], ecc_uncorrected=3)])),
+            *("warning", "uncorrectable memory errors (GPU 1: 3)", "nvidia-smi -q -d ECC"),
+        ),
+        (
+            *(1, but(DRIVER, gpus=[but(TWO[0], temperature_c=88.0, temperature_slowdown_c=90.0)])),
+            *("warning", "slowdown temperature (GPU 0: 88 °C)", "airflow"),
+        ),
+    ],
+)
+def test_the_driver(on_bus, report, status, detail, remedy) -> None:
+    assert is_(judge_driver(on_bus, report), status, detail, remedy)
+
+
+LOGOUT = survival.SurvivalFacts(systemd=True, uid=1000, user="ann", placement="manager")
+IN_SESSION = but(
+    LOGOUT,
+    placement="session",
+    kill_user_processes=True,
+    linger=True,
+    systemd_run=True,
+    runtime_dir="/run/user/1000",
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "detail", "remedy"),
+    [
+        (survival.SurvivalFacts(systemd=False), "ok", "no systemd", None),
+        (LOGOUT, "warning", "linger unknown", "loginctl enable-linger ann"),
+        (but(LOGOUT, linger=True), "ok", "linger yes", None),
+        (IN_SESSION, "ok", "systemd-run", None),
+    ],
+)
+def test_the_logout(found, status, detail, remedy) -> None:
+    assert is_(judge_logout(found), status, detail, remedy)
+
+
+def statvfs(free_bytes: int, size_bytes: int = 32 * GIB, files: int = 9, inodes: int = 9) -> Any:
+    return lambda _: SimpleNamespace(
+        f_bavail=free_bytes, f_blocks=size_bytes, f_frsize=1, f_files=files, f_favail=inodes
+    )
+
+
+@pytest.mark.parametrize(
+    ("room", "status", "detail", "remedy"),
+    [
+        (statvfs(90 * GIB), "ok", "run folders 90.0 GiB free, working directory 90.0", None),
+        (statvfs(GIB // 2), "warning", "512 MiB free", "ddptop rm"),
+        (statvfs(0), "error", "no free space for run folders", "free"),
+        (statvfs(90 * GIB, inodes=0), "error", "no free inodes", "free"),
+        (statvfs(90 * GIB, files=0, inodes=0), "ok", "90.0", None),
+    ],
+)
+def test_the_disk(tmp_path, monkeypatch, room, status, detail, remedy) -> None:
+    monkeypatch.setattr(os, "statvfs", room)
+    assert is_(doctor.check_disk(place(tmp_path)), status, detail, remedy)
+
+
+@pytest.mark.parametrize(
+    ("room", "status", "detail", "remedy"),
+    [
+        (statvfs(32 * GIB), "ok", "32.0 GiB, 32.0 GiB free", None),
+        (statvfs(64 * MIB, 64 * MIB), "warning", "bus error", "shm-size"),
+        (statvfs(100 * MIB), "warning", "100 MiB free", "delete files"),
+        (None, "error", "/dev/shm does not exist", "tmpfs"),
+    ],
+)
+def test_shared_memory(tmp_path, monkeypatch, room, status, detail, remedy) -> None:
+    if room is not None:
+        (tmp_path / "dev/shm").mkdir(parents=True)
+        monkeypatch.setattr(os, "statvfs", room)
+    assert is_(doctor.check_shared_memory(place(tmp_path)), status, detail, remedy)
+
+
+CGROUP = {"proc/self/cgroup": "0::/\n"}
+MEMINFO = {"proc/meminfo": f"MemTotal: {64 * GIB // 1024} kB\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "status", "detail", "remedy"),
+    [
+        (MEMINFO, "ok", "64.0 GiB, no cgroup limit", None),
+        (
+            {**MEMINFO, **CGROUP, "sys/fs/cgroup/memory.max": str(32 * GIB)},
+            *("ok", "limited to 32.0 GiB", None),
+        ),
+        (
+            {**MEMINFO, **CGROUP, "sys/fs/cgroup/memory.max": str(2 * GIB)},
+            *("warning", "2.0 GiB", "--memory"),
+        ),
+        ({}, "ok", "unknown", None),
+    ],
+)
+def test_the_memory(tmp_path, files, status, detail, remedy) -> None:
+    write(tmp_path, files)
+    assert is_(doctor.check_memory(place(tmp_path)), status, detail, remedy)
+
+
+NONE = resource.RLIM_INFINITY
+USUAL = {
+    resource.RLIMIT_NOFILE: (65536, NONE),
+    resource.RLIMIT_CORE: (0, 0),
+    resource.RLIMIT_MEMLOCK: (8 * MIB, 8 * MIB),
+    resource.RLIMIT_NPROC: (NONE, NONE),
+}
+FEW_PROCESSES = {**CGROUP, "sys/fs/cgroup/pids.max": "500"}
+INFINIBAND = {"dev/infiniband/uverbs0": ""}
+
+
+@pytest.mark.parametrize(
+    ("limits", "files", "status", "detail", "remedy"),
+    [
+        ({}, {}, "ok", "open files 65536, processes unlimited, core dumps off", None),
+        ({resource.RLIMIT_NOFILE: (1024, NONE)}, {}, "warning", "1024", "ulimit -n 65536"),
+        ({resource.RLIMIT_NOFILE: (1024, 1024)}, {}, "warning", "1024", "limits.conf"),
+        ({}, FEW_PROCESSES, "warning", "processes 500", "--pids-limit"),
+        ({}, INFINIBAND, "warning", "InfiniBand", "ulimit -l"),
+        (
+            {resource.RLIMIT_MEMLOCK: (NONE, NONE), resource.RLIMIT_CORE: (NONE, NONE)},
+            *(INFINIBAND, "ok", "core dumps unlimited", None),
+        ),
+    ],
+)
+def test_the_limits(tmp_path, monkeypatch, limits, files, status, detail, remedy) -> None:
+    monkeypatch.setattr(resource, "getrlimit", {**USUAL, **limits}.__getitem__)
+    write(tmp_path, files)
+    assert is_(doctor.check_limits(place(tmp_path)), status, detail, remedy)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reverse_s", "status", "detail", "remedy"),
+    [
+        (("10.0.0.7",), 0.01, "ok", "box resolves to 10.0.0.7", None),
+        (("127.0.1.1",), 0.01, "ok", "loopback", None),
+        ((), 0.01, "warning", "does not resolve", "/etc/hosts"),
+        (None, 0.01, "warning", "within 1 s", "/etc/hosts"),
+        (("10.0.0.7",), 0.7, "warning", "by 0.7 s", "'10.0.0.7 box'"),
+        (("10.0.0.7",), None, "warning", "over 1 s", "/etc/hosts"),
+    ],
+)
+def test_the_host_name(tmp_path, monkeypatch, addresses, reverse_s, status, detail, remedy) -> None:
+    answers = [
+        None if addresses is None else (addresses, 0.01),
+        None if reverse_s is None else (True, reverse_s),
+    ]
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+    monkeypatch.setattr(doctor, "within", lambda *_: answers.pop(0))
+    assert is_(doctor.check_host(place(tmp_path)), status, detail, remedy)
+
+
+def test_a_name_that_nobody_knows_has_no_addresses(monkeypatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
+    monkeypatch.setattr(socket, "gethostbyaddr", _raise_os_error)
+    assert doctor._addresses("box") == () and not doctor._has_name("10.0.0.7")
+    monkeypatch.setattr(socket, "getaddrinfo", _raise_os_error)
+    assert doctor._addresses("box") == ()
+
+
+def _raise_os_error(*_: object, **__: object) -> None:
+    raise OSError("no such name")
+
+
+@pytest.mark.parametrize(
+    ("scope", "capabilities", "status", "detail"),
+    [
+        ("1", "0", "warning", "ptrace_scope 1"),
+        ("1", "80000", "ok", "can trace"),
+        ("0", "0", "ok", "can trace"),
+        (None, "0", "ok", "can trace"),
+    ],
+)
+def test_the_right_to_trace(tmp_path, scope, capabilities, status, detail) -> None:
+    write(tmp_path, {"py-spy": "", "proc/self/status": f"Name:\tx\nCapEff:\t{capabilities}\n"})
+    (tmp_path / "py-spy").chmod(0o755)
+    if scope is not None:
+        write(tmp_path, {"proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"})
+    judged = doctor.check_ptrace(place(tmp_path, PATH=str(tmp_path)))
+    assert is_(judged, status, detail, None if status == "ok" else "sysctl")
+    assert is_(doctor.check_ptrace(place(tmp_path)), "ok", "the probe provides", None)
+
+
+def test_the_clock(tmp_path, monkeypatch) -> None:
+    assert is_(doctor.check_clock(place(tmp_path)), "ok", "no problems found", None)
+    newest = max(file.stat().st_mtime for file in Path(doctor.__file__).parent.glob("*.py"))
+    monkeypatch.setattr(time, "time", lambda: newest - 100)
+    assert is_(doctor.check_clock(place(tmp_path)), "warning", "100 s behind", "timedatectl")
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    assert is_(doctor.check_clock(place(tmp_path)), "warning", "CLOCK_BOOTTIME", None)
+
+
+def test_slurm(tmp_path) -> None:
+    assert is_(doctor.check_slurm(place(tmp_path)), "ok", "no batch system found", None)
+    assert is_(doctor.check_slurm(place(tmp_path, SLURM_JOB_ID="42")), "ok", "job 42", None)
+
+
+def test_a_home_on_a_shared_disk_or_that_is_a_file(ddptop_home: Path, monkeypatch) -> None:
+    assert is_(doctor.check_folder(place(Path("/"))), "ok", str(ddptop_home), None)
+    monkeypatch.setattr(paths, "local_dir_reason", lambda _: "it is on nfs")
+    assert is_(doctor.check_folder(place(Path("/"))), "ok", "/var/tmp", None)
+    ddptop_home.rmdir()
+    ddptop_home.write_text("")
+    assert is_(doctor.check_folder(place(Path("/"))), "error", str(ddptop_home), "DDPTOP_HOME")
 
 
 def test_an_empty_machine_makes_no_check_fail(tmp_path: Path) -> None:
@@ -198,31 +364,23 @@ def test_this_machine_is_looked_at_quickly(tmp_path: Path) -> None:
 def test_what_raises_or_is_late_is_unknown() -> None:
     release = threading.Event()
 
-    def late(_: facts.Place) -> None:
+    def late(_: Place) -> Judgement:
         release.wait(30)
+        return Judgement("ok", "")
 
-    def broken(_: facts.Place) -> None:
+    def broken(_: Place) -> Judgement:
         raise ZeroDivisionError("by the driver")
 
     topics = [
-        Topic("late", "Late", late, lambda _: Judgement("ok", "")),
-        Topic("broken", "Broken", broken, lambda _: Judgement("ok", "")),
-        Topic("fine", "Fine", lambda _: None, lambda _: Judgement("ok", "well")),
+        Topic("late", "Late", late),
+        Topic("broken", "Broken", broken),
+        Topic("fine", "Fine", lambda _: Judgement("ok", "well")),
     ]
     checks = examine(place(Path("/")), topics, deadline_s=1.0)
     release.set()
     assert [check.status for check in checks] == ["unknown", "unknown", "ok"]
     assert "no response within 1 s" in checks[0].detail
     assert "ZeroDivisionError: by the driver" in checks[1].detail
-
-
-# --- facts from fake roots -------------------------------------------------------------------
-
-
-def write(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -273,38 +431,7 @@ def test_nvidia_devices_on_the_bus(tmp_path: Path) -> None:
             f"{devices}/c/class": "0x030000\n",
         },
     )
-    assert facts.pci_devices(tmp_path) == 1
-
-
-def test_the_right_to_trace(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        {
-            "proc/sys/kernel/yama/ptrace_scope": "1\n",
-            "proc/self/status": "Name:\tx\nCapEff:\t0000000000080000\n",
-        },
-    )
-    assert facts.gather_ptrace(place(tmp_path)) == but(PTRACE, capable=True, py_spy=False)
-
-
-def test_a_home_that_is_a_file_is_an_error(ddptop_home: Path) -> None:
-    assert facts.gather_folder(place(Path("/"))).problem is None
-    ddptop_home.rmdir()
-    ddptop_home.write_text("")
-    judged = doctor.judge_folder(facts.gather_folder(place(Path("/"))))
-    assert judged.status == "error" and str(ddptop_home) in judged.detail
-
-
-def test_an_interpreter_without_torch_and_none_at_all(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text("#!/bin/sh\necho '[[3, 12], null]'\n")
-    bare.chmod(0o755)
-    where = but(place(tmp_path), python=str(bare))
-    judged = doctor.judge_python(facts.gather_interpreter(where))
-    assert judged.status == "error" and f"torch is not installed in {bare}" in judged.detail
-    where = but(place(tmp_path), python="/no/such/python")
-    judged = doctor.judge_python(facts.gather_interpreter(where))
-    assert judged.status == "error" and "/no/such/python" in judged.detail
+    assert doctor.pci_devices(tmp_path) == 1
 
 
 def test_late_answers_are_not_waited_for(tmp_path: Path) -> None:

@@ -1,30 +1,44 @@
-"""Whether this machine can run, guard and show a long training: one judged check per topic.
+"""Whether this machine can run, guard and show long training: one check per topic.
 
-A check is a pure function of its topic's facts. `examine` gathers all facts at the same time and
-never raises: a topic that raises or is late becomes a check of status `unknown`.
+A check only looks. `examine` runs all of them at the same time, each in a thread of its own, and
+never raises: a check that raises or is late gets the status `unknown`.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from ddptop_runner.base import interpreters
-from ddptop_runner.base.errors import UsageError
+from ddptop_runner.base import interpreters, paths
+from ddptop_runner.base.errors import DdptopError
+from ddptop_runner.base.machine import cgroup_limit, nearest, read_text, within
 from ddptop_runner.base.units import size
-from ddptop_runner.host import survival
-from ddptop_runner.launch import doctor_facts as facts
+from ddptop_runner.devices.once import sample_once
+from ddptop_runner.devices.report import DeviceReport, driver_library_exists
+from ddptop_runner.host import survival, tmux
+from ddptop_runner.launch.gpus.usage import is_hot
 from ddptop_runner.model.base import Base
 from ddptop_runner.model.snapshot import SCHEMA
 
 Status = Literal["ok", "warning", "error", "unknown"]
 """`error`: a launch fails or a job is lost; `warning`: something works less well; `unknown`: the
-machine did not tell."""
+machine did not answer."""
 
 DEADLINE_S = 2.5
 """All topics together."""
+ASK_TIMEOUT_S = 2.0
+"""For a child process that asks the driver, which may block or crash."""
+NAME_TIMEOUT_S = 1.0
+"""For one question to the resolver."""
 GIB = 2**30
 MIB = 2**20
 LOW_DISK_BYTES = 1 * GIB
@@ -34,6 +48,8 @@ LOW_MEMORY_BYTES = 4 * GIB
 LOW_OPEN_FILES = 4096
 LOW_PROCESSES = 2048
 SLOW_LOOK_UP_S = 0.5
+CAP_SYS_PTRACE = 19
+NVIDIA = "0x10de"
 
 
 class Check(Base, frozen=True, kw_only=True):
@@ -57,6 +73,16 @@ class Report(Base, frozen=True, kw_only=True):
     checks: list[Check]
 
 
+class Place(Base, frozen=True, kw_only=True):
+    """Where to look. Tests pass another root and another environment."""
+
+    env: Mapping[str, str]
+    root: Path = Path("/")
+    cwd: Path
+    python: str | None = None
+    """The interpreter asked for; None: the one that `launch` would take."""
+
+
 class Judgement(NamedTuple):
     """A check without its name."""
 
@@ -70,23 +96,24 @@ class Topic(NamedTuple):
 
     id: str
     title: str
-    gather: Callable[[facts.Place], Any]
-    judge: Callable[[Any], Judgement]
+    check: Callable[[Place], Judgement]
 
 
-# --- judges ----------------------------------------------------------------------------------
-
-
-def judge_platform(found: facts.PlatformFacts) -> Judgement:
+def check_platform(place: Place) -> Judgement:
     """Linux runs jobs."""
-    if found.system != "Linux":
+    system, release = platform.system(), platform.release()
+    if system != "Linux":
         return Judgement(
-            "error", f"{found.system}; jobs run only on Linux", "copy run folders here to view them"
+            "error", f"{system}; jobs run only on Linux", "copy run folders here to view them"
         )
-    where = [f"Linux {found.release}"]
-    where += ["WSL2"] if found.wsl else []
-    where += ["in a container; all jobs end when it exits"] if found.container else []
-    if not found.pidfd:
+    where = [f"Linux {release}"]
+    where += ["WSL2"] if "microsoft" in release.lower() else []
+    marks = (place.root / ".dockerenv", place.root / "run/.containerenv")
+    if any(mark.exists() for mark in marks) or "container" in place.env:
+        where.append("in a container; all jobs end when it exits")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (OSError, AttributeError):
         return Judgement(
             "warning",
             f"{', '.join(where)}; no pidfd, so the order in which ranks exit is approximate",
@@ -95,207 +122,110 @@ def judge_platform(found: facts.PlatformFacts) -> Judgement:
     return Judgement("ok", ", ".join(where))
 
 
-def judge_tmux(found: facts.TmuxFacts) -> Judgement:
-    """Without tmux a job runs as a daemon."""
-    if found.unusable:
-        return Judgement(
-            "warning",
-            f"{found.unusable}; jobs run as daemons, without a tmux pane",
-            "install tmux 3.2a or newer (sudo apt install tmux)",
-        )
-    if found.socket_problem:
-        return Judgement(
-            "warning",
-            f"{found.socket_dir} {found.socket_problem}; jobs run as daemons, without a tmux pane",
-            f"chmod 700 {found.socket_dir}, or set TMUX_TMPDIR to a directory of your own",
-        )
-    return Judgement("ok", f"usable; sockets are in {found.socket_dir}")
-
-
-def judge_python(found: facts.InterpreterFacts) -> Judgement:
-    """What runs the ranks."""
-    if found.problem or found.path is None or found.version is None:
-        return Judgement("error", found.problem or "no Python found", "pass --python PATH")
-    python = f"{found.path} (Python {found.version[0]}.{found.version[1]})"
+def check_python(place: Place) -> Judgement:
+    """What runs the ranks; torch is not imported."""
     try:
-        interpreters.require_torch(
-            interpreters.Interpreter(found.path, found.version, found.torch_version)
-        )
-    except UsageError as error:
+        found = interpreters.inspect(interpreters.choose(place.python, place.env))
+    except DdptopError as error:
+        return Judgement("error", str(error), "pass --python PATH")
+    try:
+        interpreters.require_torch(found)
+    except DdptopError as error:
         return Judgement("error", error.message, error.hint)
-    version = str(found.torch_version)
-    if found.nvidia_devices and version.endswith("+cpu"):
+    what = f"torch {found.torch_version} in {found.path}"
+    what += f" (Python {found.version[0]}.{found.version[1]})"
+    if str(found.torch_version).endswith("+cpu") and pci_devices(place.root):
         return Judgement(
             "warning",
-            f"torch {version} in {python} cannot use this machine's NVIDIA devices",
+            f"{what} cannot use this machine's NVIDIA devices",
             "install a CUDA build of torch",
         )
-    return Judgement("ok", f"torch {version} in {python}")
+    return Judgement("ok", what)
 
 
-def judge_driver(found: facts.DriverFacts) -> Judgement:
+def check_driver(place: Place) -> Judgement:
     """Devices are seen through NVML."""
-    if not found.library:
-        if found.pci_devices:
-            return Judgement(
-                "error",
-                f"{found.pci_devices} NVIDIA device{'s' if found.pci_devices > 1 else ''}"
-                " on the PCI bus, but libnvidia-ml.so.1 is missing",
-                "install the NVIDIA driver; for a container, use the NVIDIA runtime"
-                " (docker run --gpus all)",
-            )
-        return Judgement("ok", "no NVIDIA devices; jobs run on the CPU (launch --nproc N)")
-    if found.lost:
-        numbers = ", ".join(map(str, found.lost))
+    report = sample_once(timeout_s=ASK_TIMEOUT_S) if driver_library_exists() else None
+    return judge_driver(pci_devices(place.root), report)
+
+
+def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
+    """What the driver's report means; None: there is no driver library.
+
+    Args:
+        on_bus: how many NVIDIA devices the PCI bus has.
+        report: what NVML says.
+    """
+    if report is None:
+        if not on_bus:
+            return Judgement("ok", "no NVIDIA devices; jobs run on the CPU (launch --nproc N)")
         return Judgement(
             "error",
-            f"the driver lost GPU{'s' if len(found.lost) > 1 else ''} {numbers}",
+            f"{on_bus} NVIDIA device{'s' if on_bus > 1 else ''}"
+            " on the PCI bus, but libnvidia-ml.so.1 is missing",
+            "install the NVIDIA driver; for a container, use the NVIDIA runtime"
+            " (docker run --gpus all)",
+        )
+    gpus = [gpu for gpu in report.gpus if gpu.parent_uuid is None]
+    if lost := [str(gpu.index) for gpu in gpus if gpu.lost]:
+        return Judgement(
+            "error",
+            f"the driver lost GPU{'s' if len(lost) > 1 else ''} {', '.join(lost)}",
             "check `dmesg`; reboot to recover",
         )
-    if not found.devices:
+    if not gpus:
         return Judgement(
-            "error" if found.pci_devices else "ok", found.note or "the driver reports no devices"
+            "error" if on_bus else "ok", report.note or "the driver reports no devices"
         )
-    devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
-    known = f"driver {found.driver or 'version unknown'}, {devices}"
-    ill, remedies = [], []
-    if found.ecc:
-        counts = (f"GPU {index}: {errors}" for index, errors in found.ecc)
-        ill.append(f"uncorrectable memory errors ({', '.join(counts)})")
+    devices = f"{len(gpus)} device{'s' if len(gpus) > 1 else ''}"
+    known = f"driver {report.driver or 'version unknown'}, {devices}"
+    ill = [report.note] if report.note else []
+    remedies = []
+    if errors := [f"GPU {gpu.index}: {gpu.ecc_uncorrected}" for gpu in gpus if gpu.ecc_uncorrected]:
+        ill.append(f"uncorrectable memory errors ({', '.join(errors)})")
         remedies.append("check `nvidia-smi -q -d ECC,ROW_REMAPPER`; a reset may help")
-    if found.hot:
-        degrees = (f"GPU {index}: {celsius:.0f} °C" for index, celsius in found.hot)
-        ill.append(f"at or near the slowdown temperature ({', '.join(degrees)})")
+    if hot := [f"GPU {gpu.index}: {gpu.temperature_c:.0f} °C" for gpu in gpus if is_hot(gpu)]:
+        ill.append(f"at or near the slowdown temperature ({', '.join(hot)})")
         remedies.append("check the fans, airflow, and power limit")
-    if found.note:
-        ill.insert(0, found.note)
     if ill:
         return Judgement("warning", f"{known}: {'; '.join(ill)}", "; ".join(remedies) or None)
     return Judgement("ok", known)
 
 
-def judge_ptrace(found: facts.PtraceFacts) -> Judgement:
-    """Stacks of ranks without a probe need py-spy and the right to trace."""
-    may = found.capable or found.yama_scope == 0 or found.yama_scope is None
-    if not found.py_spy:
-        return Judgement(
-            "ok", "the probe provides stacks; ranks without it have none (py-spy is not installed)"
-        )
-    if may:
-        return Judgement("ok", "py-spy is installed and can trace")
-    return Judgement(
-        "warning",
-        f"py-spy is installed but cannot trace (ptrace_scope {found.yama_scope})",
-        "sudo sysctl kernel.yama.ptrace_scope=0",
-    )
+def pci_devices(root: Path) -> int:
+    """How many NVIDIA display or 3D controllers the PCI bus has."""
+    found = 0
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        kind = read_text(device / "class") or ""
+        found += kind.startswith("0x03") and read_text(device / "vendor") == NVIDIA
+    return found
 
 
-def judge_limits(found: facts.LimitFacts) -> Judgement:
-    """Limits that end trainings late."""
-    few = found.open_files is not None and found.open_files < LOW_OPEN_FILES
-    files = "unlimited" if found.open_files is None else str(found.open_files)
-    processes = "unlimited" if found.processes is None else str(found.processes)
-    detail = f"open files {files}, processes {processes}, core dumps "
-    detail += {None: "unlimited", 0: "off"}.get(found.core_bytes, "limited")
-    if found.processes is not None and found.processes < LOW_PROCESSES:
+def check_tmux(_: Place) -> Judgement:
+    """Without tmux a job runs as a daemon."""
+    folder = tmux.socket_dir()
+    if unusable := tmux.program_problem():
         return Judgement(
             "warning",
-            f"{detail}; a rank needs about 100 threads and processes",
-            "raise `ulimit -u`, or the container's --pids-limit",
+            f"{unusable}; jobs run as daemons, without a tmux pane",
+            "install tmux 3.2a or newer (sudo apt install tmux)",
         )
-    if few:
-        wanted = LOW_OPEN_FILES * 16
-        hard = found.open_files_hard
-        raised = wanted if hard is None else min(wanted, hard)
-        remedy = f"run ulimit -n {raised} before launching"
-        if raised < LOW_OPEN_FILES:
-            remedy = "raise nofile in /etc/security/limits.conf"
-        return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
-    if found.infiniband and found.locked_bytes is not None:
+    if problem := tmux.folder_problem():
         return Judgement(
             "warning",
-            f"{detail}; locked memory {found.locked_bytes // 1024} KiB, too low for InfiniBand",
-            "ulimit -l unlimited",
+            f"{folder} {problem}; jobs run as daemons, without a tmux pane",
+            f"chmod 700 {folder}, or set TMUX_TMPDIR to a directory of your own",
         )
-    return Judgement("ok", detail)
+    return Judgement("ok", f"usable; sockets are in {folder}")
 
 
-def judge_disk(found: Sequence[facts.DiskFacts]) -> Judgement:
-    """A full disk loses checkpoints and history."""
-    detail = ", ".join(f"{room.what} {size(room.free_bytes)} free" for room in found)
-    for room in found:
-        if room.free_bytes < NO_DISK_BYTES or room.free_files == 0:
-            what = "inodes" if room.free_files == 0 else "space"
-            return Judgement(
-                "error", f"no free {what} for {room.what} ({room.path})", "free some space"
-            )
-    for room in found:
-        if room.free_bytes < LOW_DISK_BYTES:
-            return Judgement(
-                "warning", f"{detail} ({room.path})", "free some space: ddptop rm JOB..."
-            )
-    return Judgement("ok", detail)
-
-
-def judge_shared_memory(found: facts.SharedMemoryFacts) -> Judgement:
-    """Data loaders and NCCL move data through it."""
-    if found.size_bytes is None:
-        return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
-    detail = f"{size(found.size_bytes)}"
-    if found.free_bytes is not None:
-        detail += f", {size(found.free_bytes)} free"
-    if found.size_bytes < LOW_SHARED_MEMORY_BYTES:
-        return Judgement(
-            "warning",
-            f"{detail}; data loader workers crash with a bus error when it is full",
-            "docker run --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm",
-        )
-    if found.free_bytes is not None and found.free_bytes < LOW_SHARED_MEMORY_BYTES // 4:
-        return Judgement(
-            "warning", detail, "delete files left in /dev/shm by dead processes (ls -la /dev/shm)"
-        )
-    return Judgement("ok", detail)
-
-
-def judge_host(found: facts.HostFacts) -> Judgement:
-    """A name that resolves slowly or not at all delays or breaks process groups."""
-    hosts = f"add the line '127.0.1.1 {found.name}' to /etc/hosts"
-    if found.addresses is None:
-        return Judgement("warning", f"{found.name}: the resolver did not respond within 1 s", hosts)
-    if not found.addresses:
-        return Judgement(
-            "warning", f"{found.name} does not resolve; gloo may fail to connect", hosts
-        )
-    detail = f"{found.name} resolves to {found.addresses[0]}"
-    loopback = all(a.startswith("127.") or a == "::1" for a in found.addresses)
-    if loopback:
-        detail += " (loopback, fine for one machine)"
-    if found.reverse_s is None or found.reverse_s > SLOW_LOOK_UP_S:
-        took = "over 1 s" if found.reverse_s is None else f"{found.reverse_s:.1f} s"
-        line = f"'{found.addresses[0]} {found.name}'"
-        return Judgement(
-            "warning",
-            f"{detail}; a reverse lookup delays each process group startup by {took}",
-            f"add the line {line} to /etc/hosts",
-        )
-    return Judgement("ok", detail)
-
-
-def judge_folder(found: facts.FolderFacts) -> Judgement:
-    """Run folders must be writable; anywhere will do."""
-    if found.problem:
-        return Judgement(
-            "error",
-            f"{found.path} cannot be used ({found.problem})",
-            "set DDPTOP_HOME to a writable directory",
-        )
-    if found.local_reason:
-        return Judgement("ok", f"{found.path} ({found.local_reason}; live files are in /var/tmp)")
-    return Judgement("ok", f"{found.path}, on a local disk")
-
-
-def judge_survival(found: survival.SurvivalFacts) -> Judgement:
+def check_logout(place: Place) -> Judgement:
     """What systemd does at logout."""
+    return judge_logout(survival.gather(place.env, place.root))
+
+
+def judge_logout(found: survival.SurvivalFacts) -> Judgement:
+    """What these facts mean for a job when its user logs out."""
     if not found.systemd:
         return Judgement("ok", "no systemd; logging out does not affect jobs")
     words = {True: "yes", False: "no", None: "unknown"}
@@ -316,13 +246,81 @@ def judge_survival(found: survival.SurvivalFacts) -> Judgement:
     return Judgement("ok", detail)
 
 
-def judge_memory(found: facts.MemoryFacts) -> Judgement:
-    """A cgroup's limit kills ranks without a word."""
-    total = "unknown" if found.total_bytes is None else f"{size(found.total_bytes)}"
-    if found.limit_bytes is None:
+def check_folder(_: Place) -> Judgement:
+    """Run folders must be writable; anywhere will do."""
+    home = paths.state_home()
+    existing = nearest(home)
+    problem = None
+    try:
+        if existing == home:
+            with tempfile.TemporaryFile(dir=home):
+                pass
+        elif not existing.is_dir():
+            problem = f"{existing} is not a directory"
+        elif not os.access(existing, os.W_OK | os.X_OK):
+            problem = f"{existing} is not writable"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem is not None:
+        return Judgement(
+            "error", f"{home} cannot be used ({problem})", "set DDPTOP_HOME to a writable directory"
+        )
+    if reason := paths.local_dir_reason(paths.run_folder("a-job")):
+        return Judgement("ok", f"{home} ({reason}; live files are in /var/tmp)")
+    return Judgement("ok", f"{home}, on a local disk")
+
+
+def check_disk(place: Place) -> Judgement:
+    """A full disk loses checkpoints and history."""
+    rooms = [
+        (what, path, os.statvfs(nearest(path)))
+        for what, path in (("run folders", paths.runs_dir()), ("working directory", place.cwd))
+    ]
+    free = {what: room.f_bavail * room.f_frsize for what, _, room in rooms}
+    for what, path, room in rooms:
+        no_inodes = room.f_files > 0 and not room.f_favail  # 0 of 0: the file system has no limit
+        if no_inodes or free[what] < NO_DISK_BYTES:
+            kind = "inodes" if no_inodes else "space"
+            return Judgement("error", f"no free {kind} for {what} ({path})", "free some space")
+    detail = ", ".join(f"{what} {size(left)} free" for what, left in free.items())
+    for what, path, _ in rooms:
+        if free[what] < LOW_DISK_BYTES:
+            return Judgement("warning", f"{detail} ({path})", "free some space: ddptop rm JOB...")
+    return Judgement("ok", detail)
+
+
+def check_shared_memory(place: Place) -> Judgement:
+    """Data loaders and NCCL move data through /dev/shm."""
+    folder = place.root / "dev/shm"
+    if not folder.is_dir():
+        return Judgement("error", "/dev/shm does not exist", "mount a tmpfs there")
+    room = os.statvfs(folder)
+    total, free = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    detail = f"{size(total)}, {size(free)} free"
+    if total < LOW_SHARED_MEMORY_BYTES:
+        return Judgement(
+            "warning",
+            f"{detail}; data loader workers crash with a bus error when it is full",
+            "docker run --shm-size=8g, or: sudo mount -o remount,size=8g /dev/shm",
+        )
+    if free < LOW_SHARED_MEMORY_BYTES // 4:
+        return Judgement(
+            "warning", detail, "delete files left in /dev/shm by dead processes (ls -la /dev/shm)"
+        )
+    return Judgement("ok", detail)
+
+
+def check_memory(place: Place) -> Judgement:
+    """A cgroup's limit kills ranks without a message."""
+    total = "unknown"
+    for line in (read_text(place.root / "proc/meminfo") or "").splitlines():
+        if line.startswith("MemTotal:"):
+            total = size(int(line.split()[1]) * 1024)
+    limit = cgroup_limit(place.root, "memory", "memory.max", "memory.limit_in_bytes")
+    if limit is None:
         return Judgement("ok", f"{total}, no cgroup limit")
-    detail = f"{total}, limited to {size(found.limit_bytes)} by the cgroup"
-    if found.limit_bytes < LOW_MEMORY_BYTES:
+    detail = f"{total}, limited to {size(limit)} by the cgroup"
+    if limit < LOW_MEMORY_BYTES:
         return Judgement(
             "warning",
             f"{detail}; the kernel kills ranks that exceed it",
@@ -331,11 +329,110 @@ def judge_memory(found: facts.MemoryFacts) -> Judgement:
     return Judgement("ok", detail)
 
 
-def judge_clock(found: facts.ClockFacts) -> Judgement:
+def check_limits(place: Place) -> Judgement:
+    """Limits that ranks inherit, and that end a training run late. None is no limit."""
+    open_files, most_open_files = map(_or_none, resource.getrlimit(resource.RLIMIT_NOFILE))
+    core_bytes = _or_none(resource.getrlimit(resource.RLIMIT_CORE)[0])
+    locked_bytes = _or_none(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
+    by_user = _or_none(resource.getrlimit(resource.RLIMIT_NPROC)[0]) if os.getuid() else None
+    by_cgroup = cgroup_limit(place.root, "pids", "pids.max", "pids.max")
+    processes = min((limit for limit in (by_user, by_cgroup) if limit is not None), default=None)
+    detail = f"open files {_limit(open_files)}, processes {_limit(processes)}, core dumps "
+    detail += {None: "unlimited", 0: "off"}.get(core_bytes, "limited")
+    if processes is not None and processes < LOW_PROCESSES:
+        return Judgement(
+            "warning",
+            f"{detail}; a rank needs about 100 threads and processes",
+            "raise `ulimit -u`, or the container's --pids-limit",
+        )
+    if open_files is not None and open_files < LOW_OPEN_FILES:
+        raised = min(LOW_OPEN_FILES * 16, most_open_files or LOW_OPEN_FILES * 16)
+        remedy = f"run ulimit -n {raised} before launching"
+        if raised < LOW_OPEN_FILES:
+            remedy = "raise nofile in /etc/security/limits.conf"
+        return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
+    if locked_bytes is not None and (place.root / "dev/infiniband").is_dir():
+        return Judgement(
+            "warning",
+            f"{detail}; locked memory {locked_bytes // 1024} KiB, too low for InfiniBand",
+            "ulimit -l unlimited",
+        )
+    return Judgement("ok", detail)
+
+
+def _or_none(limit: int) -> int | None:
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _limit(limit: int | None) -> str:
+    return "unlimited" if limit is None else str(limit)
+
+
+def check_host(_: Place) -> Judgement:
+    """A name that resolves slowly or not at all delays or breaks process groups."""
+    name = socket.gethostname()
+    answer = within(NAME_TIMEOUT_S, lambda: _addresses(name))
+    hosts = f"add the line '127.0.1.1 {name}' to /etc/hosts"
+    if answer is None:
+        return Judgement("warning", f"{name}: the resolver did not respond within 1 s", hosts)
+    addresses = answer[0]
+    if not addresses:
+        return Judgement("warning", f"{name} does not resolve; gloo may fail to connect", hosts)
+    detail = f"{name} resolves to {addresses[0]}"
+    if all(one.startswith("127.") or one == "::1" for one in addresses):
+        detail += " (loopback, fine for one machine)"
+    reverse = within(NAME_TIMEOUT_S, lambda: _has_name(addresses[0]))
+    if reverse is None or reverse[1] > SLOW_LOOK_UP_S:
+        took = "over 1 s" if reverse is None else f"{reverse[1]:.1f} s"
+        return Judgement(
+            "warning",
+            f"{detail}; a reverse lookup delays each process group startup by {took}",
+            f"add the line '{addresses[0]} {name}' to /etc/hosts",
+        )
+    return Judgement("ok", detail)
+
+
+def _addresses(name: str) -> tuple[str, ...]:
+    try:
+        found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _has_name(address: str) -> bool:
+    try:
+        socket.gethostbyaddr(address)
+    except OSError:
+        return False
+    return True
+
+
+def check_ptrace(place: Place) -> Judgement:
+    """Stacks of ranks without a probe need py-spy and the right to trace."""
+    if shutil.which("py-spy", path=place.env.get("PATH")) is None:
+        return Judgement(
+            "ok", "the probe provides stacks; ranks without it have none (py-spy is not installed)"
+        )
+    scope = read_text(place.root / "proc/sys/kernel/yama/ptrace_scope") or "0"
+    for line in (read_text(place.root / "proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:") and int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1:
+            scope = "0"
+    if scope == "0":
+        return Judgement("ok", "py-spy is installed and can trace")
+    return Judgement(
+        "warning",
+        f"py-spy is installed but cannot trace (ptrace_scope {scope})",
+        "sudo sysctl kernel.yama.ptrace_scope=0",
+    )
+
+
+def check_clock(_: Place) -> Judgement:
     """Times of events come from the wall clock, durations do not."""
-    if not found.boottime:
+    if not hasattr(time, "CLOCK_BOOTTIME"):
         return Judgement("warning", "no CLOCK_BOOTTIME; a system suspend looks like a hang")
-    behind_s = found.newest_file_s - found.now_s
+    files = Path(__file__).parent.glob("*.py")  # the clock cannot be earlier than these
+    behind_s = max(file.stat().st_mtime for file in files) - time.time()
     if behind_s > 1:
         return Judgement(
             "warning",
@@ -345,45 +442,42 @@ def judge_clock(found: facts.ClockFacts) -> Judgement:
     return Judgement("ok", "no problems found")
 
 
-def judge_slurm(found: facts.SlurmFacts) -> Judgement:
+def check_slurm(place: Place) -> Judgement:
     """Information only."""
-    if found.job_id:
-        return Judgement("ok", f"inside Slurm job {found.job_id}; jobs end when it ends")
-    return Judgement("ok", "Slurm is installed" if found.installed else "no batch system found")
-
-
-def gather_survival(place: facts.Place) -> survival.SurvivalFacts:
-    """Facts of `survival`, which launch uses too."""
-    return survival.gather(place.env, place.root)
+    if job_id := place.env.get("SLURM_JOB_ID"):
+        return Judgement("ok", f"inside Slurm job {job_id}; jobs end when it ends")
+    if shutil.which("sbatch", path=place.env.get("PATH")) is not None:
+        return Judgement("ok", "Slurm is installed")
+    return Judgement("ok", "no batch system found")
 
 
 TOPICS = (
-    Topic("platform", "Platform", facts.gather_platform, judge_platform),
-    Topic("python", "Python and torch", facts.gather_interpreter, judge_python),
-    Topic("nvidia", "NVIDIA driver", facts.gather_driver, judge_driver),
-    Topic("tmux", "tmux", facts.gather_tmux, judge_tmux),
-    Topic("logout", "Logout", gather_survival, judge_survival),
-    Topic("home", "Run folders", facts.gather_folder, judge_folder),
-    Topic("disk", "Disk", facts.gather_disk, judge_disk),
-    Topic("shm", "Shared memory", facts.gather_shared_memory, judge_shared_memory),
-    Topic("memory", "Memory", facts.gather_memory, judge_memory),
-    Topic("limits", "Limits", facts.gather_limits, judge_limits),
-    Topic("host", "Host name", facts.gather_host, judge_host),
-    Topic("stacks", "Stacks", facts.gather_ptrace, judge_ptrace),
-    Topic("clock", "Clock", facts.gather_clock, judge_clock),
-    Topic("slurm", "Slurm", facts.gather_slurm, judge_slurm),
+    Topic("platform", "Platform", check_platform),
+    Topic("python", "Python and torch", check_python),
+    Topic("nvidia", "NVIDIA driver", check_driver),
+    Topic("tmux", "tmux", check_tmux),
+    Topic("logout", "Logout", check_logout),
+    Topic("home", "Run folders", check_folder),
+    Topic("disk", "Disk", check_disk),
+    Topic("shm", "Shared memory", check_shared_memory),
+    Topic("memory", "Memory", check_memory),
+    Topic("limits", "Limits", check_limits),
+    Topic("host", "Host name", check_host),
+    Topic("stacks", "Stacks", check_ptrace),
+    Topic("clock", "Clock", check_clock),
+    Topic("slurm", "Slurm", check_slurm),
 )
 
 
 def examine(
-    place: facts.Place, topics: Sequence[Topic] = TOPICS, deadline_s: float = DEADLINE_S
+    place: Place, topics: Sequence[Topic] = TOPICS, deadline_s: float = DEADLINE_S
 ) -> list[Check]:
     """All checks in the order of `topics`, in at most about `deadline_s`. Never raises."""
     found: dict[str, Check] = {}
 
     def look(topic: Topic) -> None:
         try:
-            judged = topic.judge(topic.gather(place))
+            judged = topic.check(place)
         except Exception as error:  # a doctor that dies of the illness helps nobody
             judged = Judgement("unknown", f"check failed ({type(error).__name__}: {error})")
         found[topic.id] = Check(id=topic.id, title=topic.title, **judged._asdict())

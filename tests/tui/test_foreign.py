@@ -142,7 +142,7 @@ class TestJobScreen:
             assert "97%▲" not in text
             assert "100% utilization at" in text, "the reason of the state"
             assert "rank 0 cuda:0" in text, "which cuda:i is which GPU of the machine"
-            assert "no loss found: ddptop reads it from the job" in text
+            assert "no loss found in the job's output" in text
             await pilot.press("f")
             await until(pilot, lambda: isinstance(app.screen, SectionsScreen))
             await pilot.pause()

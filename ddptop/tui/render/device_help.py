@@ -11,9 +11,9 @@ _SLOWED = {
     "hardware slowdown": "requested by the board because of heat or power; check fans, airflow, "
     "and the power supply",
     "sync boost": "clocks are limited to those of its sync boost group",
-    "thermal, by software": "slowed by the driver to prevent overheating; check fans, airflow, "
-    "and neighboring cards",
-    "thermal, by hardware": "slowed sharply by the hardware until it cools; check fans, "
+    "thermal, by software": "the driver lowered its clocks to prevent overheating; check fans, "
+    "airflow, and neighboring cards",
+    "thermal, by hardware": "it is too hot and runs much slower until it cools; check fans, "
     "airflow, and neighboring cards",
     "power brake": "requested by the power supply; check the supply and its cables",
     "display clocks": "clocks are limited by an attached display",

@@ -146,7 +146,7 @@ _COLUMNS = (
     _Column("NAME", _model, ("name",), left=True),
     _Column("UTIL", lambda gpu: _number(gpu.util_percent, "%"), ("util_percent",)),
     _Column(
-        "M-UTIL",
+        "MEM UTIL",
         lambda gpu: _number(gpu.mem_util_percent, "%"),
         ("mem_util_percent",),
         wide_only=True,
@@ -155,7 +155,7 @@ _COLUMNS = (
     _Column("TEMP C", lambda gpu: _number(gpu.temperature_c), ("temperature_c",)),
     _Column("POWER W", _power, ("power_w", "power_limit_w")),
     _Column("SM MHZ", lambda gpu: _number(gpu.sm_clock_mhz), ("sm_clock_mhz",)),
-    _Column("MAX", lambda gpu: _number(gpu.sm_clock_max_mhz), ("sm_clock_max_mhz",), True),
+    _Column("SM MAX", lambda gpu: _number(gpu.sm_clock_max_mhz), ("sm_clock_max_mhz",), True),
     _Column("MEM MHZ", lambda gpu: _number(gpu.mem_clock_mhz), ("mem_clock_mhz",), True),
     _Column("FAN", lambda gpu: _number(gpu.fan_percent, "%"), ("fan_percent",), True),
     _Column(

@@ -69,7 +69,7 @@ class TestFigures:
 
     def test_what_has_no_room_is_said_and_a_begins_with_it(self) -> None:
         drawn, lines = figures(height=9)
-        assert "2 more: a" in plain(drawn.note)
+        assert "2 more: press a" in plain(drawn.note)
         assert not any("°C" in line for line in lines)
         drawn, lines = figures(height=9, first=3)
         assert any("°C" in line for line in lines)

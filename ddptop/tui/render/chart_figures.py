@@ -335,7 +335,7 @@ def _notes(drawn: dict[str, list[_Drawn]], units: Sequence[str]) -> list[Line]:
             value = form_of(unit)(known[-1]) if known else "n/a"
             parts.append(line((f"{mark} ", one.style), (f"{one.curve.name} ", "dim"), value))
     hidden = len(units) - len(drawn)
-    more = line((f"{hidden} more: a", "dim")) if hidden else ()
+    more = line((f"{hidden} more: press a", "dim")) if hidden else ()
     return [join([*parts[:number], more], "  ") for number in range(len(parts), -1, -1)]
 
 

@@ -13,7 +13,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.host import procs
 from ddptop_runner.job.registry import read_job
 from ddptop_runner.jobs.contract import job_row, job_status
-from ddptop_runner.model.snapshot import Cause
+from ddptop_runner.model.snapshot import Cause, RankSample
 from ddptop_runner.model.spec import Device
 
 DEVICES = [Device(index=n, uuid=f"GPU-{n}", name="H100") for n in (0, 1)]
@@ -54,3 +54,12 @@ def test_status_says_what_the_restart_policy_does(case, ddptop_home):
     row = job_row(view)
     assert (row.policy, row.set_aside) == (status.policy, status.set_aside)
     assert row.restart_at == status.restart_at == changes.get("restart_at")
+
+
+@pytest.mark.parametrize(("counts", "noted"), [("attempt", True), ("run", False)])
+def test_a_step_counted_within_the_attempt_has_a_footnote(counts, noted, ddptop_home):
+    rank = RankSample(rank=0, local_rank=0, host="h", state="running", step=98, step_counts=counts)
+    view = read_job(put_job(snapshot={"state": "running", "ranks": [rank]}))
+    text = describe(view, job_status(view))
+    assert ("STEP*" in text) == noted
+    assert ("* steps taken in this attempt; its starting step is unknown" in text) == noted

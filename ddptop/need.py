@@ -12,7 +12,7 @@ import enum
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import RECENT_S, AnyJob, JobView
 from ddptop_runner.model.snapshot import Alert, NodeSnapshot
 

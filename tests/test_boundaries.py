@@ -38,7 +38,7 @@ import json, sys
 import ddptop.tui.app, ddptop.tui.screens.job, ddptop.tui.screens.overview
 assert "ddptop.tui.operations" in sys.modules
 late = {
-    "ddptop_runner.foreign.stacks", "ddptop_runner.foreign.signals", "ddptop.tui.launching",
+    "ddptop_runner.foreign.actions", "ddptop.tui.launching",
     "ddptop_runner.host.stopping", "ddptop_runner.jobs.checkpoint",
 }
 print(json.dumps(sorted(late & set(sys.modules))))

@@ -70,7 +70,7 @@ def look_at_outputs(census: Census) -> dict[str, NodeSnapshot]:
     """Return what the end of each job's output shows."""
     if not census.jobs:
         return {}
-    from ddptop_runner.foreign.output_once import read_outputs  # not needed where nothing is found
+    from ddptop_runner.foreign.watch import read_outputs  # not needed where nothing is found
 
     return read_outputs(census, utc_now())
 

@@ -12,7 +12,7 @@ from ddptop.tui.collector import Collector
 from ddptop.tui.reach import Reach, ReachApp
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import JobView
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ActingApp(ReachApp):
 
     @work(thread=True, group="commands")
     def _carry_out(self, job: str, operation: operations.Operation) -> None:
-        from ddptop_runner.foreign.signals import SignalOutcome
+        from ddptop_runner.foreign.actions import SignalOutcome
 
         error, said, ended = None, operation.done, None
         try:

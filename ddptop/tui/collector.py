@@ -38,7 +38,7 @@ from ddptop.tui.trend_source import TrendSource
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import DdptopError
 from ddptop_runner.base.paths import LAUNCHER
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.judge.balance.imbalance import deviations
 from ddptop_runner.model.snapshot import Event

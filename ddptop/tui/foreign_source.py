@@ -20,8 +20,7 @@ from ddptop.tui.series_points import points_of
 from ddptop.tui.snapshot import Wish
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.foreign.census import CensusTaker
-from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Event

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import RankSample
 

@@ -17,13 +17,13 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.errors import DdptopError, UsageError
 from ddptop_runner.base.paths import owner_in_words
 from ddptop_runner.base.units import plural
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, JobView
 from ddptop_runner.jobs import commands
 from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.signals import Action, SignalOutcome, SignalPlan
+    from ddptop_runner.foreign.actions import Action, SignalOutcome, SignalPlan
 
 GRACE_S = 30.0
 UNSTARTED = "Removes the job from the queue; no ranks have started."
@@ -65,9 +65,9 @@ def _own(view: AnyJob) -> JobView:
 
 def _signalled(view: ForeignView, action: Action) -> Operation:
     """What a plan would send to a job that ddptop did not start, in the plan's own words."""
-    from ddptop_runner.foreign import signals
+    from ddptop_runner.foreign import actions
 
-    plan = signals.plan(view, action)
+    plan = actions.plan(view, action)
     verb = action.capitalize()
     whose = "" if plan.uid == os.geteuid() else f" ({view.foreign.user}'s job)"
     return Operation(
@@ -75,7 +75,7 @@ def _signalled(view: ForeignView, action: Action) -> Operation:
         plan.sentence,
         verb,
         f"sent signals to {view.job}",
-        lambda: signals.send(plan),
+        lambda: actions.send(plan),
         plan,
     )
 
@@ -249,7 +249,7 @@ def read_stacks(view: AnyJob) -> list[tuple[str, str]]:
 
 
 def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
-    from ddptop_runner.foreign import stacks
+    from ddptop_runner.foreign import actions
 
     if not view.is_live:
         raise DdptopError(f"{view.job} is gone", "stacks can be read only from live processes")
@@ -258,7 +258,7 @@ def _foreign_stacks(view: ForeignView) -> list[tuple[str, str]]:
             f"rank {one.rank}   pid {one.pid or 'n/a'}",
             _clean(one.text or f"no stacks: {one.note or 'no reason given'}").rstrip(),
         )
-        for one in stacks.take(view.foreign.ranks)
+        for one in actions.take_stacks(view.foreign.ranks)
     ]
 
 

@@ -18,7 +18,7 @@ from ddptop.tui.keymap import keys_in_use
 from ddptop.tui.screens.base import MonitorScreen
 from ddptop.tui.snapshot import Snapshot
 from ddptop.tui.widgets.key_bar import KeyBar
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 MAX_JOBS = 200

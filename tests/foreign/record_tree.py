@@ -16,8 +16,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from ddptop_runner.foreign.drafts import Tree
 from ddptop_runner.foreign.process_table import ProcessTable
-from ddptop_runner.foreign.tree import Tree
 from ddptop_runner.foreign.types import ProcessFacts
 
 

@@ -15,8 +15,15 @@ from typing import Any
 import pytest
 from tests.foreign.toys import PRINTER, lines_in, printer, running
 
-from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, look_at, neighbours_of
-from ddptop_runner.foreign.pane import Pane
+from ddptop_runner.foreign.output import (
+    FileTail,
+    Finder,
+    Output,
+    Pane,
+    appends,
+    look_at,
+    neighbours_of,
+)
 from ddptop_runner.host import procs, tree
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")

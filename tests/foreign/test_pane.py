@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import printer
 
-from ddptop_runner.foreign import pane as panes
-from ddptop_runner.foreign.pane import Pane, PaneReader, capture, list_panes, new_lines, sockets
+from ddptop_runner.foreign import output as panes
+from ddptop_runner.foreign.output import Pane, PaneReader, capture, list_panes, new_lines, sockets
 
 BEFORE = ["a", "b", "c", "bar 1"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ddptop_runner.foreign import process_table
+from ddptop_runner.foreign.environment import KEPT_VARIABLES, kept_of
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import ProcessFacts
-from ddptop_runner.foreign.variables import KEPT_VARIABLES, kept_of
 from ddptop_runner.host import procs
 
 SLEEP = "import time; time.sleep(600)"

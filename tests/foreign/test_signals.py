@@ -19,9 +19,8 @@ from tests.foreign.toys import job_of, running, stop_and_wait
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.foreign import signals
-from ddptop_runner.foreign.types import ForeignJob
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign import actions
+from ddptop_runner.foreign.types import ForeignJob, ForeignView
 from ddptop_runner.host import procs, tree
 from ddptop_runner.model.snapshot import NodeSnapshot
 from ddptop_runner.model.words import JobState
@@ -65,12 +64,12 @@ def reaped(process: subprocess.Popen[bytes]) -> int:
 def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
     with running(*SLEEP, **QUIET) as process:
         up(process)
-        confirmed = signals.plan(view_of(job_of(process.pid, launcher="python")), "stop")
+        confirmed = actions.plan(view_of(job_of(process.pid, launcher="python")), "stop")
         assert confirmed.sentence == (
             f"SIGINT to python {process.pid}; 15 s later SIGTERM; 5 s later SIGKILL"
         )
         assert process.poll() is None  # a plan sends nothing
-        outcome = signals.send(confirmed)
+        outcome = actions.send(confirmed)
         assert reaped(process) == -signal.SIGINT
         assert outcome.left == ()
         assert "SIGINT was enough" in outcome.sentence
@@ -78,12 +77,12 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
 
 
 def test_a_deaf_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "TERM_GRACE_S", 0.3)
+    monkeypatch.setattr(actions, "TERM_GRACE_S", 0.3)
     with running(*DEAF, **QUIET) as process:
         up(process)
-        confirmed = signals.plan(view_of(job_of(process.pid)), "stop", grace_s=0.3)
+        confirmed = actions.plan(view_of(job_of(process.pid)), "stop", grace_s=0.3)
         started = time.monotonic()
-        outcome = signals.send(confirmed)
+        outcome = actions.send(confirmed)
         assert time.monotonic() - started > 0.6
         assert reaped(process) == -signal.SIGKILL
         assert "SIGKILL was enough" in outcome.sentence
@@ -93,13 +92,13 @@ def test_a_stopped_process_hears_of_it_too(wait_until) -> None:
     with running(*SLEEP, **QUIET) as process:
         up(process)
         stop_and_wait(process.pid, wait_until)
-        signals.send(signals.plan(view_of(job_of(process.pid)), "stop"))
+        actions.send(actions.plan(view_of(job_of(process.pid)), "stop"))
         assert reaped(process) == -signal.SIGINT
 
 
 def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that does not hand the signal on, as it was seen of some."""
-    monkeypatch.setattr(signals, "TERM_GRACE_S", 5.0)
+    monkeypatch.setattr(actions, "TERM_GRACE_S", 5.0)
     with (
         running(*SLEEP, **QUIET) as launcher,
         running(*SLEEP, **QUIET, start_new_session=True) as rank,
@@ -107,12 +106,12 @@ def test_ranks_in_groups_of_their_own_are_reached(monkeypatch: pytest.MonkeyPatc
         up(launcher)
         up(rank)
         job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
-        confirmed = signals.plan(view_of(job), "stop", grace_s=0.3)
+        confirmed = actions.plan(view_of(job), "stop", grace_s=0.3)
         assert [one.pid for one in confirmed.launchers] == [launcher.pid]
         assert sorted(one.pid for one in confirmed.processes) == sorted([launcher.pid, rank.pid])
         assert "to the rest of its 2 processes" in confirmed.sentence
         threading.Thread(target=launcher.wait).start()  # else it stays a zombie: gone all the same
-        outcome = signals.send(confirmed)
+        outcome = actions.send(confirmed)
         assert reaped(rank) == -signal.SIGTERM
         assert outcome.left == ()
 
@@ -124,9 +123,9 @@ def test_ranks_without_a_launcher_are_each_told() -> None:
     ):
         up(first)
         up(second)
-        confirmed = signals.plan(view_of(job_of(first.pid, second.pid)), "stop")
+        confirmed = actions.plan(view_of(job_of(first.pid, second.pid)), "stop")
         assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to the")
-        outcome = signals.send(confirmed)
+        outcome = actions.send(confirmed)
         assert (reaped(first), reaped(second)) == (-signal.SIGINT, -signal.SIGINT)
         assert "SIGINT was enough" in outcome.sentence
 
@@ -140,9 +139,9 @@ def test_the_group_hears_it_but_nobody_else_in_it(tmp_path: Path) -> None:
         for process in (launcher, rank, stranger):
             up(process)
         job = job_of(rank.pid, root_pid=launcher.pid, launcher_pids=(launcher.pid,))
-        confirmed = signals.plan(view_of(job), "stop")
+        confirmed = actions.plan(view_of(job), "stop")
         assert f"torchrun {launcher.pid} and 1 other process in its group" in confirmed.sentence
-        signals.send(confirmed)
+        actions.send(confirmed)
         assert reaped(launcher) == reaped(rank) == -signal.SIGINT
         assert stranger.poll() is None
 
@@ -162,12 +161,12 @@ def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[
         child = int(process.stdout.readline())
         identity = procs.identify(child)
         try:
-            confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
+            confirmed = actions.plan(view_of(job_of(process.pid)), "kill")
             assert (
                 confirmed.sentence
                 == f"SIGKILL to all 2 processes in the job (torchrun {process.pid})"
             )
-            assert signals.send(confirmed).left == ()
+            assert actions.send(confirmed).left == ()
             assert reaped(process) == -signal.SIGKILL
             wait_until(lambda: not procs.is_alive(identity))
         finally:
@@ -177,13 +176,13 @@ def test_killing_takes_descendants_that_no_census_has_seen(wait_until: Callable[
 def test_a_process_that_took_the_pid_is_never_signalled() -> None:
     with running(*SLEEP, **QUIET) as process:
         up(process)
-        confirmed = signals.plan(view_of(job_of(process.pid)), "kill")
+        confirmed = actions.plan(view_of(job_of(process.pid)), "kill")
         other = [
             msgspec.structs.replace(one, start_ticks=(one.start_ticks or 0) - 1)
             for one in confirmed.processes
         ]
         stale = dataclasses.replace(confirmed, processes=tuple(other), launchers=tuple(other))
-        assert signals.send(stale).left == ()
+        assert actions.send(stale).left == ()
         assert process.poll() is None
 
 
@@ -198,7 +197,7 @@ def test_a_helper_that_began_after_the_look_is_not_recorded() -> None:
             view = dataclasses.replace(
                 view, foreign=dataclasses.replace(job, helper_pids=(newcomer.pid,))
             )
-            confirmed = signals.plan(view, "kill")
+            confirmed = actions.plan(view, "kill")
             assert [one.pid for one in confirmed.processes] == [rank.pid]
 
 
@@ -206,7 +205,7 @@ def test_this_process_its_ancestors_and_their_other_children_are_spared() -> Non
     job = job_of(os.getpid(), root_pid=os.getppid(), launcher_pids=(os.getppid(),))
     with running(*SLEEP, **QUIET) as child, pytest.raises(UsageError, match="no processes left"):
         up(child)
-        signals.plan(view_of(job), "kill")
+        actions.plan(view_of(job), "kill")
 
 
 def test_what_is_refused() -> None:
@@ -215,14 +214,14 @@ def test_what_is_refused() -> None:
         job = job_of(process.pid)
         view = view_of(job)
         with pytest.raises(UsageError, match="--readonly"):
-            signals.plan(view, "stop", readonly=True)
-        confirmed = signals.plan(view, "stop")
+            actions.plan(view, "stop", readonly=True)
+        confirmed = actions.plan(view, "stop")
         with pytest.raises(UsageError, match="--readonly"):
-            signals.send(confirmed, readonly=True)
+            actions.send(confirmed, readonly=True)
         with pytest.raises(UsageError, match="has already ended"):
-            signals.plan(view_of(job, "lost"), "stop")
+            actions.plan(view_of(job, "lost"), "stop")
         with pytest.raises(UsageError, match="another ddptop"):
-            signals.plan(view_of(dataclasses.replace(job, launcher="ddptop")), "stop")
+            actions.plan(view_of(dataclasses.replace(job, launcher="ddptop")), "stop")
         assert process.poll() is None
 
 
@@ -232,7 +231,7 @@ def test_another_users_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         job = dataclasses.replace(job_of(process.pid), uid=4242, user="ada")
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
         with pytest.raises(UsageError, match="belongs to ada"):
-            signals.plan(view_of(job), "kill")
+            actions.plan(view_of(job), "kill")
 
 
 RANK = """
@@ -269,9 +268,9 @@ def test_a_real_torchrun_is_stopped_by_what_the_plan_says(
         ]
         job = job_of(*ranks, root_pid=agent.pid, launcher_pids=(agent.pid,))
         identities = [procs.identify(pid) for pid in ranks]
-        confirmed = signals.plan(view_of(job), "stop", grace_s=120.0)
+        confirmed = actions.plan(view_of(job), "stop", grace_s=120.0)
         assert [one.pid for one in confirmed.launchers] == [agent.pid]
-        outcome = signals.send(confirmed)
+        outcome = actions.send(confirmed)
         assert outcome.left == ()
         assert "SIGINT was enough" in outcome.sentence
         assert not any(procs.is_alive(one) for one in identities)

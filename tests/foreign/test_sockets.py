@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from ddptop_runner.foreign.sockets import Ports, SocketReader, parse_tables, ports_of
+from ddptop_runner.foreign.process_table import Ports, SocketReader, parse_tables, ports_of
 
 HEAD = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid inode\n"
 TCP = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import rank_of, running, wait_for_state
 
-from ddptop_runner.foreign import stacks
+from ddptop_runner.foreign import actions
 from ddptop_runner.host import procs
 
 WAITS = """
@@ -30,7 +30,7 @@ def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) ->
         found: list = []
 
         def taken() -> bool:
-            found[:] = stacks.take([rank_of(process.pid, 3)])
+            found[:] = actions.take_stacks([rank_of(process.pid, 3)])
             return bool(found[0].text) and "all_reduce" in found[0].text
 
         wait_until(taken)
@@ -44,7 +44,7 @@ def test_where_a_python_process_stands_and_that_it_was_not_paused(wait_until) ->
 def test_a_process_without_python_says_so(wait_until) -> None:
     with running("sleep", "1000") as process:
         wait_until(lambda: b"sleep" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
-        (one,) = stacks.take([rank_of(process.pid)], timeout_s=60.0)
+        (one,) = actions.take_stacks([rank_of(process.pid)], timeout_s=60.0)
         assert one.text is None
         assert one.note is not None
         assert "not a Python" in one.note
@@ -52,13 +52,13 @@ def test_a_process_without_python_says_so(wait_until) -> None:
 
 def test_a_process_that_is_gone_or_another_now() -> None:
     rank = rank_of(os.getpid())
-    (one,) = stacks.take([dataclasses.replace(rank, start_ticks=rank.start_ticks - 1)])
+    (one,) = actions.take_stacks([dataclasses.replace(rank, start_ticks=rank.start_ticks - 1)])
     assert one.note == f"pid {os.getpid()} has exited"
 
 
 def test_without_py_spy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
-    (one,) = stacks.take([rank_of(os.getpid())])
+    monkeypatch.setattr(actions, "find_py_spy", lambda: None)
+    (one,) = actions.take_stacks([rank_of(os.getpid())])
     assert one.note is not None
     assert "pip install" in one.note
 
@@ -70,17 +70,17 @@ def test_it_is_looked_for_beside_python_then_on_the_path(
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
-    assert stacks.find_py_spy() == os.fspath(Path(sys.executable).parent / "py-spy")
+    assert actions.find_py_spy() == os.fspath(Path(sys.executable).parent / "py-spy")
     monkeypatch.setattr(sys, "executable", os.fspath(tmp_path / "bin" / "python"))
-    assert stacks.find_py_spy() == os.fspath(tool)
+    assert actions.find_py_spy() == os.fspath(tool)
 
 
 def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "py-spy"
     tool.write_text("#!/bin/sh\nexec sleep 30\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: os.fspath(tool))
-    found = stacks.take([rank_of(os.getpid(), 0), rank_of(os.getpid(), 1)], timeout_s=0.3)
+    monkeypatch.setattr(actions, "find_py_spy", lambda: os.fspath(tool))
+    found = actions.take_stacks([rank_of(os.getpid(), 0), rank_of(os.getpid(), 1)], timeout_s=0.3)
     assert [one.note for one in found] == ["py-spy timed out; try a single rank"] * 2
 
 
@@ -99,7 +99,7 @@ def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_it_complains_of_in_words(
     error: str, scope: str | None, words: str, final: bool
 ) -> None:
-    note, useless = stacks.explain(error, lambda: scope)
+    note, useless = actions.explain_py_spy(error, lambda: scope)
     assert words in note
     assert useless is final
 
@@ -108,12 +108,12 @@ def test_what_it_complains_of_in_words(
 def test_without_permission_the_remedy_is_named(tmp_path: Path, monkeypatch) -> None:
     """As `nobody`, by setpriv; py-spy must be readable there."""
     tool = tmp_path / "py-spy"
-    real = stacks.find_py_spy()
+    real = actions.find_py_spy()
     assert real is not None
     tool.write_text(f'#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups {real} "$@"\n')
     tool.chmod(0o755)
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: os.fspath(tool))
-    (one,) = stacks.take([rank_of(os.getpid())], timeout_s=60.0)
+    monkeypatch.setattr(actions, "find_py_spy", lambda: os.fspath(tool))
+    (one,) = actions.take_stacks([rank_of(os.getpid())], timeout_s=60.0)
     assert one.text is None
     assert one.note is not None
     assert "permission" in one.note or "ptrace_scope" in one.note

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.foreign.toys import running, stop_and_wait, wait_for_state
 
-from ddptop_runner.foreign.states import Seen, StateWatch, state_of
+from ddptop_runner.foreign.job_record import Seen, StateWatch, state_of
 from ddptop_runner.host import procs
 
 BUSY = (sys.executable, "-c", "print(1, flush=True)\nwhile True: pass")

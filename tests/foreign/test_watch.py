@@ -25,8 +25,8 @@ from tests.foreign.watching import FAR, SLEEP, first_rank, look, memory_of
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import job_record, watch
+from ddptop_runner.foreign.job_record import cuda_index, ordered_devices
 from ddptop_runner.foreign.types import Census
-from ddptop_runner.foreign.visible import cuda_index, ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 

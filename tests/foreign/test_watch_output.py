@@ -26,8 +26,8 @@ from tests.foreign.toys import (
 from tests.foreign.watching import FAR, SLEEP, first_rank, look
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign import job_output, loss_history
-from ddptop_runner.foreign.loss_history import LossHistory
+from ddptop_runner.foreign import job_output, job_record
+from ddptop_runner.foreign.job_record import LossHistory
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.text.parser import Reading
@@ -315,8 +315,8 @@ def test_a_large_log_is_read_from_its_end(book: ForeignBook, tmp_path: Path) -> 
 
 
 def test_losses_of_days_take_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_history, "MAX_POINTS", 400)
-    monkeypatch.setattr(loss_history, "LEAST_POINTS", 50)
+    monkeypatch.setattr(job_record, "MAX_POINTS", 400)
+    monkeypatch.setattr(job_record, "LEAST_POINTS", 50)
     history = LossHistory()
     start = 1_000_000
     for second in range(5000):

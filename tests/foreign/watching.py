@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddptop_runner.base.clock import utc_now
-from ddptop_runner.foreign.types import Census
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import Census, ForeignView
 from ddptop_runner.foreign.watch import ForeignBook
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")

@@ -25,20 +25,18 @@ from tests.foreign.watching import SLEEP, look
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.foreign import (
-    by_environment,
+    actions,
     census,
+    drafts,
     job_record,
-    output_once,
     process_table,
     recognize,
-    signals,
-    tree,
     watch,
 )
+from ddptop_runner.foreign.environment import MAX_NUMBER, kept_of, whole_number
+from ddptop_runner.foreign.job_record import ordered_devices
 from ddptop_runner.foreign.process_table import ProcessTable
 from ddptop_runner.foreign.types import Census, ForeignJob, ProcessFacts, in_turn
-from ddptop_runner.foreign.variables import MAX_NUMBER, kept_of, whole_number
-from ddptop_runner.foreign.visible import ordered_devices
 from ddptop_runner.foreign.watch import ForeignBook
 from ddptop_runner.host import procs
 from ddptop_runner.model.devices import GpuSample
@@ -158,12 +156,12 @@ def test_a_process_that_is_another_users_by_now_gets_no_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing that a person confirmed reaches it: here the plan is for another user's process."""
-    monkeypatch.setattr(signals, "KILL_GRACE_S", 0.05)
+    monkeypatch.setattr(actions, "KILL_GRACE_S", 0.05)
     with running(*SLEEP) as sleeper:
-        confirmed = signals.plan(view_of(job_of(sleeper.pid)), "kill")
-        outcome = signals.send(dataclasses.replace(confirmed, uid=os.getuid() + 1))
+        confirmed = actions.plan(view_of(job_of(sleeper.pid)), "kill")
+        outcome = actions.send(dataclasses.replace(confirmed, uid=os.getuid() + 1))
         assert outcome.left == (sleeper.pid,) and sleeper.poll() is None
-        assert signals.send(confirmed).ended_by == "SIGKILL"
+        assert actions.send(confirmed).ended_by == "SIGKILL"
 
 
 def test_a_job_has_no_process_of_another_user_in_any_place() -> None:
@@ -193,14 +191,14 @@ def two_users() -> list[ProcessFacts]:
 def test_a_process_that_nothing_can_be_made_of_hides_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = by_environment.claim_of
+    real = drafts.claim_of
 
     def fails(process: ProcessFacts) -> Any:
         if process.argv[1:] == ("odd.py",):
             raise RecursionError
         return real(process)
 
-    monkeypatch.setattr(by_environment, "claim_of", fails)
+    monkeypatch.setattr(drafts, "claim_of", fails)
     odd = torch_process(11, 1, "python odd.py", uid=MALLORY, comm="o\x1b]0;x\x07dd")
     jobs, unreadable = find([*two_users(), odd])
     assert [(job.uid, job.root_pid) for job in jobs] == [(1000, 100), (MALLORY, 10)]
@@ -265,7 +263,7 @@ def test_a_job_that_nothing_can_be_made_of_hides_no_other(
     assert views.keys() == {"train:100", "a:10"}
     assert "ValueError" in (views["a:10"].output or "")
     assert "ValueError" not in (views["train:100"].output or "")
-    told = output_once.read_outputs(Census(jobs=tuple(jobs)), utc_now())
+    told = watch.read_outputs(Census(jobs=tuple(jobs)), utc_now())
     assert told.keys() == views.keys()
 
 
@@ -380,7 +378,7 @@ def connected(count: int) -> list[ProcessFacts]:
 def test_ten_times_the_processes_cost_about_ten_times_as_much(
     shape: Any, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MAX_ANCESTORS", 4)
+    monkeypatch.setattr(drafts, "MAX_ANCESTORS", 4)
     few, many = calls_of(shape(20)), calls_of(shape(200))
     assert many < times * few
 

@@ -16,7 +16,7 @@ from tests.foreign.toys import job_of, running
 from tests.runner.builders import gone, make_spec, put_job
 from tests.security.conftest import Account
 
-from ddptop_runner.foreign import signals
+from ddptop_runner.foreign import actions
 from ddptop_runner.foreign.census import CensusTaker
 from ddptop_runner.host import procs
 from ddptop_runner.host.handover import AGENT_MAIN
@@ -94,7 +94,7 @@ def test_a_pretender_is_not_hidden_as_one_of_our_own(
 def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None:
     with running(*SLEEP, **QUIET) as ours, pretender(attacker) as theirs:
         job = job_of(ours.pid, root_pid=theirs, launcher_pids=(theirs,))
-        plan = signals.plan(view_of(job), "kill")
+        plan = actions.plan(view_of(job), "kill")
         assert [process.pid for process in plan.processes] == [ours.pid]
         assert os.geteuid() == job.uid and "job of" not in plan.sentence
 
@@ -102,6 +102,6 @@ def test_no_signal_goes_to_another_user_than_the_jobs(attacker: Account) -> None
 def test_root_is_told_whose_job_it_signals(attacker: Account) -> None:
     with pretender(attacker) as pid:
         job = job_of(pid, uid=attacker.uid, user=attacker.name)
-        plan = signals.plan(view_of(job), "kill")
+        plan = actions.plan(view_of(job), "kill")
         assert plan.sentence.startswith(f"{attacker.name}'s job: SIGKILL")
         assert procs.signal_process(plan.processes[0], signal.SIGKILL)

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 from tests.tui.fake_home import GIB, HOST, NOW, ago, gpu, uuid
 
 from ddptop_runner.devices.report import DeviceReport
-from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, Unreadable
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignRank, ForeignView, Unreadable
 from ddptop_runner.foreign.watch import NewLines
 from ddptop_runner.judge.balance import imbalance
 from ddptop_runner.model.devices import GpuProcess, GpuSample

@@ -7,9 +7,9 @@ import os
 import pytest
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.foreign import signals
-from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign import actions
+from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
+from ddptop_runner.foreign.types import ForeignView
 
 SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
 
@@ -21,10 +21,10 @@ class Sent:
         self.plans: list[tuple[str, str]] = []
         self.sent: list[SignalPlan] = []
         self.refusal: UsageError | None = None
-        monkeypatch.setattr(signals, "plan", self._plan)
-        monkeypatch.setattr(signals, "send", self._send)
+        monkeypatch.setattr(actions, "plan", self._plan)
+        monkeypatch.setattr(actions, "send", self._send)
 
-    def _plan(self, view: ForeignView, action: signals.Action) -> SignalPlan:
+    def _plan(self, view: ForeignView, action: actions.Action) -> SignalPlan:
         self.plans.append((view.job, action))
         if self.refusal is not None:
             raise self.refusal

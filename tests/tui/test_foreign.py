@@ -21,9 +21,9 @@ from tests.tui.fake_foreign import FakeWorld
 from tests.tui.fake_home import NOW
 from tests.tui.fake_signals import Sent
 
-from ddptop_runner.foreign import signals
-from ddptop_runner.foreign import stacks as foreign_stacks
-from ddptop_runner.foreign.signals import SignalOutcome, SignalPlan
+from ddptop_runner.foreign import actions
+from ddptop_runner.foreign import actions as foreign_stacks
+from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.model.stacks import RankStacks
 
@@ -180,7 +180,7 @@ class TestJobScreen:
             return SignalOutcome("gone", ended_by="SIGINT")
 
         Sent(monkeypatch)
-        monkeypatch.setattr(signals, "send", send)
+        monkeypatch.setattr(actions, "send", send)
         view = fake_foreign.healthy()
         app = make_app(watched=view.foreign)
         async with app.run_test(size=(120, 40)) as pilot:
@@ -199,7 +199,7 @@ class TestJobScreen:
             return SignalOutcome("pid 7 survived SIGKILL", (7,))
 
         Sent(monkeypatch)
-        monkeypatch.setattr(signals, "send", send)
+        monkeypatch.setattr(actions, "send", send)
         app = make_app(watched=fake_foreign.healthy().foreign)
         async with app.run_test(size=(80, 24)) as pilot:
             await settle(pilot)

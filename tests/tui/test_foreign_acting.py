@@ -20,7 +20,7 @@ from tests.tui.fake_signals import SENTENCE, Sent
 from textual.pilot import Pilot
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.foreign.signals import SignalPlan
+from ddptop_runner.foreign.actions import SignalPlan
 from ddptop_runner.jobs import commands
 
 MakeApp = Callable[..., DdptopApp]

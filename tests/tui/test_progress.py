@@ -12,7 +12,7 @@ from tests.tui.fake_home import NOW, ago
 from tests.tui.own_views import row_of
 from tests.tui.test_panels import view_of as own_view
 
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import Progress, RankSample
 
 RUN = Progress(step=12_339, total=50_000, fraction=0.24678, eta_s=12470.0, source="log")

@@ -17,7 +17,7 @@ from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.text import Span
 from ddptop_runner.base import units
 from ddptop_runner.base.spans import name_ranks
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import Cause, NodeSnapshot, RankSample

@@ -9,7 +9,7 @@ from ddptop.tui.render.panels import FULL_SHARE, HOT_C, short_name
 from ddptop.tui.render.spark import spark
 from ddptop.tui.render.text import Line, clip, fill, fit, line, pad, width
 from ddptop_runner.base import units
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.stuck import SPINNING_MEM_PERCENT, SPINNING_PERCENT, VERY_LOW_POWER
 from ddptop_runner.launch.gpus.usage import unknown_holder

@@ -7,7 +7,7 @@ import datetime as dt
 from ddptop.tui.render.filter import Facts, Filter, Vocabulary
 from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import progress_of
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.devices import GpuSample

@@ -7,7 +7,7 @@ import datetime as dt
 from ddptop.tui.render import words
 from ddptop.tui.render.foreign import note_alerts
 from ddptop_runner.base import units
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 from ddptop_runner.judge.balance.findings_help import explain
 from ddptop_runner.model.snapshot import Alert

@@ -13,12 +13,12 @@ from ddptop.tui.render.panels import elapsed_s
 from ddptop.tui.render.progress import progress_of
 from ddptop.tui.render.text import Line, clip, field, fill, fit, line, width
 from ddptop_runner.base import units
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import Alert
 from ddptop_runner.store.log_clean import sanitize
 
 if TYPE_CHECKING:
-    from ddptop_runner.foreign.signals import SignalPlan
+    from ddptop_runner.foreign.actions import SignalPlan
     from ddptop_runner.foreign.types import Unreadable
 
 GONE = "its processes have exited; exit status unknown (not started by ddptop)"
@@ -71,7 +71,7 @@ def header_lines(
 
 def stopping_words(plan: SignalPlan, since: dt.datetime) -> str:
     """Which signals a job is sent from here, and at what time of this machine's zone each."""
-    from ddptop_runner.foreign.signals import TERM_GRACE_S  # nobody stops one in the first frame
+    from ddptop_runner.foreign.actions import TERM_GRACE_S  # nobody stops one in the first frame
 
     if plan.action == "kill":
         return f"SIGKILL sent at {since.astimezone():%H:%M:%S}"

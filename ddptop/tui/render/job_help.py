@@ -13,7 +13,7 @@ from ddptop.tui.render.panels import elapsed_s, median_loss
 from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.uneven import uneven
 from ddptop_runner.base import units
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import pause_of
 from ddptop_runner.judge.balance.findings_help import explain
 from ddptop_runner.model import run_step

@@ -21,7 +21,7 @@ from ddptop.tui.render.progress import percent_text, progress_of
 from ddptop.tui.render.text import Line, Span, cells_of, line
 from ddptop.tui.render.uneven import worst_figure
 from ddptop_runner.base import units
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model import run_step
 from ddptop_runner.model.snapshot import NodeSnapshot

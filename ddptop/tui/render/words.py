@@ -8,7 +8,7 @@ from ddptop import pause_words
 from ddptop.need import STALE_S, is_stopping
 from ddptop.tui.render.glossary import GLOSSARY
 from ddptop.tui.render.text import Line, Span
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Pause
 from ddptop_runner.model.words import PauseState, Phase, RankState

@@ -37,7 +37,7 @@ from ddptop.tui.widgets.loss_chart import LossChart
 from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_panel import RankPanel
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob, pause_of
 from ddptop_runner.model.snapshot import Alert, Cause
 

@@ -29,7 +29,7 @@ from ddptop.tui.widgets.log_head import LogHead
 from ddptop.tui.widgets.log_pager import LogPager
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.base.paths import LAUNCHER, RunFolder, runs_dir
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 DIGITS = tuple("0123456789")

@@ -41,7 +41,7 @@ from ddptop.tui.widgets.said import Said
 from ddptop.tui.widgets.table import Table
 from ddptop.tui.widgets.title_bar import TitleBar
 from ddptop_runner.devices.owners import user_name
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 SAID_ROWS = 3

@@ -39,7 +39,7 @@ from ddptop.tui.widgets.pages import Pages
 from ddptop.tui.widgets.rank_head import RankHead
 from ddptop.tui.widgets.split_chart import SplitChart
 from ddptop.tui.widgets.title_bar import TitleBar
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.judge.balance.imbalance import RankDeviation
 from ddptop_runner.model.snapshot import Alert, RankSample
 

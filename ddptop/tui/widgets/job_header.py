@@ -9,7 +9,7 @@ from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.rank_help import explain_state
 from ddptop.tui.render.text import Line
 from ddptop.tui.widgets.lines import LinesView
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 SHORT = 28

@@ -20,7 +20,7 @@ from ddptop.tui.render.launched import launcher_name
 from ddptop.tui.render.learning import LossTrend
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.job.registry import AnyJob
 
 if TYPE_CHECKING:

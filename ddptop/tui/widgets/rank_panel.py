@@ -29,7 +29,7 @@ from ddptop.tui.widgets.rank_cards import RankCards
 from ddptop.tui.widgets.rank_grid import RankGrid
 from ddptop.tui.widgets.rank_table import RankTable
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 Shape = Literal["cards", "table", "heat"]

@@ -22,7 +22,7 @@ from ddptop.tui.render.rows import STATE_CELLS, UNKNOWN_DEVIATION, rank_row
 from ddptop.tui.render.text import Line, line
 from ddptop.tui.snapshot import JobDetail
 from ddptop.tui.widgets.table import Table
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.types import ForeignView
 from ddptop_runner.model.snapshot import LauncherSample, RankSample
 
 LAUNCHER_ROW = "launcher"

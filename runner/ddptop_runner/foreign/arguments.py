@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddptop_runner.foreign.environment import whole_number
 from ddptop_runner.foreign.types import Launcher, ProcessFacts
-from ddptop_runner.foreign.variables import whole_number
 from ddptop_runner.store.log_clean import sanitize
 
 COMMAND_LIMIT = 400

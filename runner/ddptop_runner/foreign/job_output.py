@@ -1,17 +1,28 @@
-"""The outputs of one foreign job: found, followed, and split into lines and readings."""
+"""The outputs of one foreign job and the files it logs to: found, followed, and read."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ddptop_runner.foreign import pane as panes
-from ddptop_runner.foreign.output import FileTail, Finder, Output, appends, neighbours_of
+from ddptop_runner.foreign.output import (
+    FileTail,
+    Finder,
+    Output,
+    Pane,
+    PaneReader,
+    appends,
+    neighbours_of,
+)
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
+from ddptop_runner.reading.progress.from_text import TextProgress
+from ddptop_runner.reading.progress.owners import rank_of, written_at
 from ddptop_runner.reading.text.parser import LossParser, Reading
+from ddptop_runner.reading.trace_files.watch import TraceWatch
 from ddptop_runner.store.log_clean import LineCleaner
 
 KEPT_LINES = 2000
@@ -54,7 +65,7 @@ class Source:
         self.count = 0
         """Lines that ever went into `lines`."""
         self.file: FileTail | None = None
-        self.pane: panes.PaneReader | None = None
+        self.pane: PaneReader | None = None
         self.read_at_s = 0.0
         self._parser = LossParser()
         self._cleaner: LineCleaner | None = None
@@ -66,7 +77,7 @@ class Source:
             tail_bytes = CLOSE_TAIL_BYTES if closely else SEEN_TAIL_BYTES
             self.file = FileTail(output.file, tail_bytes)
         elif output.pane is not None:
-            self.pane = panes.PaneReader(output.pane)
+            self.pane = PaneReader(output.pane)
 
     @property
     def partial(self) -> str:
@@ -110,7 +121,7 @@ class Source:
             readings += self._parser.settle()
         return ([] if self._earlier and not fresh else readings), fresh, size
 
-    def _read_pane(self, reader: panes.PaneReader) -> list[Reading]:
+    def _read_pane(self, reader: PaneReader) -> list[Reading]:
         lines = reader.read()
         if lines is None:
             return []
@@ -133,7 +144,7 @@ class Source:
 class JobOutput:
     """The outputs of one job. Close it."""
 
-    def __init__(self, panes_by_tty: Callable[[ForeignJob], dict[str, panes.Pane]]) -> None:
+    def __init__(self, panes_by_tty: Callable[[ForeignJob], dict[str, Pane]]) -> None:
         self._panes = panes_by_tty
         self._sources: dict[object, Source] = {}
         self._of: dict[tuple[int | None, int], Output] = {}
@@ -155,14 +166,14 @@ class JobOutput:
         self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
         self._processes = _processes(job)
         near: list[int] = []
-        known_panes: dict[str, panes.Pane] | None = None
+        known_panes: dict[str, Pane] | None = None
 
         def neighbours() -> list[int]:
             if not near:
                 near.extend(neighbours_of([*job.launcher_pids, *(r.pid for r in job.ranks)]))
             return near
 
-        def panes_now() -> dict[str, panes.Pane]:
+        def panes_now() -> dict[str, Pane]:
             nonlocal known_panes
             if known_panes is None:
                 known_panes = self._panes(job)
@@ -304,3 +315,57 @@ def _writers(job: ForeignJob) -> Iterator[tuple[int | None, int]]:
             break
     for rank in job.ranks:
         yield rank.rank, rank.pid
+
+
+FILES_AFTER_S = 5.0
+"""A job whose output tells a loss by then needs no files."""
+FILES_EVERY_S = 10.0
+
+
+class JobFiles:
+    """Looks into a job's working folder once that is needed. Close it."""
+
+    def __init__(self) -> None:
+        self._watch: TraceWatch | None = None
+        self._since_s: float | None = None
+        self._ranks: dict[int, TextProgress] = {}
+
+    def of_rank(self, rank: int) -> TextProgress | None:
+        """What files tell of a rank."""
+        return self._ranks.get(rank)
+
+    def look(
+        self, job: ForeignJob, needed: bool, now: dt.datetime, now_s: float
+    ) -> list[tuple[int, dt.datetime, Reading]]:
+        """What is new, as (rank, when it was written, what it says).
+
+        Args:
+            job: as the last census has it.
+            needed: whether a rank has no loss yet; once looked for, files are read on.
+            now: the wall clock.
+            now_s: a clock that only goes forward.
+        """
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._watch is None:
+            if not needed or not job.ranks or now_s < self._since_s + FILES_AFTER_S:
+                return []
+            self._watch = TraceWatch(FILES_EVERY_S)
+            self._watch.find(f"/proc/{job.ranks[0].pid}/cwd", job.started_at.timestamp())
+        for known in self._ranks.values():
+            known.begin_look()
+        pids = {rank.rank: (rank.pid, *rank.helpers) for rank in job.ranks}
+        found = []
+        for file, reading in self._watch.read_files():
+            rank = rank_of(file, pids, job.pids)
+            if rank is None:
+                continue
+            at = written_at(reading, now)
+            self._ranks.setdefault(rank, TextProgress()).hear(reading, at)
+            found.append((rank, at, reading))
+        return found
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._watch is not None:
+            self._watch.close()

@@ -1,33 +1,343 @@
-"""The state kept for one foreign job between two scans."""
+"""The state kept for one foreign job between two scans, and what its ranks look like."""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import shlex
+from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_figures
-from ddptop_runner.foreign.job_files import JobFiles
-from ddptop_runner.foreign.job_output import Heard, JobOutput
-from ddptop_runner.foreign.loss_history import LossHistory
-from ddptop_runner.foreign.states import Seen, state_of
-from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ProcessFacts
-from ddptop_runner.foreign.view import ForeignView
-from ddptop_runner.foreign.visible import cuda_index, ordered_devices
+from ddptop_runner.foreign.environment import whole_number
+from ddptop_runner.foreign.job_output import Heard, JobFiles, JobOutput
+from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
+from ddptop_runner.host.tree import RankUsage, UsageMeter
 from ddptop_runner.judge.balance import imbalance, rank_devices
 from ddptop_runner.judge.balance.job_watch import JobWatch
 from ddptop_runner.model import run_step
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.snapshot import Event, Imbalance, NodeSnapshot, RankSample
+from ddptop_runner.model.words import RankState
 from ddptop_runner.reading.progress import combine
 from ddptop_runner.reading.progress.fill import fill
 from ddptop_runner.reading.progress.from_text import TextProgress
 from ddptop_runner.reading.progress.said import Said, of_command
+from ddptop_runner.store.history_reader import Series, bucket_width
+
+MAX_ENTRIES = 1024
+"""Of the list: CUDA ends it at the first that it does not know, but another user wrote it."""
+
+
+def ordered_devices(
+    visible: str | None, gpus: Sequence[GpuSample], *, pci_order: bool
+) -> list[GpuSample] | None:
+    """The devices that the process may use, in its own order; None where that is not certain.
+
+    Numbers count in CUDA's order, which is the machine's only where all devices are of one model:
+    else the fastest comes first. CUDA ends the list at the first entry that it does not know.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES of the process; None when it is unset.
+        gpus: all devices of the machine.
+        pci_order: whether its CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """
+    whole = [gpu for gpu in gpus if gpu.parent_uuid is None]
+    alike = pci_order or len({gpu.name for gpu in whole}) <= 1
+    if visible is None:
+        return whole if alike else None
+    found: list[GpuSample] = []
+    by_index = {gpu.index: gpu for gpu in whole}
+    for entry in (part.strip() for part in visible.split(",", MAX_ENTRIES)[:MAX_ENTRIES]):
+        if entry.isascii() and entry.isdigit():
+            if not alike:
+                return None
+            index = whole_number(entry)
+            gpu = None if index is None else by_index.get(index)
+        else:
+            named = [g for g in gpus if entry and g.uuid and g.uuid.startswith(entry)]
+            gpu = named[0] if len(named) == 1 else None
+        if gpu is None or gpu in found:
+            break
+        found.append(gpu)
+    return found
+
+
+def cuda_index(order: Sequence[GpuSample] | None, gpu: GpuSample) -> int | None:
+    """The i of `cuda:i` for `gpu` by what `ordered_devices` says; None where it is not certain."""
+    own = (gpu.uuid, gpu.index)
+    names = [(one.uuid, one.index) for one in order or ()]
+    return names.index(own) if own in names else None
+
+
+BLOCKED_LOOKS = 3
+"""So many looks in a row must find a process in uninterruptible sleep ..."""
+BLOCKED_S = 2.0
+"""... and for so long: a disk access takes milliseconds."""
+IDLE_S = 30.0
+"""After this time without any CPU time that is worth saying."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One process and its helpers at one look."""
+
+    letter: str
+    """As in ps(1)."""
+    blocked_looks: int = 0
+    """How many looks in a row found it in uninterruptible sleep, this one included."""
+    blocked_s: float = 0.0
+    idle_s: float | None = None
+    """Seconds since it last used CPU time; None at the first look."""
+    wait_channel: str | None = None
+    """The kernel function in which it sleeps, where that is readable."""
+    cpu_percent: float | None = None
+    """Of one core, over the time since the last look, helpers included."""
+    rss_bytes: int | None = None
+    """Helpers included: pages that they share count once for each."""
+
+
+def state_of(seen: Seen, stuck_reason: str | None = None) -> tuple[RankState, str | None]:
+    """(state, reason in words or None) of a rank.
+
+    Args:
+        seen: what was seen of its process.
+        stuck_reason: why it is thought to be stuck in a collective; None when it is not.
+    """
+    if seen.letter in "ZX":
+        return "zombie", "exited, but not yet reaped by its parent"
+    if seen.letter == "T":
+        return "paused", "paused by a signal (SIGSTOP or Ctrl-Z); send SIGCONT to resume it"
+    if seen.letter == "t":
+        return "paused", "stopped in a debugger"
+    if seen.blocked_looks >= BLOCKED_LOOKS and seen.blocked_s >= BLOCKED_S:
+        inside = f" in {seen.wait_channel}" if seen.wait_channel else ""
+        return "blocked", (
+            f"in uninterruptible sleep{inside} for {seen.blocked_s:.0f} s: waiting for a disk, "
+            "network file system, or driver; signals have no effect"
+        )
+    if stuck_reason is not None:
+        return "stuck", stuck_reason
+    if seen.idle_s is not None and seen.idle_s >= IDLE_S:
+        return "running", f"no CPU time used for {seen.idle_s:.0f} s"
+    return "running", None
+
+
+@dataclass
+class _Memory:
+    """One process, from look to look."""
+
+    start_ticks: int
+    busy_s: float
+    """When CPU time was last seen used."""
+    looks: int = 0
+    blocked_looks: int = 0
+    blocked_since_s: float = 0.0
+
+
+class StateWatch:
+    """Looks at processes again and again; a process that is not looked at is forgotten."""
+
+    def __init__(self) -> None:
+        self._meter = UsageMeter[int]()
+        self._known: dict[int, _Memory] = {}
+
+    def look(
+        self, processes: Mapping[int, tuple[int, Iterable[int]]], now_s: float
+    ) -> dict[int, Seen]:
+        """What is seen of each process, by pid; those that are gone are left out.
+
+        Args:
+            processes: {pid: (start ticks, pids of its helpers)}.
+            now_s: a clock that only goes forward.
+        """
+        trees = {pid: (pid, *helpers) for pid, (_, helpers) in processes.items()}
+        known, found = {}, {}
+        for pid, usage in self._meter.look(trees, now_s).items():
+            if usage.start_ticks != processes[pid][0]:
+                continue
+            memory = self._known.get(pid)
+            if memory is None or memory.start_ticks != usage.start_ticks:
+                memory = _Memory(usage.start_ticks, now_s)
+            known[pid] = memory
+            found[pid] = _see(pid, usage, memory, now_s)
+        self._known = known
+        return found
+
+    def known(self) -> int:
+        """How many processes are remembered."""
+        return len(self._known)
+
+
+def _see(pid: int, usage: RankUsage, memory: _Memory, now_s: float) -> Seen:
+    memory.looks += 1
+    if usage.cpu_percent:
+        memory.busy_s = now_s
+    blocked = usage.state_letter == "D"
+    if blocked and not memory.blocked_looks:
+        memory.blocked_since_s = now_s
+    memory.blocked_looks = memory.blocked_looks + 1 if blocked else 0
+    return Seen(
+        letter=usage.state_letter,
+        blocked_looks=memory.blocked_looks,
+        blocked_s=now_s - memory.blocked_since_s if blocked else 0.0,
+        idle_s=now_s - memory.busy_s if memory.looks > 1 else None,
+        wait_channel=procs.wait_channel(pid) if blocked else None,
+        cpu_percent=usage.cpu_percent,
+        rss_bytes=usage.rss_bytes,
+    )
+
+
+MAX_POINTS = 32_768
+"""Of all ranks of a job together: 1.6 MB."""
+LEAST_POINTS = 512
+"""Each series may have so many, however many ranks there are."""
+MAX_SERIES = 4096
+
+
+class _LossSeries:
+    """One rank's losses in buckets of `width_s`, oldest first."""
+
+    def __init__(self) -> None:
+        self.width_s = 1
+        self.t = array("q")
+        self.low = array("d")
+        self.total = array("d")
+        self.number = array("l")
+        self.high = array("d")
+        self.last = array("d")
+        self.nonfinite_t = array("q")
+
+    def add(self, at_s: float, loss: float) -> None:
+        bucket = int(at_s) // self.width_s * self.width_s
+        if not math.isfinite(loss):
+            if not self.nonfinite_t or self.nonfinite_t[-1] < bucket:
+                self.nonfinite_t.append(bucket)
+            return
+        if self.t and bucket <= self.t[-1]:  # the same, or the clock was set back
+            self._join(-1, loss, loss, loss, 1, loss)
+            return
+        self.t.append(bucket)
+        self.low.append(loss)
+        self.total.append(loss)
+        self.number.append(1)
+        self.high.append(loss)
+        self.last.append(loss)
+
+    def _join(
+        self, at: int, low: float, total: float, high: float, number: int, last: float
+    ) -> None:
+        self.low[at] = min(self.low[at], low)
+        self.total[at] += total
+        self.number[at] += number
+        self.high[at] = max(self.high[at], high)
+        self.last[at] = last
+
+    def widen(self) -> None:
+        """Join buckets in pairs, so that about half as many remain."""
+        old = self.__dict__.copy()
+        width_s = self.width_s * 2
+        self.__init__()  # type: ignore[misc]  # filled again below
+        self.width_s = width_s
+        rows = zip(
+            old["t"], old["low"], old["total"], old["high"], old["number"], old["last"], strict=True
+        )
+        for t, low, total, high, number, last in rows:
+            bucket = t // width_s * width_s
+            if self.t and self.t[-1] == bucket:
+                self._join(-1, low, total, high, number, last)
+                continue
+            self.t.append(bucket)
+            self.low.append(low)
+            self.total.append(total)
+            self.number.append(number)
+            self.high.append(high)
+            self.last.append(last)
+        for t in old["nonfinite_t"]:
+            bucket = t // width_s * width_s
+            if not self.nonfinite_t or self.nonfinite_t[-1] != bucket:
+                self.nonfinite_t.append(bucket)
+
+    def __len__(self) -> int:
+        return max(len(self.t), len(self.nonfinite_t))
+
+    def between(self, since: int, until: int, bucket_s: int) -> Series:
+        found = Series(bucket_s=bucket_s)
+        total, number = 0.0, 0
+        for at, t in enumerate(self.t):
+            if t + self.width_s <= since or t > until:
+                continue
+            bucket = t // bucket_s * bucket_s
+            if found.t and found.t[-1] == bucket:
+                found.min[-1] = min(found.min[-1], self.low[at])
+                found.max[-1] = max(found.max[-1], self.high[at])
+                found.last[-1] = self.last[at]
+                total, number = total + self.total[at], number + self.number[at]
+                found.mean[-1] = total / number
+                continue
+            total, number = self.total[at], self.number[at]
+            found.t.append(bucket)
+            found.min.append(self.low[at])
+            found.mean.append(total / number)
+            found.max.append(self.high[at])
+            found.last.append(self.last[at])
+            found.attempt.append(None)
+        for t in self.nonfinite_t:
+            bucket = t // bucket_s * bucket_s
+            if since < t + self.width_s and t <= until and bucket not in found.nonfinite_t[-1:]:
+                found.nonfinite_t.append(bucket)
+        return found
+
+
+class LossHistory:
+    """The losses of one job, by rank."""
+
+    def __init__(self) -> None:
+        self._series: dict[int, _LossSeries] = {}
+
+    def add(self, rank: int, at_s: float, loss: float) -> None:
+        """A loss that was seen at that unix time; NaN and infinity are kept as such."""
+        series = self._series.get(rank)
+        if series is None:
+            if len(self._series) >= MAX_SERIES:
+                return
+            series = self._series[rank] = _LossSeries()
+        series.add(at_s, loss)
+        if len(series) > max(LEAST_POINTS, MAX_POINTS // len(self._series)):
+            series.widen()
+
+    def span(self) -> tuple[float, float] | None:
+        """Unix seconds of the first and the last loss."""
+        firsts = [t for one in self._series.values() for t in (*one.t[:1], *one.nonfinite_t[:1])]
+        lasts = [t for one in self._series.values() for t in (*one.t[-1:], *one.nonfinite_t[-1:])]
+        return (float(min(firsts)), float(max(lasts))) if firsts else None
+
+    def series(self, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
+        """As `HistoryReader.rank_series`: at most `columns` points of each rank."""
+        span = self.span()
+        if span is None:
+            return {}
+        since, until = max(int(since_s), int(span[0])), min(int(until_s), int(span[1]))
+        if since > until:
+            return {}
+        found = {}
+        for rank, one in sorted(self._series.items()):
+            width_s = bucket_width(since, until, max(2, columns), one.width_s)
+            series = one.between(since, until, width_s)
+            if series.t or series.nonfinite_t:
+                found[rank] = series
+        return found
+
+    def points(self) -> int:
+        """How many points are kept."""
+        return sum(map(len, self._series.values()))
+
 
 KEPT_EVENTS = 300
 

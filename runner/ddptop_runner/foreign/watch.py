@@ -1,7 +1,7 @@
 """Watches foreign jobs over time and produces views for every screen.
 
-Pure decisions are elsewhere (`states`, `loss_text`, `findings`, `stuck`); this joins them with what
-the earlier looks saw. Memory is bounded however long it watches.
+This joins what the modules below read and decide with what the earlier looks saw. Memory is bounded
+however long it watches.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.foreign import pane as panes
 from ddptop_runner.foreign.census import find_again
 from ddptop_runner.foreign.job_output import CLOSE_READ_BYTES, JobOutput, Source
-from ddptop_runner.foreign.job_record import JobRecord
-from ddptop_runner.foreign.states import StateWatch
-from ddptop_runner.foreign.types import Census, ForeignJob, Unreadable, in_turn
-from ddptop_runner.foreign.view import ForeignView
+from ddptop_runner.foreign.job_record import JobRecord, StateWatch
+from ddptop_runner.foreign.output import Pane, list_panes, sockets
+from ddptop_runner.foreign.types import Census, ForeignJob, ForeignView, Unreadable, in_turn
 from ddptop_runner.host import procs
 from ddptop_runner.model.devices import GpuSample
-from ddptop_runner.model.snapshot import Event
+from ddptop_runner.model.snapshot import Event, NodeSnapshot
 from ddptop_runner.store.history_reader import Series
 
 SEEN_BUDGET_BYTES = 48 * 1024
@@ -34,6 +32,8 @@ MAX_JOBS = 512
 PANES_EVERY_S = 5.0
 """How long a list of panes holds."""
 MAX_CURSORS = 4096
+MAX_JOBS_ONCE = 16
+"""Whose output a command that scans once reads."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ForeignBook:
         self._states = StateWatch()
         self._followed: str | None = None
         self._turn = 0
-        self._panes: dict[tuple[str, ...], tuple[float, dict[str, panes.Pane]]] = {}
+        self._panes: dict[tuple[str, ...], tuple[float, dict[str, Pane]]] = {}
         self._cursors: dict[tuple[str, int | None], tuple[list[Source], list[int]]] = {}
         self.left_out: tuple[Unreadable, ...] = ()
         """Each user of whom more jobs are there than are shown."""
@@ -236,19 +236,19 @@ class ForeignBook:
         followed.hear(heard, grew, now, now_s)
         followed.look_at_files(now, now_s)
 
-    def _panes_of(self, job: ForeignJob) -> dict[str, panes.Pane]:
+    def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
         """Panes of this user's own servers that may show this job; none for another user's."""
         if procs.uid_of(job.root_pid) != os.geteuid():
             return {}
         variable = procs.environ_value(job.root_pid, "TMUX")
-        found = panes.sockets([variable] if variable else [])
+        found = sockets([variable] if variable else [])
         key = tuple(found)
         now_s = self._clock()
         known = self._panes.get(key)
         if known is None or now_s >= known[0] + PANES_EVERY_S:
             if len(self._panes) > 16:
                 self._panes.clear()
-            known = self._panes[key] = (now_s, panes.list_panes(found))
+            known = self._panes[key] = (now_s, list_panes(found))
         return known[1]
 
 
@@ -272,3 +272,25 @@ def _told(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
 def _has_the_same_rank(one: ForeignJob, other: ForeignJob) -> bool:
     ranks = {(rank.pid, rank.start_ticks) for rank in one.ranks}
     return any((rank.pid, rank.start_ticks) in ranks for rank in other.ranks)
+
+
+def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
+    """By job: a snapshot with what the end of its output tells; of many jobs, of one's own first.
+
+    Terminals are not asked: of what stands there at first nobody knows whose it is.
+    """
+    found = {}
+    for job in in_turn(census.jobs, os.geteuid())[:MAX_JOBS_ONCE]:
+        record = JobRecord(job, JobOutput(lambda _: {}), now)
+        with contextlib.suppress(Exception):  # what one job shows is not to hide the others
+            found[job.name] = _snapshot(record, job, census, now)
+        record.close()
+    return found
+
+
+def _snapshot(record: JobRecord, job: ForeignJob, census: Census, now: dt.datetime) -> NodeSnapshot:
+    now_s = boottime_s()
+    record.output.find(job, now_s, closely=True)
+    heard, _, grew = record.output.read(now_s, CLOSE_READ_BYTES, may_capture=False)
+    record.hear(heard, grew, now, now_s)
+    return record.view([], {}, census.facts, now, now_s).snapshot

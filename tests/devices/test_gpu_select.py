@@ -6,11 +6,10 @@ from ddptop_runner.base.errors import UsageError
 from ddptop_runner.devices.words import NO_INSTANCES
 from ddptop_runner.launch.gpus.select import (
     GpuRequest,
+    Machine,
     job_environment,
-    left_out,
     mig_instances,
     parse_gpus,
-    resolve,
     visible_devices,
 )
 from ddptop_runner.model.devices import GpuSample
@@ -23,6 +22,14 @@ MACHINE = [
     GpuSample(index=3, uuid="GPU-cc33", name="H100"),
 ]
 MIG = GpuSample(index=1, uuid="MIG-dd44", name="H100 MIG 3g.40gb")
+
+
+def resolve(request, present, inherited_cvd, nproc=None) -> list[Device] | None:
+    return Machine(present, inherited_cvd).resolve(request, nproc)
+
+
+def left_out(request, present, inherited_cvd) -> list[str]:
+    return Machine(present, inherited_cvd).left_out(request)
 
 
 def indices(devices: list[Device] | None) -> list[int] | None:
@@ -182,7 +189,7 @@ def test_an_empty_inherited_list_allows_nothing(text):
 def test_devices_that_are_not_there_are_named_with_those_that_are():
     with pytest.raises(UsageError) as raised:
         resolve(parse_gpus("2-5"), MACHINE, None)
-    assert str(raised.value) == "GPUs 4, 5 are not on this machine; available: GPUs 0, 1, 2, 3"
+    assert str(raised.value) == "GPUs 4, 5 are not on this machine; available: GPUs 0-3"
 
 
 def test_lost_devices_are_left_out_or_refused():
@@ -214,7 +221,11 @@ def test_a_uuid_that_begins_another_is_the_one_that_it_is():
         ("GPU-zz", None, "no device on this machine has UUID GPU-zz; see `nvidia-smi -L`"),
         ("GPU-aa", None, "GPU-aa matches 2 UUIDs: GPU-aa00, GPU-aa11; use a longer prefix"),
         ("GPU-aa0,GPU-aa00", None, "--gpus lists GPU-aa00 twice"),
-        ("GPU-aa00", "1,2", "GPU 0 (GPU-aa00) is not allowed: CUDA_VISIBLE_DEVICES is '1,2'"),
+        (
+            "GPU-aa00",
+            "1,2",
+            "GPU 0 is not allowed: CUDA_VISIBLE_DEVICES is '1,2'; allowed: GPUs 1, 2",
+        ),
         ("GPU-aa00", "", "which allows no GPUs"),
     ],
 )

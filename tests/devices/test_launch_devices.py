@@ -209,3 +209,6 @@ def test_mig_instances_on_the_stand_in(stub):
         choose("MIG-1111-aaaa", {}, 2)
     with pytest.raises(UsageError, match="no device on this machine has UUID MIG-2222"):
         choose("MIG-2222", {}, 1)
+    for index in range(4):
+        stub.set(index, mig_mode=1)
+    assert choose("MIG-1111-aaaa", {}, 1).devices[0].uuid == "MIG-1111-aaaa"

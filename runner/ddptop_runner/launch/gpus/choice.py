@@ -80,24 +80,24 @@ def choose(
     visible = env.get("CUDA_VISIBLE_DEVICES")
     named = select.mig_instances(visible)
     named += [uuid for uuid in (request.uuids if request else ()) if uuid.startswith("MIG-")]
-    present, why_none = machine(named)
-    pool = select.resolve(request, present, visible, nproc=nproc)
+    present, why_none = present_devices(named)
+    machine = select.Machine(present, visible)
+    pool = machine.resolve(request, nproc)
     if not pool:
         if wait:
             raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
         if request is not None:
             why_none = None
         elif present:
-            why_none = select.why_none(present, visible)
+            why_none = machine.why_none()
         return DeviceChoice(pool, why_none=why_none)
-    notes = select.left_out(request, present, visible)
+    notes = machine.left_out(request)
     count = len(pool)
     if request is not None and request.kind == "auto":
         count = request.count
         pool = sorted(pool, key=lambda device: device.index)
-    allowed = select.resolve(None, present, visible) or ()
     return _Decision(
-        pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=allowed
+        pool, count, present, notes, request, force, wait, is_dry=is_dry, allowed=machine.usable
     ).make()
 
 
@@ -127,17 +127,17 @@ def again(
         if wait:
             raise UsageError("--wait-gpus has no effect: this job uses no GPUs", "remove it")
         return DeviceChoice(devices)
-    present, _ = machine([device.uuid or "" for device in pool if device.is_mig])
+    present, _ = present_devices([device.uuid or "" for device in pool if device.is_mig])
     if not present:
         raise UsageError(
             f"{spec.job} ran on {names_of(pool)}, but no GPUs were found on this machine",
             "see `ddptop gpus`",
         )
-    select.require_allowed(pool, present, env.get("CUDA_VISIBLE_DEVICES"))
+    select.Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
     return _Decision(pool, count, present, [], None, force, wait, others=False).make()
 
 
-def machine(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
+def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
     """The machine's devices now, with the MIG instances of these UUIDs.
 
     Returns:
@@ -264,8 +264,8 @@ def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
 def free_now(env: Mapping[str, str]) -> int | None:
     """How many of the allowed devices are free; None where there is none at all."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
-    present, _ = machine(select.mig_instances(visible))
-    pool = select.resolve(None, present, visible)
+    present, _ = present_devices(select.mig_instances(visible))
+    pool = select.Machine(present, visible).resolve(None)
     if pool is None:
         return None
     return sum(not use.busy for use in usage.uses(pool, present, usage.claims()))

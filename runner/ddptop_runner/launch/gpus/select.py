@@ -147,179 +147,153 @@ def in_mig_mode(present: Present) -> dict[int, list[str]]:
     return {index: sorted(set(uuids)) for index, uuids in found.items()}
 
 
-def resolve(
-    request: GpuRequest | None,
-    present: Present,
-    inherited_cvd: str | None,
-    nproc: int | None = None,
-) -> list[Device] | None:
-    """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
+class Machine:
+    """The machine's devices, and which of them a job may have.
 
     Args:
-        request: what `--gpus` says; None when it was not given.
-        present: the machine's devices, with the MIG instances that are named anywhere.
+        present: the devices, with the MIG instances that are named anywhere.
         inherited_cvd: CUDA_VISIBLE_DEVICES of the calling shell; None when it is not set.
-        nproc: what `--nproc` says; None when it was not given.
-
-    Returns:
-        None where the machine has no device and none was asked for; [] where it has devices and
-        the job shall see none of them.
-
-    Raises:
-        UsageError: when a device asked for is not there, is lost, or is not allowed.
     """
-    if request is not None and request.kind == "none":
-        return []
-    if not present:
-        if request is None:
-            return None
-        raise UsageError(
-            "no GPUs found on this machine",
-            "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
-        )
-    known = {gpu.uuid for gpu in present}
-    if unknown := [uuid for uuid in mig_instances(inherited_cvd) if uuid not in known]:
-        raise UsageError(
-            f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
-            "see `nvidia-smi -L`",
-        )
-    allowed = visible_devices(present, inherited_cvd)
-    lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
-    if request is not None and request.kind == "indices":
-        chosen = _by_indices(request.indices, present, allowed, lost, inherited_cvd)
-    elif request is not None and request.kind == "uuids":
-        chosen = _by_uuids(request.uuids, present, allowed, lost, inherited_cvd)
-    else:
-        chosen = _all_allowed(request, present, allowed, lost, inherited_cvd)
-    _check_instances(chosen, nproc)
-    return chosen
 
-
-def why_none(present: Present, inherited_cvd: str | None) -> str:
-    """Why none of the machine's devices is allowed, or none of those that are is there."""
-    if visible_devices(present, inherited_cvd):
-        return "all allowed GPUs are lost"
-    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}, which allows no GPUs"
-
-
-def require_allowed(devices: Sequence[Device], present: Present, inherited_cvd: str | None) -> None:
-    """Check devices against the outer bound.
-
-    Raises:
-        UsageError: naming the first one that CUDA_VISIBLE_DEVICES leaves out.
-    """
-    allowed = visible_devices(present, inherited_cvd)
-    inside = {device.uuid or device.index for device in allowed}
-    whole = {device.index for device in allowed if not is_instance(device)}
-    for device in devices:
-        if (device.uuid or device.index) in inside or (device.is_mig and device.index in whole):
-            continue
-        if any(device.uuid == gpu.uuid and device.index == gpu.index for gpu in present):
-            what = name_of(device) if device.is_mig else f"{name_of(device)} ({device.uuid})"
-            raise UsageError(f"{what} is not allowed: {_bound(inherited_cvd)}", "unset it")
-
-
-def left_out(request: GpuRequest | None, present: Present, inherited_cvd: str | None) -> list[str]:
-    """What of the allowed devices `all`, `auto:N` or the default leaves out, and why; in words."""
-    if not present or (request is not None and request.kind not in ("all", "auto")):
-        return []
-    allowed = {device.index for device in visible_devices(present, inherited_cvd)}
-    notes = [
-        f"GPU {gpu.index} is lost; skipping it"
-        for gpu in present
-        if isinstance(gpu, GpuSample) and gpu.lost and gpu.index in allowed
-    ]
-    if not any(map(is_instance, visible_devices(present, inherited_cvd))):
-        mig = in_mig_mode(present)
-        notes += [
-            f"GPU {index} is in MIG mode and was skipped;"
-            f" to use it, pass an instance ({_few(mig[index])})"
-            for index in sorted(set(mig) & allowed)
+    def __init__(self, present: Present, inherited_cvd: str | None) -> None:
+        self._present = present
+        self._inherited_cvd = inherited_cvd
+        self._allowed = visible_devices(present, inherited_cvd)
+        self._whole = {one.index: one for one in self._allowed if not is_instance(one)}
+        self._lost = {gpu.index for gpu in present if isinstance(gpu, GpuSample) and gpu.lost}
+        self._mig = in_mig_mode(present)
+        self.usable = [
+            device
+            for device in self._allowed
+            if device.index not in self._lost
+            and (is_instance(device) or device.index not in self._mig)
         ]
-    return notes
+        """Those that a job may have that names none."""
 
+    def resolve(self, request: GpuRequest | None, nproc: int | None = None) -> list[Device] | None:
+        """The devices of a job, in the order of its local ranks; for `auto:N` those to choose from.
 
-def _all_allowed(
-    request: GpuRequest | None,
-    present: Present,
-    allowed: Sequence[Device],
-    lost: set[int],
-    inherited_cvd: str | None,
-) -> list[Device]:
-    asked = "without --gpus" if request is None else f"--gpus {request.in_words()}"
-    mig = in_mig_mode(present)
-    chosen = [
-        device
-        for device in allowed
-        if device.index not in lost and (is_instance(device) or device.index not in mig)
-    ]
-    if not chosen and allowed and all(device.index in mig for device in allowed):
-        raise UsageError(
-            f"{asked}: all GPUs are in MIG mode, and a job can use only one instance",
-            f"pass one: {_few([uuid for uuids in mig.values() for uuid in uuids])}",
-        )
-    if request is not None and not chosen:
-        reason = "all GPUs are lost" if allowed else _bound(inherited_cvd)
-        raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
-    if request is not None and request.kind == "auto" and request.count > len(chosen):
-        raise UsageError(
-            f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "request fewer"
-        )
-    return chosen
+        Args:
+            request: what `--gpus` says; None when it was not given.
+            nproc: what `--nproc` says; None when it was not given.
 
+        Returns:
+            None where the machine has no device and none was asked for; [] where it has devices
+            and the job shall see none of them.
 
-def _by_indices(
-    indices: Sequence[int],
-    present: Present,
-    allowed: Sequence[Device],
-    lost: set[int],
-    inherited_cvd: str | None,
-) -> list[Device]:
-    there = {gpu.index for gpu in present}
-    if missing := [index for index in indices if index not in there]:
-        raise UsageError(
-            f"{_named(missing)} not on this machine",
-            f"available: {_named(sorted(there), verb='')}",
-        )
-    by_index = {device.index: device for device in allowed if not is_instance(device)}
-    if outside := [index for index in indices if index not in by_index]:
-        remedy = f"allowed: {_named(sorted(by_index), verb='')}" if by_index else "unset it"
-        raise UsageError(f"{_named(outside)} not allowed: {_bound(inherited_cvd)}", remedy)
-    _check_lost(indices, set(by_index), lost)
-    mig = in_mig_mode(present)
-    if divided := [index for index in indices if index in mig]:
-        raise UsageError(
-            f"GPU {divided[0]} is in MIG mode and cannot be used as a whole",
-            f"pass one of its instances: {_few(mig[divided[0]])}",
-        )
-    return [by_index[index] for index in indices]
-
-
-def _by_uuids(
-    uuids: Sequence[str],
-    present: Present,
-    allowed: Sequence[Device],
-    lost: set[int],
-    inherited_cvd: str | None,
-) -> list[Device]:
-    chosen: list[Device] = []
-    for uuid in uuids:
-        gpu = _the_one(uuid, present)
-        device = _device(gpu)
-        if device in chosen:
-            raise UsageError(f"--gpus lists {gpu.uuid} twice", "list each one once")
-        chosen.append(device)
-    require_allowed(chosen, present, inherited_cvd)
-    whole = {device.index for device in allowed if not is_instance(device)}
-    _check_lost([device.index for device in chosen], whole, lost)
-    mig = in_mig_mode(present)
-    for device in chosen:
-        if device.index in mig and not is_instance(device):
+        Raises:
+            UsageError: when a device asked for is not there, is lost, or is not allowed.
+        """
+        if request is not None and request.kind == "none":
+            return []
+        if not self._present:
+            if request is None:
+                return None
             raise UsageError(
-                f"{device.uuid} is in MIG mode and cannot be used as a whole",
-                f"pass one of its instances: {_few(mig[device.index])}",
+                "no GPUs found on this machine",
+                "remove --gpus (a script then needs --nproc N); see `ddptop gpus`",
             )
-    return chosen
+        known = {gpu.uuid for gpu in self._present}
+        if unknown := [uuid for uuid in mig_instances(self._inherited_cvd) if uuid not in known]:
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES lists {unknown[0]}, which the driver does not recognize",
+                "see `nvidia-smi -L`",
+            )
+        if request is not None and request.kind in ("indices", "uuids"):
+            chosen = self._named(request)
+        else:
+            chosen = self._all_usable(request)
+        instances = [device for device in chosen if is_instance(device)]
+        if instances and nproc not in (None, 1):
+            raise UsageError(
+                f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
+                "use --nproc 1, or whole GPUs",
+            )
+        return chosen
+
+    def why_none(self) -> str:
+        """Why none of the machine's devices is allowed, or none of those that are is there."""
+        return "all allowed GPUs are lost" if self._allowed else self._bound()
+
+    def require_allowed(self, devices: Sequence[Device]) -> None:
+        """Check devices against the outer bound.
+
+        Raises:
+            UsageError: naming those that CUDA_VISIBLE_DEVICES leaves out.
+        """
+        inside = {device.uuid or device.index for device in self._allowed}
+        here = {(gpu.uuid, gpu.index) for gpu in self._present}
+        outside = [
+            device
+            for device in devices
+            if (device.uuid or device.index) not in inside
+            and not (device.is_mig and device.index in self._whole)
+            and (device.uuid, device.index) in here
+        ]
+        if outside:
+            whole = list(self._whole.values())
+            remedy = f"allowed: {names_of(whole)}" if whole else "unset it"
+            raise UsageError(f"{_are(outside)} not allowed: {self._bound()}", remedy)
+
+    def left_out(self, request: GpuRequest | None) -> list[str]:
+        """What of the allowed devices `all`, `auto:N` or the default leaves out, and why."""
+        if request is not None and request.kind not in ("all", "auto"):
+            return []
+        allowed = {device.index for device in self._allowed}
+        notes = [f"GPU {index} is lost; skipping it" for index in sorted(self._lost & allowed)]
+        if not any(map(is_instance, self._allowed)):
+            notes += [
+                f"GPU {index} is in MIG mode and was skipped;"
+                f" to use it, pass an instance ({_few(self._mig[index])})"
+                for index in sorted(set(self._mig) & allowed)
+            ]
+        return notes
+
+    def _bound(self) -> str:
+        nothing = not (self._inherited_cvd and self._allowed)
+        words = f"CUDA_VISIBLE_DEVICES is {self._inherited_cvd!r}"
+        return f"{words}, which allows no GPUs" if nothing else words
+
+    def _all_usable(self, request: GpuRequest | None) -> list[Device]:
+        asked = "without --gpus" if request is None else f"--gpus {request.in_words()}"
+        chosen = self.usable
+        if not chosen and self._allowed and all(one.index in self._mig for one in self._allowed):
+            raise UsageError(
+                f"{asked}: all GPUs are in MIG mode, and a job can use only one instance",
+                f"pass one: {_few([uuid for uuids in self._mig.values() for uuid in uuids])}",
+            )
+        if request is not None and not chosen:
+            reason = "all GPUs are lost" if self._allowed else self._bound()
+            raise UsageError(f"{asked}: {reason}", "see `ddptop gpus`")
+        if request is not None and request.kind == "auto" and request.count > len(chosen):
+            raise UsageError(
+                f"{asked}: only {len(chosen)} to choose from ({names_of(chosen)})", "request fewer"
+            )
+        return chosen
+
+    def _named(self, request: GpuRequest) -> list[Device]:
+        wholes = {gpu.index: gpu for gpu in self._present if not is_instance(gpu)}
+        if missing := [Device(index=index) for index in request.indices if index not in wholes]:
+            there = names_of([_device(gpu) for gpu in wholes.values()])
+            raise UsageError(f"{_are(missing)} not on this machine", f"available: {there}")
+        chosen = [_device(wholes[index]) for index in request.indices]
+        for uuid in request.uuids:
+            device = _device(_the_one(uuid, self._present))
+            if device in chosen:
+                raise UsageError(f"--gpus lists {device.uuid} twice", "list each one once")
+            chosen.append(device)
+        self.require_allowed(chosen)
+        if gone := [device for device in chosen if device.index in self._lost]:
+            rest = [one for index, one in self._whole.items() if index not in self._lost]
+            remedy = f"choose from {names_of(rest)}" if rest else "reset the device or reboot"
+            raise UsageError(f"{_are(gone)} lost", remedy)
+        for device in chosen:
+            if device.index in self._mig and not is_instance(device):
+                raise UsageError(
+                    f"{name_of(device)} is in MIG mode and cannot be used as a whole",
+                    f"pass one of its instances: {_few(self._mig[device.index])}",
+                )
+        return chosen
 
 
 def _the_one(uuid: str, present: Present) -> GpuSample | Device:
@@ -333,38 +307,13 @@ def _the_one(uuid: str, present: Present) -> GpuSample | Device:
     return exact[0] if exact else found[0]
 
 
-def _check_lost(indices: Sequence[int], allowed: set[int], lost: set[int]) -> None:
-    if gone := [index for index in indices if index in lost]:
-        rest = sorted(allowed - lost)
-        remedy = f"choose from {_named(rest, verb='')}" if rest else "reset the device or reboot"
-        raise UsageError(f"{_named(gone)} lost", remedy)
-
-
-def _check_instances(chosen: Sequence[Device], nproc: int | None) -> None:
-    instances = [device for device in chosen if is_instance(device)]
-    if instances and nproc not in (None, 1):
-        raise UsageError(
-            f"{instances[0].uuid} is one MIG instance, which {nproc} ranks cannot share",
-            "use --nproc 1 or whole GPUs",
-        )
-
-
 def _few(uuids: Sequence[str], most: int = 4) -> str:
     more = ", ..." if len(uuids) > most else ""
     return ", ".join(uuids[:most]) + more or "see `nvidia-smi -L`"
 
 
-def _bound(inherited_cvd: str | None) -> str:
-    return f"CUDA_VISIBLE_DEVICES is {inherited_cvd!r}" + (
-        "" if inherited_cvd and inherited_cvd.strip() else ", which allows no GPUs"
-    )
-
-
-def _named(indices: Sequence[int], verb: str = "is|are") -> str:
-    """`GPU 4 is`, `GPUs 4, 5 are`; without a verb `GPU 4`."""
-    one, _, many = verb.partition("|")
-    word, ending = ("GPU", one) if len(indices) == 1 else ("GPUs", many)
-    return f"{word} {', '.join(map(str, indices))} {ending}".rstrip()
+def _are(devices: Sequence[Device]) -> str:
+    return f"{names_of(devices)} {'is' if len(devices) == 1 else 'are'}"
 
 
 def _entries(listed: str | None) -> list[str]:

@@ -13,7 +13,7 @@ from ddptop.output import put, say
 from ddptop_runner.base.errors import UsageError
 from ddptop_runner.base.start import own_command
 from ddptop_runner.base.units import parse_size
-from ddptop_runner.devices.names import cuda_names, name_of, renumbered, wanted_in_words
+from ddptop_runner.devices.words import cuda_names, name_of, renumbered, wanted_in_words
 from ddptop_runner.job.registry import JobView
 from ddptop_runner.jobs import launch as launcher
 from ddptop_runner.launch.advice import QuestionError, typed

@@ -20,7 +20,7 @@ from ddptop.unguarded import taken_up
 from ddptop_runner.base.paths import LAUNCHER
 from ddptop_runner.base.spans import name_ranks
 from ddptop_runner.base.units import NOT_AVAILABLE, duration, percent, size, step_time
-from ddptop_runner.devices.names import devices_in_words
+from ddptop_runner.devices.words import devices_in_words
 from ddptop_runner.job.registry import JobView, resolve
 from ddptop_runner.jobs.contract import JobStatus, job_status
 from ddptop_runner.judge.saves.step_words import step_beside

@@ -22,7 +22,7 @@ from ddptop_runner.devices.report import (
     DeviceReport,
     driver_library_exists,
     no_library_report,
-    without_figures,
+    without_metrics,
 )
 from ddptop_runner.job.registry import JobView, read_job, require_own_name
 from ddptop_runner.model.devices import GpuSample
@@ -214,7 +214,7 @@ class DeviceSource:
             self._known = report  # MIG instances come and go
         sampled = {gpu.uuid: gpu for gpu in report.gpus} if report is not None else {}
         gpus = tuple(
-            covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_figures(gpu)
+            covered.get(gpu.uuid or "") or sampled.get(gpu.uuid) or without_metrics(gpu)
             for gpu in self._known.gpus
         )
         if report is None:

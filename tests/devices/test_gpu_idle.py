@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ddptop_runner.devices.names import cuda_names, devices_in_words, names_of, renumbered
-from ddptop_runner.devices.words import NO_INSTANCES
+from ddptop_runner.devices.words import (
+    NO_INSTANCES,
+    cuda_names,
+    devices_in_words,
+    names_of,
+    renumbered,
+)
 from ddptop_runner.launch.gpus.usage import (
     busy_in_words,
     choice_in_words,

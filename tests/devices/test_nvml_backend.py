@@ -16,7 +16,7 @@ from tests.nvml_stub.driver import (
     UNKNOWN,
 )
 
-from ddptop_runner.devices.nvml_processes import process_queries
+from ddptop_runner.devices.nvml_device import process_queries
 
 FIGURES = [
     "util_percent",

@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.nvml_stub import StubGpu
 
-from ddptop_runner.devices.nvml_links import nvlink_rates
+from ddptop_runner.devices.nvml_device import nvlink_rates
 
 RATES = (
     "pcie_rx_bytes_per_s",

@@ -6,15 +6,15 @@ import pytest
 from tests.nvml_stub import StubGpu
 from tests.nvml_stub.driver import LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN
 
-from ddptop_runner.devices.nvml_figures import FIGURES
-from ddptop_runner.devices.report import without_figures
+from ddptop_runner.devices.nvml_device import METRICS
+from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.model.devices import GpuSample
 
 NEVER_UNKNOWN = {"index", "host", "parent_uuid", "mig_instances", "lost", "note", "unknown"}
 
 
 def test_every_field_that_can_be_null_can_say_why():
-    assert set(FIGURES) == set(GpuSample.__struct_fields__) - NEVER_UNKNOWN
+    assert set(METRICS) == set(GpuSample.__struct_fields__) - NEVER_UNKNOWN
 
 
 @pytest.mark.parametrize("state", ["healthy", "poor", "lost", "lost from the start"])
@@ -30,7 +30,7 @@ def test_each_null_has_its_reason_and_nothing_else_has(make_stub, make_reader, s
     if state == "lost":
         stub.lose(0)
     gpu = reader.sample(1)[0]
-    assert set(gpu["unknown"]) == {name for name in FIGURES if gpu[name] is None}
+    assert set(gpu["unknown"]) == {name for name in METRICS if gpu[name] is None}
     assert all(gpu["unknown"].values())
     assert (gpu["note"] is not None) == gpu["lost"] == state.startswith("lost")
 
@@ -161,8 +161,8 @@ def test_a_device_whose_sampler_is_silent_keeps_its_identity_and_gives_the_reaso
     gpu = GpuSample(
         index=1, uuid="G", util_percent=5, pci_bus_id="0:1", unknown={"name": "not told"}
     )
-    silent = without_figures(gpu)
+    silent = without_metrics(gpu)
     assert (silent.uuid, silent.pci_bus_id, silent.util_percent) == ("G", "0:1", None)
     assert silent.unknown["util_percent"] == "the driver is not responding"
     assert silent.unknown["name"] == "not told"
-    assert set(silent.unknown) == {name for name in FIGURES if getattr(silent, name) is None}
+    assert set(silent.unknown) == {name for name in METRICS if getattr(silent, name) is None}

@@ -8,7 +8,7 @@ import pytest
 from tests.nvml_stub import GIB, StubProcess
 from tests.nvml_stub.driver import FUNCTION_NOT_FOUND, NO_PERMISSION
 
-from ddptop_runner.devices.nvml_processes import latest_shares
+from ddptop_runner.devices.nvml_device import latest_shares
 
 SHARE = "processes.sm_util_percent"
 

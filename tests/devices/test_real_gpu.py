@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ddptop_runner.devices.nvml_figures import FIGURES
+from ddptop_runner.devices.nvml_device import METRICS
 from ddptop_runner.devices.once import sample_once
 from ddptop_runner.devices.report import decode_report
 
@@ -32,7 +32,7 @@ def test_one_reading_agrees_with_nvidia_smi():
         assert not gpu.lost
         assert (gpu.pci_bus_id or "").lower() == bus_id.lower()
         assert gpu.sm_clock_max_mhz is None or str(gpu.sm_clock_max_mhz) == clock.split()[0]
-        nulls = {field for field in FIGURES if getattr(gpu, field) is None}
+        nulls = {field for field in METRICS if getattr(gpu, field) is None}
         assert {field for field in gpu.unknown if "." not in field} == nulls
 
 

@@ -18,8 +18,7 @@ from ddptop_runner.devices.owners import (
     ProcessOwners,
     user_name,
 )
-from ddptop_runner.devices.words import throttle_words, trouble, why_not
-from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.devices.words import throttle_words, trouble, why_not, xid_meaning
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where device figures come from: one small protocol, one module per kind of driver.
+"""Where device metrics come from: a protocol, and one module per kind of driver.
 
 Only the sampler process opens a back end: a driver can block or crash exactly when a device fails.
 """
@@ -42,6 +42,24 @@ class DeviceBackend(Protocol):
         """Stop using the driver; `sample` is not called again."""
 
 
+class NoDevices:
+    """The back end of a machine without devices."""
+
+    source = None
+    queries = 0
+
+    def __init__(self, note: str | None, driver: str | None = None) -> None:
+        self.note = note
+        self.driver = driver
+
+    def sample(self, boottime_s: float) -> list[GpuSample]:
+        """No devices."""
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def open_backend(uuids: Collection[str] | None = None, *, links_every: int = 0) -> DeviceBackend:
     """The back end of this machine, limited to the devices in `uuids` (None: all).
 
@@ -49,8 +67,6 @@ def open_backend(uuids: Collection[str] | None = None, *, links_every: int = 0) 
     asked for every `links_every`-th tick (0: never). Where there is no device to read, the answer
     is a back end that has none and whose `note` says why. Never raises.
     """
-    from ddptop_runner.devices.none import NoDevices
-
     try:
         from ddptop_runner.devices.nvml import NoDriverError, NvmlBackend
     except (ImportError, AttributeError):  # or another package of the same import name

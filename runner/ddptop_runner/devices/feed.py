@@ -63,7 +63,7 @@ class DeviceFeed:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._report: DeviceReport | None = None
-        self._heard_s = boottime_s()
+        self._received_s = boottime_s()
         self._trouble: str | None = None
         self._final = False
 
@@ -71,9 +71,9 @@ class DeviceFeed:
     def latest(self) -> DeviceReport | None:
         """The latest report, or None before the first one.
 
-        After more than 5 s without a report its figures become None and its `note` says why.
+        After more than 5 s without a report its metrics become None and its `note` says why.
         """
-        age_s = boottime_s() - self._heard_s
+        age_s = boottime_s() - self._received_s
         if self._final or age_s <= STALE_AFTER_S + self._interval_s - 1.0:
             return self._report
         note = self._trouble or NOT_ANSWERING.format(age_s=age_s)
@@ -94,7 +94,7 @@ class DeviceFeed:
     async def start(self) -> None:
         """Start sampling; returns at once. Does nothing while it runs."""
         if self._task is None:
-            self._heard_s, self._final = boottime_s(), False
+            self._received_s, self._final = boottime_s(), False
             self._task = asyncio.create_task(self._keep_running(), name="device feed")
 
     async def stop(self) -> None:
@@ -118,7 +118,7 @@ class DeviceFeed:
         delay_s: float | None = None
         while True:
             if not driver_library_exists():
-                self._hear(no_library_report(), final=True)
+                self._receive(no_library_report(), final=True)
                 return
             started_s = boottime_s()
             try:
@@ -149,11 +149,11 @@ class DeviceFeed:
         if process.stdout is not None:
             async for line in process.stdout:
                 try:
-                    self._hear(decode_report(line))
+                    self._receive(decode_report(line))
                 except msgspec.MsgspecError:
                     last_words = line
         return await process.wait(), last_words
 
-    def _hear(self, report: DeviceReport, *, final: bool = False) -> None:
-        self._report, self._heard_s = report, boottime_s()
+    def _receive(self, report: DeviceReport, *, final: bool = False) -> None:
+        self._report, self._received_s = report, boottime_s()
         self._trouble, self._final = None, final

@@ -1,7 +1,7 @@
 """NVIDIA devices through NVML.
 
 Each NVML call takes one lock of the driver that the training takes as well, so queries are asked
-as rarely as their figures change. Calls into the driver per device at the default rates:
+as rarely as their metrics change. Calls into the driver per device at the default rates:
 
     each second   utilization, memory, power                                3    a second
     every 2 s     compute processes, their shares where there are any       1
@@ -12,35 +12,45 @@ as rarely as their figures change. Calls into the driver per device at the defau
 
 The budget is 7. What never changes is read once, what a device does not support is asked once.
 Graphics processes are never asked for. PCIe and NVLink are asked for on request only, of each
-device every fourth tick: PCIe takes the driver 20 ms per figure.
+device every fourth tick: PCIe takes the driver 20 ms per metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import ctypes
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pynvml
 
 from ddptop_runner.devices import words
 from ddptop_runner.devices.nvml_calls import tally
-from ddptop_runner.devices.nvml_figures import LINK_FIGURES, RARE, SLOW
-from ddptop_runner.devices.nvml_find import find, instances, is_there, look_again
-from ddptop_runner.devices.nvml_links import read_links
-from ddptop_runner.devices.nvml_processes import process_queries, read_processes
-from ddptop_runner.devices.nvml_queries import Gpu, LostError, read, read_fast, read_mig_mode
+from ddptop_runner.devices.nvml_device import (
+    LINK_METRICS,
+    RARE,
+    SLOW,
+    Gpu,
+    LostError,
+    ask,
+    identify,
+    process_queries,
+    read,
+    read_fast,
+    read_links,
+    read_mig_mode,
+    read_processes,
+)
 from ddptop_runner.devices.owners import ProcessOwners
-from ddptop_runner.devices.words import init_failure
-from ddptop_runner.devices.xid import XidWatch
+from ddptop_runner.devices.words import NOT_LISTENING, NOT_SUPPORTED, Why, init_failure, why_not
 from ddptop_runner.model.devices import GpuSample
 
 FAST_S = 1.0
 SLOW_S = 5.0
 RARE_S = 30.0
 PROCESSES_S = 2.0
-LOOK_AGAIN_S = 10.0
+LOOK_UP_AGAIN_S = 10.0
 """How often a lost device is looked up again, and NVML started again."""
 
 
@@ -83,7 +93,7 @@ class NvmlBackend:
         self._xids = XidWatch()
         self._fast, self._slow, self._rare = _Due(FAST_S), _Due(SLOW_S), _Due(RARE_S)
         self._processes = _Due(PROCESSES_S)
-        self._look_again, self._restart = _Due(LOOK_AGAIN_S), _Due(LOOK_AGAIN_S)
+        self._look_up_again, self._restart = _Due(LOOK_UP_AGAIN_S), _Due(LOOK_UP_AGAIN_S)
         self._links_every, self._link_ticks, self._links_due = links_every, 0, _Due(FAST_S)
         self._uuids = uuids
         self._stale = False
@@ -138,7 +148,7 @@ class NvmlBackend:
     def sample(self, boottime_s: float) -> list[GpuSample]:
         """See `DeviceBackend`."""
         self._collect_xids()
-        due = self._look_again(boottime_s)
+        due = self._look_up_again(boottime_s)
         if self._stale and self._restart(boottime_s):
             self._start_anew()
             due = True
@@ -174,7 +184,7 @@ class NvmlBackend:
         lost = [gpu for gpu in self._gpus if gpu.handle is None]
         for gpu in lost:
             try:
-                if not look_again(gpu):
+                if not look_up_again(gpu):
                     continue
             except LostError as error:
                 gpu.lose(self._trouble(gpu, error))
@@ -291,7 +301,7 @@ class NvmlBackend:
 
     def _mark_links(self, gpu: Gpu) -> None:
         if not self._links_every and gpu.parent_uuid is None:
-            gpu.put(LINK_FIGURES, [words.NOT_ASKED] * len(LINK_FIGURES))
+            gpu.put(LINK_METRICS, [words.NOT_ASKED] * len(LINK_METRICS))
 
     # --- XIDs ---------------------------------------------------------------------------------
 
@@ -310,10 +320,10 @@ class NvmlBackend:
                 if gpu.handle is not None and XidWatch.address(gpu.handle) == address:
                     gpu.xids.append(code)
                     del gpu.xids[:-32]
-        if self._xids.deaf is not None:
+        if self._xids.why_stopped is not None:
             for gpu in self._gpus:
                 if gpu.parent_uuid is None and gpu.why_no_xids is None:
-                    gpu.why_no_xids = self._xids.deaf
+                    gpu.why_no_xids = self._xids.why_stopped
 
 
 def _each_process_once(samples: list[GpuSample]) -> list[GpuSample]:
@@ -349,3 +359,236 @@ def _text(function: Any) -> str | None:
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
     return answer if isinstance(answer, str) else None
+
+
+class Found(NamedTuple):
+    """The devices to sample."""
+
+    gpus: list[Gpu]
+    listed: int
+    """Devices of this machine that could be looked at."""
+    forbidden: int
+    """Devices that this user or container may not use."""
+    missing: list[str]
+    """UUIDs that were asked for and are not there."""
+    uncounted: str | None
+    """Why the driver does not say how many devices there are; None where it does."""
+
+
+def find(uuids: Collection[str] | None) -> Found:
+    """The devices and MIG instances with these UUIDs; None is all of them, each with its instances.
+
+    They come in PCI order, instances after their device. A lost device does not report its
+    UUID: it is included if requested UUIDs are missing.
+    """
+    found: list[Gpu] = []
+    unnamed: list[Gpu] = []
+    listed = forbidden = 0
+    count = device_count()
+    for index in range(0 if isinstance(count, Why) else count):
+        gpu = _look_up(index)
+        if gpu is None:
+            forbidden += 1
+            continue
+        listed += 1
+        if uuids is None:
+            found += [gpu, *instances(gpu)]
+        elif gpu.uuid in uuids:
+            instances(gpu)
+            found.append(gpu)
+        elif gpu.uuid is None:
+            unnamed.append(gpu)
+    missing: set[str] = set()
+    if uuids is not None:
+        found += [mig for uuid in uuids if (mig := _instance(uuid)) is not None]
+        missing = set(uuids) - {gpu.uuid for gpu in found if gpu.uuid}
+        if missing:
+            found += unnamed
+            if len(unnamed) == len(missing) == 1:
+                unnamed[0].uuid = missing.pop()
+    found.sort(key=lambda gpu: (gpu.index, gpu.parent_uuid is not None))
+    uncounted = str(count) if isinstance(count, Why) else None
+    return Found(found, listed, forbidden, sorted(missing), uncounted)
+
+
+def device_count() -> int | Why:
+    """How many devices the driver lists, or why it does not say."""
+    tally.calls += 1
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError as error:
+        return words.why_not(error.value)
+
+
+def look_up_again(gpu: Gpu) -> bool:
+    """Give a lost device its new handle, if it is back.
+
+    Raises:
+        LostError: whose `status` says what NVML answered, when it is not.
+    """
+    tally.calls += 1
+    try:
+        if gpu.uuid is not None:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        elif not isinstance(count := device_count(), Why) and gpu.index < count:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+        else:
+            return False
+    except pynvml.NVMLError as error:
+        raise LostError(error.value) from error
+    gpu.handle, gpu.trouble = handle, None
+    identify(gpu)
+    return True
+
+
+def is_there(uuid: str) -> bool:
+    """Whether the driver knows that UUID; True where it does not say."""
+    tally.calls += 1
+    try:
+        pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError as error:
+        return error.value not in (
+            pynvml.NVML_ERROR_NOT_FOUND,
+            pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        )
+    return True
+
+
+def instances(gpu: Gpu) -> list[Gpu]:
+    """The MIG instances of a device as they are now; also keeps their UUIDs with the device.
+
+    Raises nothing: an instance that does not answer is left out.
+    """
+    if not gpu.mig_mode or gpu.handle is None:
+        return []
+    try:
+        most = ask(gpu, (("nvmlDeviceGetMaxMigDeviceCount",),))
+    except LostError:
+        return []
+    found = []
+    for place in range(0 if isinstance(most, Why) else most):
+        tally.calls += 1
+        try:
+            # places without an instance lie between others, so an error does not end the list
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu.handle, place)
+            instance = Gpu(index=gpu.index, handle=handle, parent_uuid=gpu.uuid or "")
+            identify(instance)
+        except (pynvml.NVMLError, LostError):
+            continue
+        found.append(instance)
+    gpu.mig_instances = [instance.uuid for instance in found if instance.uuid]
+    return found
+
+
+def _look_up(index: int) -> Gpu | None:
+    """The device of that index, lost or not; None when it may not be used."""
+    gpu = Gpu(index=index)
+    tally.calls += 1
+    try:
+        gpu.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        identify(gpu)
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+            return None
+        gpu.lose(words.trouble(index, error.value))
+    except LostError as error:
+        gpu.lose(words.trouble(index, error.status))
+    return gpu
+
+
+def _instance(uuid: str) -> Gpu | None:
+    """The MIG instance of that UUID under its device's index; None when it is not one."""
+    if not uuid.startswith("MIG-"):
+        return None
+    tally.calls += 4
+    try:
+        handle: Any = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        device = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        gpu = Gpu(
+            index=pynvml.nvmlDeviceGetIndex(device),
+            handle=handle,
+            uuid=uuid,
+            parent_uuid=pynvml.nvmlDeviceGetUUID(device),
+        )
+        identify(gpu)
+    except (pynvml.NVMLError, LostError):
+        return None
+    return gpu
+
+
+_MOST_EVENTS_PER_TICK = 64
+_NEVER = {
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+"""A wait that ends so will end so each time."""
+
+
+class XidWatch:
+    """Listens to devices. An event set with a lost device is left behind, never touched again."""
+
+    def __init__(self) -> None:
+        self._set: Any | None = None
+        self.broken = False
+        """Whether listening ended by an error, so that it has to be started anew."""
+        self.why_stopped: Why | None = None
+        """Why no XIDs are received; None while listening."""
+
+    def forget(self) -> None:
+        """Leave the event set behind: NVML is started again."""
+        self._set, self.broken = None, True
+        self.why_stopped = NOT_LISTENING
+
+    @staticmethod
+    def address(handle: Any) -> int | None:
+        """Identifies a handle without a query, which could touch a lost device."""
+        return ctypes.cast(handle, ctypes.c_void_p).value
+
+    def listen(self, handles: Sequence[Any]) -> tuple[dict[int | None, Why | None], list[Any]]:
+        """Start anew with these devices.
+
+        Returns why each device, by its handle's address, cannot report XIDs (None: it can), and the
+        handles of devices that turned out to be lost.
+        """
+        self._set, self.broken, self.why_stopped = None, False, None
+        reasons: dict[int | None, Why | None] = {}
+        lost: list[Any] = []
+        try:
+            tally.calls += 1
+            events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            return dict.fromkeys(map(self.address, handles), why_not(error.value)), lost
+        for handle in handles:
+            reasons[self.address(handle)] = NOT_SUPPORTED
+            try:
+                tally.calls += 2
+                types = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                if types & pynvml.nvmlEventTypeXidCriticalError:
+                    pynvml.nvmlDeviceRegisterEvents(
+                        handle, pynvml.nvmlEventTypeXidCriticalError, events
+                    )
+                    reasons[self.address(handle)] = None
+            except pynvml.NVMLError as error:
+                reasons[self.address(handle)] = why_not(error.value)
+                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    lost.append(handle)
+        if None in reasons.values():
+            self._set = events
+        return reasons, lost
+
+    def collect(self) -> list[tuple[int | None, int]]:
+        """(handle address, XID) of each report since the last call."""
+        reports: list[tuple[int | None, int]] = []
+        while self._set is not None and len(reports) < _MOST_EVENTS_PER_TICK:
+            tally.calls += 1
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, 0)
+            except pynvml.NVMLError as error:
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:
+                    self._set, self.why_stopped = None, why_not(error.value)
+                    self.broken = error.value not in _NEVER
+                break
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                reports.append((self.address(event.device), int(event.eventData)))
+        return reports

@@ -53,7 +53,7 @@ class ProcessOwners:
 
     @property
     def pids_are_the_drivers(self) -> bool:
-        """Whether every pid that the driver tells is one of this namespace."""
+        """Whether the driver reports PIDs of this namespace."""
         return self._pids_are_ours
 
     def describe(self, pid: int) -> Owner:

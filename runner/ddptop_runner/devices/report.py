@@ -78,8 +78,8 @@ _KEPT = {
 _NEVER_UNKNOWN = {"host", "parent_uuid", "note", "unknown"}
 
 
-def without_figures(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
-    """The device as it stays known when its figures are not: identity, fixed values, XIDs, lost."""
+def without_metrics(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
+    """The device as it stays known when its metrics are not: identity, fixed values, XIDs, lost."""
     kept = {name: getattr(gpu, name) for name in _KEPT}
     unknown = {
         name: gpu.unknown.get(name, why) if name in _KEPT else why
@@ -90,8 +90,8 @@ def without_figures(gpu: GpuSample, why: str = NO_ANSWER) -> GpuSample:
 
 
 def stale_report(report: DeviceReport, note: str) -> DeviceReport:
-    """`report` with a note, and without the figures that may no longer be true."""
-    gpus = [without_figures(gpu) for gpu in report.gpus]
+    """`report` with a note, and without the metrics that may no longer be true."""
+    gpus = [without_metrics(gpu) for gpu in report.gpus]
     return msgspec.structs.replace(
         report,
         note=note,
@@ -103,11 +103,11 @@ def stale_report(report: DeviceReport, note: str) -> DeviceReport:
 
 
 def crash_note(returncode: int | None, errors: bytes) -> str:
-    """What to say of a sampler that ended without a report."""
+    """The note for a sampler that exited without a report."""
     lines = errors.decode("utf-8", "replace").strip().splitlines()
-    said = f": {lines[-1][:200]}" if lines else ""
+    last = f": {lines[-1][:200]}" if lines else ""
     how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
-    return f"the device sampler exited with {how}{said}; check `nvidia-smi`"
+    return f"the device sampler exited with {how}{last}; check `nvidia-smi`"
 
 
 def driver_library_exists() -> bool:

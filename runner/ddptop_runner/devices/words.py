@@ -1,6 +1,11 @@
-"""NVML's numbers in words: throttle reasons, why a figure is unknown, and what to do about it."""
+"""Devices in words: their names, XIDs, throttle reasons, and why a metric is unknown."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddptop_runner.base.spans import name_gpus
+from ddptop_runner.model.spec import Device, DeviceQueue
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -47,7 +52,7 @@ _INIT_REMEDIES = {
 
 
 class Why(str):
-    """Stands where a figure would: why it is unknown."""
+    """Takes the place of a metric: why it is unknown."""
 
     __slots__ = ()
 
@@ -119,14 +124,14 @@ def throttle_words(mask: int) -> list[str]:
 
 
 def why_not(status: int) -> Why:
-    """Why a figure is unknown, for the NVML status that its query ended with."""
+    """Why a metric is unknown, for the NVML status that its query ended with."""
     return _REASONS.get(status) or Why(f"unreadable: NVML error {status}")
 
 
 def trouble(index: int, status: int | None) -> str:
     """What is wrong with a device that cannot be used, and the remedy.
 
-    `status` is what NVML said; None where the device only ceased to answer.
+    `status` is what NVML returned; None if the device stopped answering.
     """
     what = "lost: no longer responding" if status is None else _LOOK_UP_TROUBLE.get(status)
     return f"{what or f'lost: NVML error {status}'}; {_RESET.format(index=index)}"
@@ -137,3 +142,99 @@ def init_failure(status: int, text: str) -> str:
     return _INIT_REMEDIES.get(
         status, f"the NVIDIA driver cannot start ({text}): check `nvidia-smi`"
     )
+
+
+def name_of(device: Device) -> str:
+    """`GPU 3`, or the UUID of a MIG instance."""
+    if device.is_mig:
+        return f"{device.uuid} on GPU {device.index}"
+    return f"GPU {device.index}"
+
+
+def names_of(devices: Sequence[Device]) -> str:
+    """`GPU 3`, `GPUs 0-2, 5` in ascending order, or a MIG instance."""
+    if any(device.is_mig for device in devices):
+        return ", ".join(name_of(device) for device in devices)
+    return name_gpus(sorted({device.index for device in devices}))
+
+
+def wanted_in_words(queue: DeviceQueue) -> str:
+    """`GPUs 0, 1`, or `2 of GPUs 0-3`."""
+    names = names_of(queue.candidates)
+    return names if queue.count == len(queue.candidates) else f"{queue.count} of {names}"
+
+
+def cuda_names(devices: Sequence[Device]) -> str:
+    """`cuda:0 is GPU 2, cuda:1 is GPU 5`."""
+    return ", ".join(
+        f"cuda:{position} is {name_of(device)}" for position, device in enumerate(devices)
+    )
+
+
+def renumbered(devices: Sequence[Device]) -> bool:
+    """Whether `cuda:i` is another device than GPU i of the machine."""
+    return any(device.index != position or device.is_mig for position, device in enumerate(devices))
+
+
+def devices_in_words(devices: Sequence[Device]) -> str:
+    """Which `cuda:i` is which device: shortly where i is the machine's number as well."""
+    if renumbered(devices):
+        return cuda_names(devices)
+    last = len(devices) - 1
+    return f"{names_of(devices)}, as cuda:0" + (f" to cuda:{last}" if last else "")
+
+
+_MEANINGS = {
+    8: "a kernel ran too long or the device hung",
+    11: "the driver received an invalid command",
+    13: "a kernel error, such as an index out of bounds",
+    16: "the display engine hung",
+    31: "a kernel accessed an unmapped address",
+    32: "a command buffer was corrupted, often by a PCIe fault",
+    38: "the driver's firmware failed",
+    43: "a process's work was stopped after an error",
+    44: "a fault during a context switch",
+    45: "a process's work was removed after another error or its exit",
+    48: "an uncorrectable double-bit memory error",
+    56: "the display engine failed",
+    57: "the memory interface could not be initialized",
+    58: "the memory interface became unstable",
+    61: "the internal microcontroller stopped",
+    62: "the internal microcontroller halted: reset the device",
+    63: "a bad memory row was marked for remapping",
+    64: "a bad memory row could not be marked for remapping",
+    66: "invalid use of the driver",
+    68: "the video decoder failed",
+    69: "a graphics or compute engine failed",
+    74: "an NVLink error",
+    79: "the device fell off the bus",
+    92: "a high rate of corrected single-bit memory errors",
+    94: "an uncorrectable memory error, contained to one process",
+    95: "an uncorrectable memory error that may affect every process",
+    109: "a context switch timed out",
+    110: "a security fault",
+    119: "the device's system processor timed out",
+    120: "the device's system processor failed",
+    121: "the CPU-GPU link (C2C) failed",
+    122: "the SPI flash could not be read",
+    123: "the SPI flash could not be written",
+    125: "the InfoROM is corrupt",
+    136: "NVLink training failed",
+    137: "peer access over NVLink was denied",
+    140: "unrecovered uncorrectable memory errors",
+    143: "the device could not be initialized",
+    144: "an NVLink error (SAW)",
+    145: "an NVLink error (RLW)",
+    146: "an NVLink error (TLW)",
+    147: "an NVLink error (TREX)",
+    148: "an NVLink error (control)",
+    149: "an NVLink error (NETIR)",
+    150: "an NVLink error (MSE)",
+    154: "the recovery action for the device changed",
+    **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85), "a copy engine failed"),
+}
+
+
+def xid_meaning(code: int) -> str:
+    """The code's meaning in a few words; "XID n" where it has none here."""
+    return _MEANINGS.get(code, f"XID {code}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ddptop_runner.base.clock import utc_from_unix
-from ddptop_runner.devices.report import without_figures
+from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
 from ddptop_runner.foreign.job_output import Heard, JobFiles, JobOutput
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
@@ -692,7 +692,7 @@ class JobRecord:
             state="lost",
             ended_at=self.ended_at,
             ranks=ranks,
-            gpus=[without_figures(gpu) for gpu in last.gpus],
+            gpus=[without_metrics(gpu) for gpu in last.gpus],
             imbalance=Imbalance(),
             alerts=[],
             eta_s=None,

@@ -14,7 +14,7 @@ from ddptop_runner.base import bounded
 from ddptop_runner.base.exit_status import split_status
 from ddptop_runner.base.paths import LAUNCHER, RunFolder
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.devices.words import xid_meaning
 from ddptop_runner.host.oom import OomWatch
 from ddptop_runner.job import evidence
 from ddptop_runner.job.rank_record import RankRecord

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices.names import names_of
+from ddptop_runner.devices.words import names_of
 from ddptop_runner.foreign.arguments import (
     SHELLS,
     WRAPPERS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ddptop_runner.devices.xid_words import xid_meaning
+from ddptop_runner.devices.words import xid_meaning
 from ddptop_runner.model.base import Base
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import Device

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ddptop_runner.base.clock import boottime_s
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.names import name_of
 from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.devices.words import name_of
 from ddptop_runner.judge.restarts.fitness import key_of
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device

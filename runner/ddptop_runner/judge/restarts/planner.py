@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from ddptop_runner.base.clock import boottime_s
-from ddptop_runner.devices.names import name_of, names_of
 from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.devices.words import name_of, names_of
 from ddptop_runner.judge.alerts import Finding
 from ddptop_runner.judge.restarts import memory, policy
 from ddptop_runner.judge.restarts.fitness import HealthBook, Known, Unfit, key_of

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices.names import names_of, wanted_in_words
 from ddptop_runner.devices.once import sample_once
-from ddptop_runner.devices.words import LIBRARY_MISSING
+from ddptop_runner.devices.words import LIBRARY_MISSING, names_of, wanted_in_words
 from ddptop_runner.launch.gpus import select, usage
 from ddptop_runner.launch.gpus.select import GpuRequest, parse_gpus
 from ddptop_runner.launch.gpus.usage import DeviceUse, busy_in_words, choice_in_words, idlest

@@ -14,8 +14,8 @@ import msgspec
 
 from ddptop_runner.base.paths import RunFolder
 from ddptop_runner.devices.feed import DeviceFeed
-from ddptop_runner.devices.names import wanted_in_words
 from ddptop_runner.devices.report import DeviceReport
+from ddptop_runner.devices.words import wanted_in_words
 from ddptop_runner.job import registry
 from ddptop_runner.job.event_log import EventLog
 from ddptop_runner.launch.gpus import usage

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddptop_runner.base.errors import UsageError
-from ddptop_runner.devices.names import name_of, names_of
-from ddptop_runner.devices.words import NO_INSTANCES
+from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.model.devices import GpuSample
 from ddptop_runner.model.spec import Device
 

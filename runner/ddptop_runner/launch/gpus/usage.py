@@ -25,8 +25,7 @@ import msgspec
 from ddptop_runner.base import bounded
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.base.units import size
-from ddptop_runner.devices.names import name_of, names_of
-from ddptop_runner.devices.words import NO_INSTANCES
+from ddptop_runner.devices.words import NO_INSTANCES, name_of, names_of
 from ddptop_runner.host import procs
 from ddptop_runner.job import registry
 from ddptop_runner.job.registry import JobView

@@ -1,0 +1,588 @@
+"""One device: what NVML is asked about it, and how its answers become metrics.
+
+A query that a device does not support is asked once. An unknown metric has its reason in
+`Gpu.unknown`. PCIe and NVLink rates are read only on request: the driver watches the bus for 20 ms
+per PCIe rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+import pynvml
+
+from ddptop_runner.devices import words
+from ddptop_runner.devices.nvml_calls import compute_processes, field_values, process_samples, tally
+from ddptop_runner.devices.owners import ProcessOwners
+from ddptop_runner.devices.words import Why, throttle_words, why_not, xid_meaning
+from ddptop_runner.host import procs
+from ddptop_runner.model.devices import GpuProcess, GpuSample
+
+Query = tuple[Any, ...]
+"""Name of a pynvml function, and its arguments after the handle."""
+
+METRICS = (
+    "uuid",
+    "name",
+    "pci_bus_id",
+    "util_percent",
+    "mem_util_percent",
+    "mem_used_bytes",
+    "mem_total_bytes",
+    "mem_reserved_bytes",
+    "temperature_c",
+    "temperature_slowdown_c",
+    "power_w",
+    "power_limit_w",
+    "energy_j",
+    "sm_clock_mhz",
+    "sm_clock_max_mhz",
+    "mem_clock_mhz",
+    "fan_percent",
+    "pstate",
+    "throttle_reasons",
+    "ecc_uncorrected",
+    "remapped_rows",
+    "remap_pending",
+    "remap_failed",
+    "xid",
+    "xid_meanings",
+    "pcie_rx_bytes_per_s",
+    "pcie_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "processes",
+)
+"""Fields of GpuSample that have a reason in `unknown` where they are None."""
+
+LINK_METRICS = tuple(name for name in METRICS if name.endswith("_per_s"))
+
+KEPT = (
+    "uuid",
+    "name",
+    "pci_bus_id",
+    "mem_total_bytes",
+    "temperature_slowdown_c",
+    "sm_clock_max_mhz",
+)
+"""What stays known of a device that is lost."""
+
+_PSTATES = range(16)
+_NO_NUMBER = 0xFFFFFFFF
+"""NVML_VALUE_NOT_AVAILABLE of an unsigned number."""
+
+
+class Metric(NamedTuple):
+    """One question to a device."""
+
+    fields: tuple[str, ...]
+    queries: tuple[Query, ...]
+    values: Callable[[Any], tuple[Any, ...]]
+    """The fields' values in the answer, each of which may be a `Why`."""
+
+
+def _number(value: int) -> Any:
+    return words.NOT_SUPPORTED if value == _NO_NUMBER else int(value)
+
+
+def _float(value: int) -> tuple[Any, ...]:
+    number = _number(value)
+    return (number if isinstance(number, Why) else float(number),)
+
+
+def _thousandth(value: int) -> tuple[Any, ...]:
+    number = _number(value)
+    return (number if isinstance(number, Why) else number / 1000,)
+
+
+def _percent(value: int) -> Any:
+    return float(value) if 0 <= value <= 100 else words.OUT_OF_RANGE
+
+
+def _memory(memory: Any) -> tuple[Any, ...]:
+    if not memory.total:
+        return (words.HOST_MEMORY,) * 3
+    reserved = getattr(memory, "reserved", words.IN_TOTAL)
+    return int(memory.used), int(memory.total), reserved
+
+
+def _remapped(answer: Any) -> tuple[Any, ...]:
+    correctable, uncorrectable, pending, failed = answer
+    return int(correctable) + int(uncorrectable), bool(pending), bool(failed)
+
+
+def _bus_id(info: Any) -> tuple[Any, ...]:
+    text = info.busId
+    return (text.decode("ascii", "replace") if isinstance(text, bytes) else str(text),)
+
+
+_MEMORY = Metric(
+    ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes"),
+    (("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2), ("nvmlDeviceGetMemoryInfo",)),
+    _memory,
+)
+FAST = (
+    Metric(
+        ("util_percent", "mem_util_percent"),
+        (("nvmlDeviceGetUtilizationRates",),),
+        lambda rates: (_percent(rates.gpu), _percent(rates.memory)),
+    ),
+    _MEMORY,
+    Metric(("power_w",), (("nvmlDeviceGetPowerUsage",),), _thousandth),
+)
+MIG = (_MEMORY,)
+MIG_METRICS = ("uuid", "name", *_MEMORY.fields, "processes")
+
+SLOW = (
+    Metric(
+        ("temperature_c",),
+        (
+            ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
+            ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
+        ),
+        _float,
+    ),
+    Metric(
+        ("sm_clock_mhz",),
+        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),),
+        lambda mhz: (_number(mhz),),
+    ),
+    Metric(
+        ("mem_clock_mhz",),
+        (("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),),
+        lambda mhz: (_number(mhz),),
+    ),
+    Metric(
+        ("throttle_reasons",),
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        ),
+        lambda mask: (throttle_words(mask),),
+    ),
+    Metric(
+        ("pstate",),
+        (("nvmlDeviceGetPerformanceState",),),
+        lambda state: (state if state in _PSTATES else words.OUT_OF_RANGE,),
+    ),
+    Metric(("fan_percent",), (("nvmlDeviceGetFanSpeed",),), _float),
+)
+RARE = (
+    Metric(
+        ("power_limit_w",),
+        (("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",)),
+        _thousandth,
+    ),
+    Metric(
+        ("ecc_uncorrected",),
+        (
+            (
+                "nvmlDeviceGetTotalEccErrors",
+                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                pynvml.NVML_VOLATILE_ECC,
+            ),
+        ),
+        lambda errors: (int(errors),),
+    ),
+    Metric(
+        ("remapped_rows", "remap_pending", "remap_failed"),
+        (("nvmlDeviceGetRemappedRows",),),
+        _remapped,
+    ),
+    Metric(("energy_j",), (("nvmlDeviceGetTotalEnergyConsumption",),), _thousandth),
+)
+FIXED_OF_ALL = (Metric(("name",), (("nvmlDeviceGetName",),), lambda name: (name,)),)
+FIXED = (
+    *FIXED_OF_ALL,
+    Metric(("pci_bus_id",), (("nvmlDeviceGetPciInfo",),), _bus_id),
+    Metric(
+        ("temperature_slowdown_c",),
+        (("nvmlDeviceGetTemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
+        _float,
+    ),
+    Metric(
+        ("sm_clock_max_mhz",),
+        (("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM),),
+        lambda mhz: (_number(mhz),),
+    ),
+)
+
+
+_SILENT_TICKS = 2
+"""A device that answers none of its fast queries this many times running counts as lost."""
+
+_NEVER = {  # a query that ends so will end so each time: it is not asked again
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+}
+_STALE = pynvml.NVML_ERROR_UNINITIALIZED
+
+
+class LostError(Exception):
+    """The device fell off the bus: its handle must not be used again."""
+
+    def __init__(self, status: int | None = None) -> None:
+        super().__init__(status)
+        self.status = status
+        """What NVML returned; None if it stopped answering."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether NVML itself has to be started again."""
+        return bool(self.status == _STALE)
+
+
+class Gpu:
+    """One device or MIG instance: its handle while it is there, and its latest metrics."""
+
+    def __init__(
+        self,
+        index: int,
+        handle: Any | None = None,
+        uuid: str | None = None,
+        parent_uuid: str | None = None,
+    ) -> None:
+        """`parent_uuid` is of the device that a MIG instance is part of."""
+        self.index, self.handle = index, handle
+        self.uuid, self.parent_uuid = uuid, parent_uuid
+        self.mig_mode = False
+        self.mig_instances: list[str] = []
+        self.metrics: dict[str, Any] = {}
+        self.unknown: dict[str, Why] = {}
+        self.xids: list[int] = []
+        self.why_no_xids: Why | None = words.NOT_READ
+        self.unsupported: dict[Query, Why] = {}
+        self.silent_ticks = 0
+        self.trouble: str | None = None
+        """What is wrong with a device without a handle, and the remedy."""
+        self.nvlinks: int | None = None
+        self.nvlink_counters: tuple[float, float, float] | None = None
+        """Bytes received and sent since the driver was loaded, and when (CLOCK_BOOTTIME)."""
+
+    def lose(self, trouble: str) -> None:
+        """Forget the handle, and the metrics that are no longer known."""
+        self.handle, self.trouble = None, trouble
+        self.metrics = {name: self.metrics.get(name) for name in KEPT}
+        self.unknown.clear()
+        self.unsupported.clear()
+        self.silent_ticks, self.nvlinks, self.nvlink_counters = 0, None, None
+
+    def put(self, fields: Iterable[str], values: Iterable[Any]) -> None:
+        """Keep the values, and for those that are a reason instead: None and the reason."""
+        for field, value in zip(fields, values, strict=True):
+            if isinstance(value, Why):
+                self.metrics[field] = None
+                self.unknown[field] = value
+            else:
+                self.metrics[field] = value
+                self.unknown.pop(field, None)
+
+    def sample(self) -> GpuSample:
+        """What is known of the device."""
+        can_report = self.why_no_xids is None or bool(self.xids)
+        known = {
+            **self.metrics,
+            "uuid": self.uuid,
+            "xid": list(self.xids) if can_report else None,
+            "xid_meanings": [xid_meaning(code) for code in self.xids] if can_report else None,
+        }
+        lost = self.handle is None
+        unknown: dict[str, str] = {
+            name: words.LOST if lost else str(self._why(name))
+            for name in METRICS
+            if known.get(name) is None
+        }
+        if not lost:
+            unknown.update((name, str(why)) for name, why in self.unknown.items() if "." in name)
+        return GpuSample(
+            index=self.index,
+            host=procs.host_name(),
+            parent_uuid=self.parent_uuid,
+            mig_instances=list(self.mig_instances),
+            lost=lost,
+            note=self._note(),
+            unknown=unknown,
+            **known,
+        )
+
+    def _why(self, name: str) -> Why:
+        if name.startswith("xid"):
+            return self.why_no_xids or words.NOT_READ
+        return self.unknown.get(name, words.NOT_READ)
+
+    def _note(self) -> str | None:
+        if self.handle is None:
+            return self.trouble
+        notes = []
+        if self.metrics.get("remap_failed"):
+            notes.append(words.REMAP_FAILED)
+        if self.metrics.get("remap_pending"):
+            notes.append(words.REMAP_PENDING)
+        if self.mig_mode and not self.mig_instances:
+            notes.append(words.NO_INSTANCES)
+        return "; ".join(notes) or None
+
+
+def ask(gpu: Gpu, queries: Iterable[Query], call: Callable[..., Any] | None = None) -> Any:
+    """The first answer of the queries that this device supports; else a `Why`.
+
+    `call(handle, name, *arguments)` asks in place of the pynvml function of that name.
+
+    Raises:
+        LostError: when the device is gone.
+    """
+    why: Why | None = None
+    for query in queries:
+        if (known := gpu.unsupported.get(query)) is not None:
+            why = _clearer(why, known)
+            continue
+        function = getattr(pynvml, query[0], None) if call is None else call
+        if function is None:
+            gpu.unsupported[query] = words.OLDER_PYNVML
+            why = _clearer(why, words.OLDER_PYNVML)
+            continue
+        try:
+            if call is not None:
+                return call(gpu.handle, *query)
+            tally.calls += 1
+            return function(gpu.handle, *query[1:])
+        except pynvml.NVMLError as error:
+            status = error.value
+        except UnicodeDecodeError:  # NVML can answer with bytes that are no text
+            return words.NOT_TEXT
+        if status in (pynvml.NVML_ERROR_GPU_IS_LOST, _STALE):
+            raise LostError(status)
+        if status not in _NEVER:
+            return why_not(status)
+        gpu.unsupported[query] = why_not(status)
+        why = _clearer(why, gpu.unsupported[query])
+    return why or words.NOT_SUPPORTED
+
+
+def _clearer(first: Why | None, second: Why) -> Why:
+    """The more specific reason: a missing function says nothing about the device."""
+    older = (words.OLDER_DRIVER, words.OLDER_PYNVML)
+    if first is None or (first in older and second not in older):
+        return second
+    return first
+
+
+def read(gpu: Gpu, metrics: Collection[Metric]) -> bool:
+    """Ask and keep what the device answers; whether it answered anything that it supports."""
+    answered = asked = False
+    for metric in metrics:
+        answer = ask(gpu, metric.queries)
+        if isinstance(answer, Why):
+            gpu.put(metric.fields, (answer,) * len(metric.fields))
+            asked = asked or any(query not in gpu.unsupported for query in metric.queries)
+        else:
+            gpu.put(metric.fields, metric.values(answer))
+            answered = asked = True
+    return answered or not asked
+
+
+def read_fast(gpu: Gpu) -> None:
+    """Ask for what changes each second. All reads raise LostError when the device is gone."""
+    gpu.silent_ticks = (
+        0 if read(gpu, FAST if gpu.parent_uuid is None else MIG) else (gpu.silent_ticks + 1)
+    )
+    if gpu.silent_ticks >= _SILENT_TICKS:
+        raise LostError
+
+
+def read_mig_mode(gpu: Gpu) -> None:
+    """Ask whether a whole device is divided; newer ones change that without a reset."""
+    mode = ask(gpu, (("nvmlDeviceGetMigMode",),))
+    if not isinstance(mode, Why):
+        gpu.mig_mode = mode[0] == 1
+
+
+def identify(gpu: Gpu) -> None:
+    """Read what never changes."""
+    if gpu.uuid is None:
+        uuid = ask(gpu, (("nvmlDeviceGetUUID",),))
+        gpu.unknown.pop("uuid", None)
+        if isinstance(uuid, Why):
+            gpu.unknown["uuid"] = uuid
+        else:
+            gpu.uuid = uuid
+    read(gpu, FIXED_OF_ALL if gpu.parent_uuid else FIXED)
+    if gpu.parent_uuid is None:
+        read_mig_mode(gpu)
+    else:
+        unavailable = [name for name in METRICS if name not in MIG_METRICS]
+        gpu.put(unavailable, [words.MIG_INSTANCE] * len(unavailable))
+        gpu.why_no_xids = words.MIG_INSTANCE
+
+
+_KIB = 1024
+_PCIE = tuple(
+    Metric(
+        (field,),
+        (("nvmlDeviceGetPcieThroughput", counter),),
+        lambda kib_per_s: (float(kib_per_s) * _KIB,),
+    )
+    for field, counter in (
+        ("pcie_rx_bytes_per_s", pynvml.NVML_PCIE_UTIL_RX_BYTES),
+        ("pcie_tx_bytes_per_s", pynvml.NVML_PCIE_UTIL_TX_BYTES),
+    )
+)
+_NVLINK = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+_LINK_COUNT = 91  # NVML_FI_DEV_NVLINK_LINK_COUNT
+_DATA_TX, _DATA_RX = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*, in KiB since the start
+_QUERY: Query = ("nvmlDeviceGetFieldValues",)
+_MOST_LINKS = 36
+
+
+def read_links(gpu: Gpu, now_s: float) -> None:
+    """Ask for the rates; NVLink's are means since the last reading. Raises LostError."""
+    read(gpu, _PCIE)
+    counters = _counters(gpu)
+    if isinstance(counters, Why):
+        gpu.nvlink_counters = None
+        gpu.put(_NVLINK, (counters, counters))
+        return
+    before, gpu.nvlink_counters = gpu.nvlink_counters, (*counters, now_s)
+    gpu.put(_NVLINK, nvlink_rates(before, gpu.nvlink_counters))
+
+
+def nvlink_rates(
+    before: tuple[float, float, float] | None, now: tuple[float, float, float]
+) -> tuple[float | Why, float | Why]:
+    """Bytes per second received and sent between two readings (received, sent, seconds)."""
+    if before is None or now[2] <= before[2]:
+        return words.FIRST_READING, words.FIRST_READING
+    if now[0] < before[0] or now[1] < before[1]:
+        return words.COUNTER_RESET, words.COUNTER_RESET
+    span_s = now[2] - before[2]
+    return (now[0] - before[0]) / span_s, (now[1] - before[1]) / span_s
+
+
+def _counters(gpu: Gpu) -> tuple[float, float] | Why:
+    """Bytes received and sent since the driver was loaded, over all links."""
+    if gpu.nvlinks is None:
+        answer = _ask_fields(gpu, [(_LINK_COUNT, 0)])
+        if isinstance(answer, Why):
+            return answer
+        if isinstance(answer[0], Why):
+            return words.NO_NVLINK if answer[0] == words.NOT_SUPPORTED else answer[0]
+        gpu.nvlinks = min(int(answer[0]), _MOST_LINKS)
+    if not gpu.nvlinks:
+        return words.NO_NVLINK
+    links = range(gpu.nvlinks)
+    answer = _ask_fields(gpu, [(kind, link) for kind in (_DATA_RX, _DATA_TX) for link in links])
+    if isinstance(answer, Why):
+        return answer
+    received, sent = _sum(answer[: gpu.nvlinks]), _sum(answer[gpu.nvlinks :])
+    if isinstance(received, Why):
+        return received
+    return sent if isinstance(sent, Why) else (received, sent)
+
+
+def _sum(values: list[float | Why]) -> float | Why:
+    """Their sum in bytes. Links that are not connected do not count; one that fails spoils it."""
+    failed = [value for value in values if isinstance(value, Why)]
+    known = [value for value in values if not isinstance(value, Why)]
+    for why in failed:
+        if why != words.NOT_SUPPORTED or not known:
+            return why
+    return sum(known) * _KIB
+
+
+def _ask_fields(gpu: Gpu, fields: list[tuple[int, int]]) -> list[float | Why] | Why:
+    answer: list[float | Why] | Why = ask(
+        gpu, (_QUERY,), lambda handle, _: field_values(handle, fields)
+    )
+    return answer
+
+
+SAMPLES_OF_US = 1_000_000
+"""Processes' shares are asked for the last second; what is older is not used."""
+
+_V3: Query = ("nvmlDeviceGetComputeRunningProcesses_v3",)
+_V2: Query = ("nvmlDeviceGetComputeRunningProcesses_v2",)
+_V1: Query = ("nvmlDeviceGetComputeRunningProcesses",)
+_SAMPLES: Query = ("nvmlDeviceGetProcessUtilization",)
+
+
+def process_queries(driver: str | None) -> tuple[Query, ...]:
+    """How to ask for compute processes, best first.
+
+    Drivers 535.43 to 535.97 answer version 3 in a layout of their own, which would be misread.
+    """
+    try:
+        major, minor = (int(part) for part in (driver or "").split(".")[:2])
+    except ValueError:
+        return (_V3, _V2, _V1)
+    if major == 535 and 43 <= minor < 98:
+        return (_V2, _V1)
+    return (_V3, _V2, _V1)
+
+
+def read_processes(gpu: Gpu, queries: Iterable[Query], owners: ProcessOwners) -> None:
+    """Ask for the compute processes, as `process_queries` says. Raises LostError."""
+    answer = ask(gpu, queries, compute_processes)
+    for name in ("mem_used_bytes", "sm_util_percent"):
+        gpu.unknown.pop(f"processes.{name}", None)
+    if isinstance(answer, Why):
+        gpu.put(["processes"], [answer])
+        return
+    mem_by_pid: dict[int, int | None] = {}
+    for pid, mem in answer:
+        if pid:
+            # a pid seen from a container may come without its memory, which then reads 0
+            mem_by_pid[pid] = _add(mem_by_pid.get(pid), mem or None)
+    shares = _shares(gpu, owners) if mem_by_pid else {}
+    if isinstance(shares, Why):
+        gpu.unknown["processes.sm_util_percent"] = shares
+        shares = {}
+    elif any(pid not in shares for pid in mem_by_pid):
+        gpu.unknown["processes.sm_util_percent"] = words.NO_SAMPLE
+    if any(mem is None for mem in mem_by_pid.values()):
+        gpu.unknown["processes.mem_used_bytes"] = words.PROCESS_MEMORY
+    processes = []
+    for pid, mem in sorted(mem_by_pid.items()):
+        owner = owners.describe(pid)
+        processes.append(
+            GpuProcess(
+                pid=pid,
+                user=owner.user,
+                command=owner.command,
+                mem_used_bytes=mem,
+                sm_util_percent=shares.get(pid),
+                note=owner.note,
+            )
+        )
+    gpu.put(["processes"], [processes])
+
+
+def _shares(gpu: Gpu, owners: ProcessOwners) -> dict[int, float] | Why:
+    """SM share by pid, of the processes that the driver has a recent sample of."""
+    if gpu.parent_uuid is not None:
+        return words.MIG_INSTANCE
+    if not owners.pids_are_the_drivers:
+        return words.HOST_PIDS
+    since_us = time.time_ns() // 1000 - SAMPLES_OF_US
+    samples = ask(gpu, (_SAMPLES,), lambda handle, _: process_samples(handle, since_us))
+    return samples if isinstance(samples, Why) else latest_shares(samples, since_us)
+
+
+def latest_shares(samples: Iterable[tuple[int, int, int]], since_us: int) -> dict[int, float]:
+    """SM share by pid, from (pid, time in µs, percent): the latest of each, if it can be true.
+
+    Drivers also return samples from before `since_us` and shares above 100 %.
+    """
+    latest: dict[int, tuple[int, int]] = {}
+    for pid, at_us, percent in samples:
+        if pid and at_us >= since_us and percent <= 100:
+            latest[pid] = max(latest.get(pid, (0, 0)), (at_us, percent))
+    return {pid: float(percent) for pid, (_, percent) in latest.items()}
+
+
+def _add(known: int | None, more: int | None) -> int | None:
+    return more if known is None else known + (more or 0)

@@ -170,7 +170,7 @@ BAD = {
     "a launcher without --": (
         2,
         [*LAUNCH, "env", "train.py"],
-        ["no script env in /", "to run a program, use ddptop launch -- env ..."],
+        ["no script env in /", "to run a program, use `ddptop launch -- env ...`"],
     ),
     "a shell script": (
         2,
@@ -315,7 +315,7 @@ def test_a_python_with_an_old_torch(bad_input, tmp_path):
     (tmp_path / "site" / "torch" / "version.py").write_text("__version__ = '2.5.1+cu124'\n")
     old = python(tmp_path / "python", f"PYTHONPATH={tmp_path}/site")
     line = bad_input(2, *LAUNCH, "--python", old, "train.py")
-    assert f"torch 2.5.1+cu124 in {old} is too old; 2.6 or newer is required" in line
+    assert f"torch 2.5.1+cu124 in {old} is too old; install torch 2.6 or newer" in line
 
 
 @pytest.mark.torch

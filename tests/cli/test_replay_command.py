@@ -104,7 +104,7 @@ def test_what_cannot_be_replayed_is_one_line(bad_input: Callable[..., str], monk
         "ddptop: bare has no history; ddptop logs bare shows its output"
     )
     assert bad_input(3, "replay", "nobody") == (
-        "ddptop: no job named 'nobody'; list jobs with ddptop ls --all"
+        "ddptop: no job named 'nobody'; list jobs with `ddptop ls --all`"
     )
     assert "--readonly" in bad_input(2, "--readonly", "replay", "cats")
 

@@ -124,7 +124,7 @@ def test_a_throttled_device():
     assert finding.hold_s == 20
     assert finding.message == (
         "GPU 3 (rank 3) is running at reduced clocks (thermal, by hardware; 91 °C; 1095 of 1980 "
-        "MHz): every rank waits for the slowest; check cooling and the power supply"
+        "MHz): every rank waits for the slowest one; check cooling and the power supply"
     )
 
 
@@ -200,7 +200,7 @@ def test_a_process_of_somebody_else():
     assert finding.hold_s == 5
     assert finding.message == (
         "pid 4242 (alice, python eval.py) and 1 more, not part of this job, use 13.0 GiB on GPU 3 "
-        "(rank 3), leaving less memory and time for the job"
+        "(rank 3), leaving less memory and compute time for the job"
     )
 
 

@@ -296,7 +296,7 @@ def test_only_the_devices_asked_for_are_queried(make_stub, make_reader):
     wanted = [stub.gpu(2).uuid, stub.gpu(0).uuid, "GPU-none"]
     report = make_reader(stub, ",".join(wanted)).report(0)
     assert [gpu["index"] for gpu in report["gpus"]] == [0, 2]
-    assert report["note"] == "not on this machine: GPU-none"
+    assert report["note"] == "devices not on this machine: GPU-none"
     queried = {call.index for call in stub.calls() if call.function == "nvmlDeviceGetPowerUsage"}
     assert queried == {0, 2}
 

@@ -88,8 +88,8 @@ def test_a_job_that_trained_and_spins_now():
     assert (finding.id, finding.severity, finding.hold_s) == ("stuck", "error", 0)
     assert (finding.ranks, finding.gpus) == ((0, 1, 2, 3), (0, 1, 2, 3))
     assert finding.message == (
-        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% at idle power "
-        "(120 W at most, 17% of the limit, down from 540 W while making progress) for 60 s, "
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% utilization at idle "
+        "power (120 W at most, 17% of the limit, down from 540 W while making progress) for 60 s, "
         "no progress for 61 s; compare the ranks' stacks"
     )
     assert job.watch.stuck_ranks == {0, 1, 2, 3}
@@ -132,9 +132,9 @@ def test_a_job_that_was_stuck_before_anyone_looked():
     assert 300 <= after_s <= 302
     assert finding.severity == "warning"
     assert finding.message == (
-        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% at idle power "
-        "(120 W at most, 17% of the limit) for 5 min, no steps or log lines to confirm it; compare "
-        "the ranks' stacks"
+        "ranks 0-3 are probably waiting in a collective: GPUs 0-3 show 100% utilization at idle "
+        "power (120 W at most, 17% of the limit) for 5 min, no steps or log lines to confirm it; "
+        "compare the ranks' stacks"
     )
     job = Watched()
     found = job.stands(ranks=RANKS)

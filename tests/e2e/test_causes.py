@@ -66,7 +66,9 @@ def test_each_failure_names_the_rank_that_caused_it_and_a_good_end_names_none(
     assert "ValueError: damaged sample at 8 (at " in raised["message"]
     assert "script.py:23 in check)" in raised["message"]
     assert "Rank 0 lost its connection to it" in raised["message"]
-    assert "exited with 0 at step 7 of attempt 1 while the others continued" in left["message"]
+    assert (
+        "exited with status 0 at step 7 of attempt 1 while the others continued" in left["message"]
+    )
     assert left["exit_code"] == 0
     assert not any("early" in event["message"] for event in job.events("alert"))
     kept = Path(raised["evidence"])

@@ -131,7 +131,7 @@ def test_what_could_not_be_looked_into_is_said():
     found = census(hidden, devices={50: ["GPU-1"], 99: ["GPU-0"]})
     text = ps.unreadable_text(foreign_list(found, gpus(2)).unreadable, gpus(2)).splitlines()
     assert text[1].startswith("  pid 50 (user1001) GPU 1 python secret.py: owned by user1001")
-    assert text[2].startswith("  pid 99 GPU 0: the driver reports this pid")
+    assert text[2].startswith("  pid 99 GPU 0: the driver reports this PID")
 
 
 def test_nothing_found_is_one_line_and_no_failure(ddptop_home, tmp_path, monkeypatch, capsys):

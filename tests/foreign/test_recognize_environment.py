@@ -135,7 +135,7 @@ def test_one_of_two_agents_is_gone():
     second = [replace(one, ppid=1) for one in torchrun(200, 2, 3, size=4)[1:]]
     job = find_one(torchrun(100, 0, 1, size=4) + second)
     assert pid_by_rank(job) == {0: 101, 1: 102, 2: 201, 3: 202}
-    assert job.notes == ("the launcher for ranks 2, 3 has exited: nothing restarts or stops them",)
+    assert job.notes == ("ranks 2, 3 keep running unsupervised: their launcher has exited",)
 
 
 def test_a_rank_that_is_gone_is_named():

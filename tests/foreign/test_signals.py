@@ -66,7 +66,7 @@ def test_stopping_one_process_begins_as_ctrl_c_does() -> None:
         up(process)
         confirmed = actions.plan(view_of(job_of(process.pid, launcher="python")), "stop")
         assert confirmed.sentence == (
-            f"SIGINT to python {process.pid}; 15 s later SIGTERM; 5 s later SIGKILL"
+            f"SIGINT to python {process.pid}; 15 s later, SIGTERM; 5 s later, SIGKILL"
         )
         assert process.poll() is None  # a plan sends nothing
         outcome = actions.send(confirmed)
@@ -124,7 +124,7 @@ def test_ranks_without_a_launcher_are_each_told() -> None:
         up(first)
         up(second)
         confirmed = actions.plan(view_of(job_of(first.pid, second.pid)), "stop")
-        assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later SIGTERM to the")
+        assert confirmed.sentence.startswith("SIGINT to its 2 ranks; 15 s later, SIGTERM to the")
         outcome = actions.send(confirmed)
         assert (reaped(first), reaped(second)) == (-signal.SIGINT, -signal.SIGINT)
         assert "SIGINT was enough" in outcome.sentence

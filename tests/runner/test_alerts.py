@@ -63,7 +63,7 @@ FINDINGS = {
             Finding(
                 "early-exit-0",
                 "warning",
-                "rank 0 exited with 0 at step 50 while rank 1 continues",
+                "rank 0 exited with status 0 at step 50 while rank 1 continues",
                 (0,),
                 hold_s=3.0,
             )
@@ -102,7 +102,10 @@ FINDINGS = {
         [],
         [
             Finding(
-                "quiet", "info", "ranks 0, 1 have had no step for much longer than usual", (0, 1)
+                "quiet",
+                "info",
+                "ranks 0, 1 have not taken a step for much longer than usual",
+                (0, 1),
             )
         ],
     ),

@@ -162,7 +162,7 @@ FREE = [DeviceUse(device) for device in DEVICES]
     [
         ([], [], None, "waiting for GPUs 0-2"),
         ([BUSY, *FREE[1:]], [], None, "waiting for GPUs 0-2; GPU 0: somebody uses it"),
-        (FREE, [], None, "waiting for GPUs 0-2; free; the job starts once they stay free"),
+        (FREE, [], None, "waiting for GPUs 0-2; free; the job will start if they stay free"),
         (FREE, ["a", "b"], None, "waiting for GPUs 0-2; behind job a, b, queued earlier"),
         ([], [], "the driver is gone", "waiting for GPUs 0-2; the driver is gone"),
     ],

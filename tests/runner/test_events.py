@@ -69,7 +69,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.LauncherExited(attempt=0, pid=7, status=1, by_us=True),
         "launcher_exited",
-        "the command exited with 1",
+        "the command exited with status 1",
     ),
     (
         ev.HangSuspected(attempt=0, found="no rank made progress", ranks=[1]),
@@ -102,7 +102,7 @@ EVERY: list[tuple[ev.JobEvent, str, str]] = [
     (
         ev.JobEnded(attempt=0, state="finished"),
         "finished",
-        "finished in attempt 0: all ranks exited with 0",
+        "finished in attempt 0: all ranks exited with status 0",
     ),
     (ev.JobEnded(attempt=0, state="stopped", in_queue=True), "stopped", "stopped in the queue"),
     (

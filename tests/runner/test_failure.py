@@ -151,7 +151,7 @@ def test_the_snapshot_of_that_moment_tells_of_the_device(quiet):
     assert "XID 13" not in cause.summary and "XID 31" not in cause.summary
     put_log(folder, 0, TRACEBACK.replace("ValueError", "torch.OutOfMemoryError").format("full"))
     _, cause = failure.judge(folder, 0, table_of(RankExit(0, 7, 1, 1.0)), 1.0, oom=quiet)
-    assert "Also on the device: pid 99 3.0 GiB (ann)." in cause.summary
+    assert "Also on the device: pid 99 with 3.0 GiB (ann)." in cause.summary
 
 
 def test_a_kill_that_the_kernel_counted_is_memory(tmp_path):
@@ -182,7 +182,10 @@ def test_a_hang_after_a_rank_left_with_0_is_its_doing(returncode, kind):
     table[1].exit = RankExit(1, 8, returncode, 1.0)
     cause = failure.after_hang(Cause(kind="hang", rank=1, summary="The job hung."), table)
     assert cause.kind == kind
-    said = "Rank 1 (pid 8) exited with 0 at step 50 while the others continued." in cause.summary
+    said = (
+        "Rank 1 (pid 8) exited with status 0 at step 50 while the others continued."
+        in cause.summary
+    )
     assert said is (kind == "early_exit")
     assert cause.summary.endswith("The job hung.")
 

@@ -142,8 +142,8 @@ def test_a_lost_pane_is_not_the_end(make_pane, wait_until):
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        (None, "exited with 127 before starting any rank"),
-        ("echo 'no torch in here' >&2; exit 3", "exited with 3 before starting any rank"),
+        (None, "exited with status 127 before starting any rank"),
+        ("echo 'no torch in here' >&2; exit 3", "exited with status 3 before starting any rank"),
     ],
     ids=["no interpreter", "no torch"],
 )

@@ -191,7 +191,7 @@ def test_a_file_of_another_machine_is_refused(tmp_path):
         ("3.0", None),
         ("10.0.1", None),
         ("unknown", None),  # what cannot be told is tried
-        ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; 2.6 or newer is required"),
+        ("2.5.1+cu121", "torch 2.5.1+cu121 in /p is too old; install torch 2.6 or newer"),
         ("1.13.1", "too old"),
         (None, "torch is not installed in /p; activate an environment that has it"),
     ],

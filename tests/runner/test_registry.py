@@ -77,7 +77,7 @@ def test_resolve_refuses(three_jobs, name, error, words):
 
 
 def test_without_a_name_nothing_is_guessed():
-    with pytest.raises(UsageError, match="no active jobs; specify one"):
+    with pytest.raises(UsageError, match="no active jobs; specify an ended job"):
         resolve(None)
     for job in ("b", "a"):
         put_job(job, ALIVE)

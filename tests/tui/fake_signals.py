@@ -11,7 +11,7 @@ from ddptop_runner.foreign import actions
 from ddptop_runner.foreign.actions import SignalOutcome, SignalPlan
 from ddptop_runner.foreign.types import ForeignView
 
-SENTENCE = "SIGINT to pid 4711 and its group, 15 s later SIGTERM, then SIGKILL to what is left"
+SENTENCE = "SIGINT to pid 4711 and its group, 15 s later, SIGTERM, then SIGKILL to what is left"
 
 
 class Sent:

@@ -154,6 +154,6 @@ def events() -> list:
         told(AGAIN - 1, "attempt_started", "attempt 1: 8 ranks started", attempt=1),
         told(AGAIN + 5, "training", "first step after 6.0 s", attempt=1),
         told(420, "checkpoint", "rank 0 saved /ck/c.pt at step 180 (1.4 GiB in 2.0 s)", attempt=1),
-        told(SECONDS - 1, "finished", "finished: all ranks exited with 0", attempt=1),
+        told(SECONDS - 1, "finished", "finished: all ranks exited with status 0", attempt=1),
     ]  # fmt: skip
     return sorted([*told_of, *starts], key=lambda one: one.ts)

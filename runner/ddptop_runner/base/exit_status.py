@@ -19,11 +19,11 @@ def split_status(returncode: int) -> tuple[int | None, str | None]:
 
 
 def status_in_words(returncode: int | None) -> str:
-    """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
+    """`exited with status 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
     if returncode is None:
         return "exited with an unknown status"
     exit_code, name = split_status(returncode)
-    return f"was killed by {name}" if name else f"exited with {exit_code}"
+    return f"was killed by {name}" if name else f"exited with status {exit_code}"
 
 
 def status_of(exit_code: int | None, name: str | None) -> int | None:

@@ -21,7 +21,7 @@ ANSWER_S = 30.0
 
 _ASK = """
 import os, sys
-path = [entry for entry in sys.path if entry]  # the working folder may hold a json.py
+path = [entry for entry in sys.path if entry]  # the working directory may contain a json.py
 given = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 sys.path[:] = [entry for entry in path if os.path.abspath(entry) not in given]
 import importlib.util, json
@@ -129,10 +129,10 @@ def require_torch(interpreter: Interpreter) -> None:
         raise UsageError(
             f"torch is not installed in {interpreter.path}",
             "activate an environment that has it, or pass --python PATH"
-            " (ddptop[torch] installs it next to ddptop)",
+            " (ddptop[torch] installs it alongside ddptop)",
         )
     found = re.match(r"(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < MINIMUM_TORCH:
         raise UsageError(
-            f"torch {version} in {interpreter.path} is too old", "2.6 or newer is required"
+            f"torch {version} in {interpreter.path} is too old", "install torch 2.6 or newer"
         )

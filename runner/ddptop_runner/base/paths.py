@@ -151,7 +151,9 @@ def close_to_others(folder: Path) -> str | None:
     if mode & stat.S_ISVTX:
         raise UsageError(f"{folder} is shared with other users", _OWN_HOME)
     folder.chmod(mode & ~0o022)
-    return f"{folder} was writable by other users (mode {mode:04o}); ddptop removed that access"
+    return (
+        f"{folder} was writable by other users (mode {mode:04o}); ddptop removed their write access"
+    )
 
 
 _OWN_HOME = "set DDPTOP_HOME to a directory of your own"

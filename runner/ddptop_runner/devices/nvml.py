@@ -125,7 +125,7 @@ class NvmlBackend:
             return f"{driver} found no devices: see `nvidia-smi -L`"
         parts = [] if self._no_driver is None else [self._no_driver]
         if self._missing:
-            parts.append(f"not on this machine: {', '.join(self._missing)}")
+            parts.append(f"devices not on this machine: {', '.join(self._missing)}")
         if self._forbidden:
             parts.append(f"devices not accessible to this user or container: {self._forbidden}")
         gone = [gpu for gpu in self._gpus if gpu.handle is None]

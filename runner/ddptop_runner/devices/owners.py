@@ -22,7 +22,7 @@ _CUDA_LIBRARY = b"/libcuda.so"
 
 _MAPS_BYTES = 16 << 20
 
-OTHER_NAMESPACE = "PID in another PID namespace (start the container with --pid=host)"
+OTHER_NAMESPACE = "in another PID namespace (start the container with --pid=host)"
 HIDDEN = "cannot be inspected (/proc is mounted with hidepid; needs root)"
 ENDED = "the process has exited, but the driver still lists it"
 NAMELESS = "no command line"

@@ -106,8 +106,10 @@ def crash_note(returncode: int | None, errors: bytes) -> str:
     """The note for a sampler that exited without a report."""
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1][:200]}" if lines else ""
-    how = f"signal {-returncode}" if returncode and returncode < 0 else f"status {returncode}"
-    return f"the device sampler exited with {how}{last}; check `nvidia-smi`"
+    how = f"exited with status {returncode}"
+    if returncode is not None and returncode < 0:
+        how = f"was killed by signal {-returncode}"
+    return f"the device sampler {how}{last}; check `nvidia-smi`"
 
 
 def driver_library_exists() -> bool:

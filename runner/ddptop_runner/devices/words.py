@@ -66,7 +66,7 @@ NOT_READ = Why("not read yet")
 NOT_LISTENING = Why("not monitored: the driver was restarted")
 FIRST_READING = Why("a rate needs two readings")
 COUNTER_RESET = Why("the counter was reset")
-OUT_OF_RANGE = Why("the driver returned a value out of range")
+OUT_OF_RANGE = Why("the driver returned an out-of-range value")
 NOT_TEXT = Why("the driver returned invalid text")
 IN_TOTAL = Why("not reported by this driver: counted as used memory")
 HOST_MEMORY = Why("shares host memory")
@@ -187,14 +187,14 @@ def devices_in_words(devices: Sequence[Device]) -> str:
 _MEANINGS = {
     8: "a kernel ran too long or the device hung",
     11: "the driver received an invalid command",
-    13: "a kernel error, such as an index out of bounds",
+    13: "a kernel error, such as an out-of-bounds index",
     16: "the display engine hung",
     31: "a kernel accessed an unmapped address",
     32: "a command buffer was corrupted, often by a PCIe fault",
     38: "the driver's firmware failed",
     43: "a process's work was stopped after an error",
     44: "a fault during a context switch",
-    45: "a process's work was removed after another error or its exit",
+    45: "a process's work was removed after an earlier error or when the process exited",
     48: "an uncorrectable double-bit memory error",
     56: "the display engine failed",
     57: "the memory interface could not be initialized",
@@ -219,9 +219,9 @@ _MEANINGS = {
     122: "the SPI flash could not be read",
     123: "the SPI flash could not be written",
     125: "the InfoROM is corrupt",
-    136: "NVLink training failed",
+    136: "NVLink link training failed",
     137: "peer access over NVLink was denied",
-    140: "unrecovered uncorrectable memory errors",
+    140: "a memory error that could not be recovered",
     143: "the device could not be initialized",
     144: "an NVLink error (SAW)",
     145: "an NVLink error (RLW)",

@@ -143,8 +143,8 @@ def _sentence(action: Action, name: str, others: int, all_: int, grace_s: float)
         )
     left = "" if all_ == 1 else f" to the rest of its {all_} processes"
     return (
-        f"SIGINT to {name}{also}; {grace_s:.0f} s later SIGTERM{left}; "
-        f"{TERM_GRACE_S:.0f} s later SIGKILL"
+        f"SIGINT to {name}{also}; {grace_s:.0f} s later, SIGTERM{left}; "
+        f"{TERM_GRACE_S:.0f} s later, SIGKILL"
     )
 
 
@@ -238,7 +238,8 @@ def _steps(confirmed: SignalPlan) -> list[Step]:
 def _refuse_readonly(readonly: bool, job: str) -> None:
     if readonly:
         raise UsageError(
-            f"cannot signal {job}: ddptop runs with --readonly", "restart ddptop without --readonly"
+            f"cannot signal {job}: ddptop was started with --readonly",
+            "restart ddptop without --readonly",
         )
 
 
@@ -259,7 +260,7 @@ DUMP_TIMEOUT_S = 10.0
 AT_ONCE = 4
 """So many ranks are asked at the same time."""
 TRIES = 3
-MISSING = "py-spy is not installed; install it next to ddptop: pip install 'ddptop[stacks]'"
+MISSING = "py-spy is not installed; install it alongside ddptop: pip install 'ddptop[stacks]'"
 MAX_CHARS = 200_000
 
 
@@ -348,7 +349,7 @@ def _ptrace_scope() -> str | None:
 
 def _not_permitted(scope: str | None) -> str:
     if scope == "3":
-        return "the kernel does not allow inspecting processes until a reboot (ptrace_scope 3)"
+        return "the kernel blocks process inspection until the next reboot (ptrace_scope 3)"
     if scope in ("1", "2"):
         return (
             f"only root can inspect other processes (ptrace_scope {scope}); use sudo, or allow it "

@@ -48,7 +48,7 @@ def is_own_job(job_id: str, uid: int) -> bool:
 MAX_OF_USER = 4096
 """Processes of one other user that are looked at as training: a person's are fewer."""
 NOT_HERE = (
-    "the driver reports this pid, but its owner is unknown: it is in another container, or hidden"
+    "the driver reports this PID, but its owner is unknown: it is in another container, or hidden"
     " by hidepid; run ddptop on the host or as root"
 )
 
@@ -143,8 +143,7 @@ def _within_bounds(
         more = theirs[MAX_OF_USER:]
         del theirs[MAX_OF_USER:]
         reason = (
-            f"{len(more)} more of this user's processes were not examined"
-            f" (limit: the oldest {MAX_OF_USER})"
+            f"{len(more)} more of this user's processes were not inspected (limit: {MAX_OF_USER})"
         )
         told.append(Unreadable(more[0].pid, user_name(uid), None, reason=reason))
     if told:
@@ -213,9 +212,9 @@ def resolve(text: str, census: Census, own: IsOwn = is_own_job) -> ForeignJob:
             return matches[0]
         if matches:
             names = ", ".join(sorted(job.name for job in matches))
-            raise UsageError(f"{text!r} is ambiguous: {names}", "use a longer prefix or a pid")
+            raise UsageError(f"{text!r} is ambiguous: {names}", "use a longer prefix or a PID")
     raise NoSuchJobError(
-        f"no training run named {text!r} outside ddptop", "list training runs with ddptop ps"
+        f"no training run named {text!r} outside ddptop", "list training runs with `ddptop ps`"
     )
 
 
@@ -242,14 +241,14 @@ def _resolve_pid(pid: int, census: Census, own: IsOwn) -> ForeignJob:
         if procs.start_ticks(pid) == ticks and not procs.is_ending(pid):
             raise UsageError(f"pid {pid} is a kernel thread", "specify a training process")
     hidden = next((one for one in census.unreadable if one.pid == pid), None)
-    hint = "list training runs with ddptop ps" if hidden is None else hidden.reason
+    hint = "list training runs with `ddptop ps`" if hidden is None else hidden.reason
     raise NoSuchJobError(f"no process {pid} on this machine", hint)
 
 
 def _refuse_own(pid: int, own: IsOwn) -> None:
     own_job = _own_job_above(pid, own)
     if own_job is not None:
-        raise UsageError(f"pid {pid} belongs to a ddptop job", f"ddptop attach {own_job}")
+        raise UsageError(f"pid {pid} belongs to a ddptop job", f"use `ddptop attach {own_job}`")
 
 
 def _own_job_above(pid: int, own: IsOwn) -> str | None:

@@ -245,7 +245,7 @@ def is_copy(child: ProcessFacts, parent: ProcessFacts) -> bool:
     return bool(child.argv) and child.argv == parent.argv and child.program == parent.program
 
 
-NO_LAUNCHER = "its launcher has exited: the ranks keep running, but nothing restarts or stops them"
+NO_LAUNCHER = "its launcher has exited: the ranks keep running unsupervised"
 
 MAX_NAMED = 16
 """At most this many ranks without a process are listed."""
@@ -424,8 +424,9 @@ def _launcher_name(first: _Claimed, launchers: Sequence[ProcessFacts]) -> Launch
 
 def _partly_gone(without: Sequence[_Claimed]) -> str:
     numbers = ", ".join(str(one.claim.rank) for one in without)
-    ranks = f"rank{'s' if len(without) > 1 else ''} {numbers}"
-    return f"the launcher for {ranks} has exited: nothing restarts or stops them"
+    if len(without) > 1:
+        return f"ranks {numbers} keep running unsupervised: their launcher has exited"
+    return f"rank {numbers} keeps running unsupervised: its launcher has exited"
 
 
 def _missing(chosen: Sequence[_Claimed]) -> list[str]:
@@ -726,9 +727,9 @@ def _rank_argument(process: ProcessFacts) -> int | None:
 
 ONE_PROCESS = "accelerate started a single process, so there is one rank"
 NO_RANK = "no ranks yet, or between attempts"
-NOT_RECOGNIZED = "not recognized as training; shown because you specified its pid"
+NOT_RECOGNIZED = "not recognized as training; shown because you specified its PID"
 NOT_READABLE = (
-    "shown because you specified its pid; its environment is not readable, so its rank is unknown"
+    "shown because you specified its PID; its environment is not readable, so its rank is unknown"
 )
 
 

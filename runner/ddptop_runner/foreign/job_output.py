@@ -282,7 +282,7 @@ class JobOutput:
                 continue
             said = output.words
             if errors is not None and errors.words != said and not _same_place(errors, output):
-                said += f"; errors: {errors.words}"
+                said += f"; stderr: {errors.words}"
             others = [self._of[key] for key in self._of if key[1] == 1 and key[0] is not None]
             if rank is not None and not all(_same_place(other, output) for other in others):
                 said = f"rank {rank}: {said}"

@@ -48,7 +48,7 @@ SMALLEST_MIB = 128
 _SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/", "/lib/", "/snap/", "/opt/")
 
 HIDDEN = (
-    "the driver reports this pid, but the process is not visible: it is in another container, or"
+    "the driver reports this PID, but the process is not visible: it is in another container, or"
     " hidden by hidepid; run ddptop on the host or as root"
 )
 
@@ -103,7 +103,7 @@ def _reason(owner: int, uid: int, user_of: Callable[[int], str]) -> str:
     if uid == 0:
         return "cannot be inspected, even by root: this container lacks CAP_SYS_PTRACE"
     if owner == uid:
-        return "cannot be inspected although it is yours: it has elevated privileges (needs root)"
+        return "cannot be inspected, although you own it: it has elevated privileges (needs root)"
     name = user_of(owner)
     who = "root" if owner == 0 else f"{name} or root"
     return f"owned by {name}; run ddptop as {who} to inspect it"
@@ -132,7 +132,7 @@ def _may_train(tree: Tree, process: ProcessFacts) -> bool:
 
 _Found = tuple[list[ForeignJob], list[Unreadable]]
 
-ODD = "its process data cannot be interpreted; it may be training"
+ODD = "its /proc data cannot be parsed; it may be a training process"
 
 
 def find_jobs(

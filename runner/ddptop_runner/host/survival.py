@@ -109,7 +109,7 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan()
     if killed is None and facts.linger is not True:
         return SurvivalPlan(
-            risk="logind may kill this job at logout: KillUserProcesses is unknown",
+            risk="logind may kill this job at logout: its KillUserProcesses setting is unknown",
             remedy=linger,
         )
     wrap = scope_command(facts)
@@ -123,8 +123,8 @@ def _in_a_session(facts: SurvivalFacts, linger: str) -> SurvivalPlan:
         return SurvivalPlan(wrap=wrap)
     return SurvivalPlan(
         wrap=wrap,
-        risk="logind kills processes at logout (KillUserProcesses=yes): this job outlives this"
-        f" session, but not {facts.user}'s last one",
+        risk="logind kills processes at logout (KillUserProcesses=yes): this job survives the"
+        f" end of this session, but not of {facts.user}'s last one",
         remedy=linger,
     )
 

@@ -172,7 +172,7 @@ def holds(job: str) -> bool:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DdptopError(f"tmux is not responding ({error})", "run ddptop doctor") from error
+        raise DdptopError(f"tmux is not responding ({error})", "run `ddptop doctor`") from error
     return job in answer.stdout.splitlines()
 
 

@@ -93,7 +93,7 @@ def _ended(event: ev.JobEnded) -> str:
     life = "the queue" if event.in_queue else f"attempt {event.attempt}"
     if event.state == "finished":
         who = "the command" if event.is_command else "all ranks"
-        return f"finished in {life}: {who} exited with 0"
+        return f"finished in {life}: {who} exited with status 0"
     if event.state == "stopped":
         return f"stopped in {life}"
     return f"failed in {life}: {event.reason}"
@@ -164,7 +164,7 @@ _TEXTS: dict[type[ev.EventBase], Callable[[Any], str]] = {
         f"recreated the job's sockets, which had been deleted from {event.folder}"
     ),
     ev.SocketsFailed: lambda event: (
-        f"cannot bind the job's sockets ({event.error}): only ddptop kill can stop the job"
+        f"cannot bind the job's sockets ({event.error}): only `ddptop kill` can stop the job"
     ),
     ev.InternalError: lambda event: (
         f"internal error in ddptop: {event.error} at {event.place}; the job keeps running; "

@@ -151,7 +151,7 @@ def _why_not(record: RankRecord) -> str | None:
     if record.usage is not None and record.usage.state_letter in "Tt":
         return "the rank is paused (SIGSTOP) and cannot respond"
     if record.stack_signal is None:
-        return "no probe is responding in this rank"
+        return "this rank has no active probe"
     if not procs.catches_signal(record.pid, record.stack_signal):
         return "the rank no longer handles the probe's signal"
     return None

@@ -256,7 +256,9 @@ def after_hang(cause: Cause, table: RankTable) -> Cause:
         return cause
     steps = record.steps
     at = "" if steps is None else f" at step {steps}"
-    opening = f"Rank {exit_.rank} (pid {exit_.pid}) exited with 0{at} while the others continued."
+    opening = (
+        f"Rank {exit_.rank} (pid {exit_.pid}) exited with status 0{at} while the others continued."
+    )
     return msgspec.structs.replace(
         cause, kind="early_exit", exit_code=0, summary=f"{opening} {cause.summary}"
     )

@@ -359,7 +359,7 @@ class FailureHandling(MetRanks):
         if (last.step or 0) < (bad.step or 0):
             return ""
         name = PurePath(last.path).name
-        return f"{name}, saved{at_step(last)}, is newer than that step and may be bad too."
+        return f"{name}, saved{at_step(last)}, is newer than that step and may also be affected."
 
     def _outcome(self, *, hung: bool = False, bad_loss: bool = False) -> AttemptOutcome:
         lived_s = boottime_s() - self.attempt_started_s

@@ -335,7 +335,7 @@ def _checked(snapshot: NodeSnapshot) -> NodeSnapshot:
         msgspec.ValidationError: when one cannot reckon with its times.
     """
     if not all(map(is_time, (snapshot.ts, snapshot.started_at, snapshot.ended_at))):
-        raise msgspec.ValidationError("time out of range")
+        raise msgspec.ValidationError("invalid time")
     return snapshot
 
 
@@ -480,7 +480,9 @@ def resolve(name: str | None) -> JobView:
         if len(live) == 1:
             return live[0]
         if not live:
-            raise UsageError("no active jobs", "specify one; list ended jobs with ddptop ls --all")
+            raise UsageError(
+                "no active jobs", "specify an ended job; list them with `ddptop ls --all`"
+            )
         raise UsageError(f"{len(live)} jobs are active: {_names(live)}", "specify one")
     if is_there(name) and _is_job(run_folder(name)):
         return read_job(run_folder(name))
@@ -489,4 +491,4 @@ def resolve(name: str | None) -> JobView:
         return matches[0]
     if matches:
         raise UsageError(f"{name!r} is ambiguous: {_names(matches)}", "use a longer prefix")
-    raise NoSuchJobError(f"no job named {name!r}", "list jobs with ddptop ls --all")
+    raise NoSuchJobError(f"no job named {name!r}", "list jobs with `ddptop ls --all`")

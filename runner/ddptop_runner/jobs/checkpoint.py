@@ -119,7 +119,8 @@ def why_none(view: JobView, asked: SaveAsked, timeout_s: float) -> tuple[str, st
     if not view.spec.probe:
         taken_words = "the script has consumed the flag file" if taken else "the flag file exists"
         return (
-            f"{none}: the job runs without the probe, which detects them; {taken_words}",
+            f"{none}: the job is running without the probe, which detects checkpoints; "
+            f"{taken_words}",
             "check where the script saves",
         )
     if taken:

@@ -296,14 +296,14 @@ def require_ended(view: JobView, *, force: bool = False) -> None:
 
 
 def _if_gone(view: JobView, else_do: str) -> str:
-    return f"{else_do}; if that host is gone, run ddptop rm --force {view.job}"
+    return f"{else_do}; if that host is gone, run `ddptop rm --force {view.job}`"
 
 
 def _delete(folder: RunFolder) -> None:
     with contextlib.suppress(FileNotFoundError):
         if (found := folder.path.lstat()).st_uid != os.geteuid():
             raise UsageError(
-                f"not deleting {folder.path}, which {belongs(found)}", "that user can delete it"
+                f"not deleting {folder.path}, which {belongs(found)}", "ask that user to delete it"
             )
     if folder.live_dir != folder.path:
         shutil.rmtree(folder.live_dir, ignore_errors=True)

@@ -102,7 +102,7 @@ def prepare(request: LaunchRequest, env: Mapping[str, str]) -> LaunchPlan:
     backing, why = ("tmux", tmux.why_unusable())
     if why is not None:
         backing = "daemon"
-        notes.append(f"{why}; the job runs as a daemon without a tmux pane")
+        notes.append(f"{why}; the job runs as a daemon, without a tmux pane")
     if survival_plan.warning:
         notes.append(survival_plan.warning)
     job_env = dict(overrides)

@@ -81,7 +81,9 @@ def prune() -> str | None:
     if not deleted:
         return None
     several = "runs" if len(deleted) > 1 else "run"
-    return f"deleted {len(deleted)} old {several}, as set in config.toml: {', '.join(deleted)}"
+    return (
+        f"deleted {len(deleted)} old {several}, as configured in config.toml: {', '.join(deleted)}"
+    )
 
 
 def _is_mine(folder: Path) -> bool:

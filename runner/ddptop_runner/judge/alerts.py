@@ -92,7 +92,7 @@ def stalled(pause: Pause | None, *, is_told: bool) -> list[Finding]:
 
 
 def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
-    """A rank that exited with 0 while others go on training, or wait for it in a collective.
+    """A rank that exited with status 0 while others go on training, or wait for it in a collective.
 
     Ranks that end seconds apart are well: one may save the model or write its last words.
     """
@@ -104,7 +104,7 @@ def _early_exits(ranks: Sequence[RankSample]) -> list[Finding]:
         at = "" if rank.step is None else f" at {run_step.in_words(rank)}"
         verb = "continue" if len(alive) > 1 else "continues"
         others = name_ranks([other.rank for other in alive])
-        message = f"rank {rank.rank} exited with 0{at} while {others} {verb}"
+        message = f"rank {rank.rank} exited with status 0{at} while {others} {verb}"
         id_ = f"early-exit-{rank.rank}"
         found.append(Finding(id_, "warning", message, (rank.rank,), hold_s=EARLY_EXIT_HOLD_S))
     return found
@@ -123,7 +123,7 @@ def _quiet_in_words(ranks: Sequence[RankSample], quiet: tuple[int, ...]) -> str:
     those = [rank for rank in ranks if rank.rank in quiet]
     since = min((rank.quiet_since for rank in those if rank.quiet_since), default=None)
     if since is None:
-        return f"{name_ranks(quiet)} {verb} had no step for much longer than usual"
+        return f"{name_ranks(quiet)} {verb} not taken a step for much longer than usual"
     reason = next((rank.state_reason for rank in those if rank.state_reason), None)
     told = f"{name_ranks(quiet)} {verb} been quiet since {since.astimezone():%H:%M:%S}"
     return f"{told}: {reason}" if reason else told

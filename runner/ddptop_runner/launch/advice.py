@@ -140,7 +140,7 @@ def _lightning(
     strategy = call.arguments.get("strategy")
     if isinstance(strategy, str) and strategy.startswith(_SPAWNING):
         problem = f"{script} starts its own ranks: {_call(call)} uses strategy {strategy}"
-        problem += "; under a launcher it fails or hangs"
+        problem += "; under a launcher, it fails or hangs"
         return Advice(problem, _ONE, asks=ranks != 1)
     if ranks is None or not {"**", "num_nodes"}.isdisjoint(call.arguments):
         return None

@@ -234,7 +234,7 @@ def judge_logout(found: survival.SurvivalFacts) -> Judgement:
         f" {words[found.remove_ipc]}, linger {words[found.linger]}, this shell is "
         + {
             "session": "in a login session",
-            "manager": "under the user's systemd",
+            "manager": "under the user's systemd manager",
             "elsewhere": "outside any login session",
         }[found.placement]
     )
@@ -347,7 +347,7 @@ def check_limits(place: Place) -> Judgement:
         )
     if open_files is not None and open_files < LOW_OPEN_FILES:
         raised = min(LOW_OPEN_FILES * 16, most_open_files or LOW_OPEN_FILES * 16)
-        remedy = f"run ulimit -n {raised} before launching"
+        remedy = f"run `ulimit -n {raised}` before launching"
         if raised < LOW_OPEN_FILES:
             remedy = "raise nofile in /etc/security/limits.conf"
         return Judgement("warning", f"{detail}; data loaders may run out of open files", remedy)
@@ -380,13 +380,13 @@ def check_host(_: Place) -> Judgement:
         return Judgement("warning", f"{name} does not resolve; gloo may fail to connect", hosts)
     detail = f"{name} resolves to {addresses[0]}"
     if all(one.startswith("127.") or one == "::1" for one in addresses):
-        detail += " (loopback, fine for one machine)"
+        detail += " (loopback, fine on a single machine)"
     reverse = within(NAME_TIMEOUT_S, lambda: _has_name(addresses[0]))
     if reverse is None or reverse[1] > SLOW_LOOK_UP_S:
         took = "over 1 s" if reverse is None else f"{reverse[1]:.1f} s"
         return Judgement(
             "warning",
-            f"{detail}; a reverse lookup delays each process group startup by {took}",
+            f"{detail}; a reverse lookup delays the startup of each process group by {took}",
             f"add the line '{addresses[0]} {name}' to /etc/hosts",
         )
     return Judgement("ok", detail)
@@ -411,9 +411,7 @@ def _has_name(address: str) -> bool:
 def check_ptrace(place: Place) -> Judgement:
     """Stacks of ranks without a probe need py-spy and the right to trace."""
     if shutil.which("py-spy", path=place.env.get("PATH")) is None:
-        return Judgement(
-            "ok", "the probe provides stacks; ranks without it have none (py-spy is not installed)"
-        )
+        return Judgement("ok", "py-spy is not installed; only ranks with the probe provide stacks")
     scope = read_text(place.root / "proc/sys/kernel/yama/ptrace_scope") or "0"
     for line in (read_text(place.root / "proc/self/status") or "").splitlines():
         if line.startswith("CapEff:") and int(line.split()[1], 16) >> CAP_SYS_PTRACE & 1:
@@ -436,7 +434,7 @@ def check_clock(_: Place) -> Judgement:
     if behind_s > 1:
         return Judgement(
             "warning",
-            f"the clock is at least {behind_s:.0f} s behind the timestamps of ddptop's files",
+            f"the clock is at least {behind_s:.0f} s behind the timestamps on ddptop's files",
             "synchronize it (timedatectl set-ntp true)",
         )
     return Judgement("ok", "no problems found")
@@ -462,7 +460,7 @@ TOPICS = (
     Topic("shm", "Shared memory", check_shared_memory),
     Topic("memory", "Memory", check_memory),
     Topic("limits", "Limits", check_limits),
-    Topic("host", "Host name", check_host),
+    Topic("host", "Hostname", check_host),
     Topic("stacks", "Stacks", check_ptrace),
     Topic("clock", "Clock", check_clock),
     Topic("slurm", "Slurm", check_slurm),

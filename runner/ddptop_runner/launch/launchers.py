@@ -186,7 +186,8 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     elif wanted.nproc < wanted.device_count:
         if not wanted.devices:
             raise UsageError(
-                f"deepspeed cannot use {wanted.nproc} of several GPUs before they are free",
+                f"deepspeed cannot use only {wanted.nproc} of the GPUs that a queued job is"
+                " waiting for",
                 f"pass --gpus auto:{wanted.nproc}",
             )
         some = ",".join(str(device.index) for device in wanted.devices[: wanted.nproc])
@@ -283,7 +284,7 @@ def _program(launcher: str, python: str, path: str | None) -> str:
         raise UsageError("mpirun is not on PATH", f"install it with {PACKAGES[launcher]}")
     raise UsageError(
         f"{what} not found next to {python}" + (" or on PATH" if path is not None else ""),
-        f"run {PACKAGES[launcher]} there, or pass the --python of an environment that has it",
+        f"run {PACKAGES[launcher]} there, or pass --python PATH from an environment that has it",
     )
 
 
@@ -338,7 +339,7 @@ def free_port() -> int:
                 continue
             return port
     raise UsageError(
-        "no free TCP port between 20000 and 29999", "stop some of the processes using them"
+        "no free TCP ports between 20000 and 29999", "stop some of the processes using them"
     )
 
 

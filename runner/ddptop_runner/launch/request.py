@@ -136,12 +136,14 @@ def require_script(cwd: Path, script: str) -> None:
     if not path.exists():
         remedy = "check the path, or pass --cwd"
         if not script.endswith(".py") and "/" not in script and shutil.which(script):
-            remedy = f"to run a program, use ddptop launch -- {script} ..."
+            remedy = f"to run a program, use `ddptop launch -- {script} ...`"
         raise UsageError(f"no script {script} in {cwd}", remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{path} cannot be read", "check its permissions")
     if script.endswith((".sh", ".bash")):
-        raise UsageError(f"{script} is not a Python script", f"use ddptop launch -- bash {script}")
+        raise UsageError(
+            f"{script} is not a Python script", f"use `ddptop launch -- bash {script}`"
+        )
 
 
 def overrides_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -240,7 +242,7 @@ def executable_of(program: str, cwd: Path, env: Mapping[str, str], beside: str) 
     """
     if not program:
         raise UsageError(
-            "-- requires a command", "try ddptop launch -- torchrun --nproc-per-node 2 x.py"
+            "-- requires a command", "try `ddptop launch -- torchrun --nproc-per-node 2 x.py`"
         )
     if "/" in program:
         path = cwd / program

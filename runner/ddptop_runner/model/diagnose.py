@@ -77,5 +77,5 @@ class RankExit:
         return self.returncode != 0
 
     def in_words(self) -> str:
-        """`exited with 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
+        """`exited with status 1`, `was killed by SIGKILL`, or `exited with an unknown status`."""
         return status_in_words(self.returncode)

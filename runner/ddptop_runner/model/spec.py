@@ -225,7 +225,7 @@ def damaged_job(folder: RunFolder, path: Path, reason: str) -> DamagedFileError:
     """The error of a job that cannot be shown because of what is in its run folder."""
     return DamagedFileError(
         f"{path} cannot be read ({reason})",
-        f"to remove the job, run ddptop rm {shlex.quote(folder.job)}",
+        f"to remove the job, run `ddptop rm {shlex.quote(folder.job)}`",
     )
 
 
@@ -240,5 +240,5 @@ def _problem(spec: JobSpec) -> str | None:
     if not 0 <= spec.nproc <= MOST_RANKS:
         return "invalid nproc"
     if not (is_time(spec.created_at) and (spec.queue is None or is_time(spec.queue.since))):
-        return "time out of range"
+        return "invalid time"
     return None

@@ -123,7 +123,7 @@ def bring_up(
         said = last_lines(folder.supervisor_log, 1) if folder.supervisor_log.exists() else []
         raise DdptopError(
             f"the guardian for {spec.job} did not start ({''.join(said) or 'no message'})",
-            "run ddptop doctor",
+            "run `ddptop doctor`",
         )
     return (
         f"{wrap[0]} could not start the job; the job may end with this login session"

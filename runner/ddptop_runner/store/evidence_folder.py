@@ -39,7 +39,7 @@ _GUIDE = {
     "tail-launcher.txt": "last log lines from the command and its ranks",
     "error-rank-*.json": "exception saved by torch's @record",
     "proc-rank-*.txt": "kernel state of each live rank: state, memory, wait channel",
-    "flight-rank-*.json": "torch's flight record: the collectives each rank entered",
+    "flight-rank-*.json": "dump from torch's flight recorder: the collectives each rank entered",
     "devices.json": "last sample from the job's devices",
     "memory.txt": "limits and usage of the memory cgroups",
     "kernel.txt": "kernel log since the attempt started",

@@ -24,7 +24,7 @@ def test_all_figures():
     assert gpu_memory.in_words(error, 3, peaks, {7: "1.0 GiB (ann)"}) == [
         "It tried to allocate 2.00 GiB on GPU 3; 1.25 GiB of 79.15 GiB was free.",
         "Peak memory: 77.9 GiB (rank 0), 60.0 GiB (rank 1).",
-        "Also on the device: pid 7 1.0 GiB (ann), pid 4242 20.00 GiB.",
+        "Also on the device: pid 7 with 1.0 GiB (ann), pid 4242 with 20.00 GiB.",
         "6.50 GiB was reserved but unused: PYTORCH_ALLOC_CONF=expandable_segments:True may help.",
     ]
 

@@ -75,8 +75,8 @@ CAUSES = {
         [end(code=-9, exception=BUG)],
         HERE,
         ("signal", "SIGKILL", None, None, None),
-        "Rank 3 (pid 1003) was killed by SIGKILL. Either another process killed it or it ran out "
-        "of memory; which one is unknown.",
+        "Rank 3 (pid 1003) was killed by SIGKILL. It is unknown whether another process killed it "
+        "or it ran out of memory.",
     ),
     "killed for memory": (
         [end(code=-9)],
@@ -148,7 +148,7 @@ CAUSES = {
         ("cuda_oom", None, 1, "OutOfMemoryError", "a.py:1"),
         "Rank 3 (pid 1003) ran out of GPU memory (at a.py:1) and was the first to fail. It "
         "tried to allocate 2.00 GiB on GPU 3. Peak memory: 1.0 GiB (rank 3), 2.0 GiB (rank 4). "
-        "Also on the device: pid 99 3.0 GiB (ann). 1 other rank was stopped as a result.",
+        "Also on the device: pid 99 with 3.0 GiB (ann). 1 other rank was stopped as a result.",
     ),
     "C++ says why": (
         [end(code=-6, tail="terminate called after throwing an instance of 'X'\n  what():  y\n")],
@@ -194,24 +194,25 @@ CAUSES = {
         [end(1, 0, step=50, leaving=True), end(2, 1, exception=LOST), end(3, -15, True)],
         HERE,
         ("early_exit", None, 0, None, None),
-        "Rank 1 (pid 1001) exited with 0 at step 50 while the others continued. Rank 2 lost its "
-        "connection to it at a.py:2 and exited with 1. All ranks must take the same number of "
-        "steps: check for an early exit or uneven data. 1 more rank was stopped as a result.",
+        "Rank 1 (pid 1001) exited with status 0 at step 50 while the others continued. Rank 2 "
+        "lost its connection to it at a.py:2 and exited with status 1. All ranks must "
+        "take the same number of steps: check for an early exit or uneven data. 1 more rank was "
+        "stopped as a result.",
     ),
     "raised, and was ended while going down": (
         [end(1, 1, exception=LOST), end(3, -15, True, exception=BUG)],
         HERE,
         ("exception", None, 1, "ValueError", "a.py:1 in f"),
         "Rank 3 (pid 1003) raised an exception. ValueError: bad (at a.py:1 in f). Rank 1 lost its "
-        "connection to it at a.py:2 and exited with 1.",
+        "connection to it at a.py:2 and exited with status 1.",
     ),
     "did not come": (
         [end(1, 1, exception=WAITED), end(3, -15, True, step=5, stands_at="t.py:9 in body")],
         HERE,
         ("hang", None, 1, None, "t.py:9 in body"),
         "Rank 3 (pid 1003) never reached a collective in which rank 1 was waiting for it. It was "
-        "last seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with 1: RuntimeError: "
-        "Timed out waiting 8000ms for recv (at a.py:2).",
+        "last seen at t.py:9 in body, at step 5. Rank 1 gave up and exited with status 1: "
+        "RuntimeError: Timed out waiting 8000ms for recv (at a.py:2).",
     ),
     "paused": (
         [end(1, 1, exception=WAITED), end(3, -9, True, paused=True)],

@@ -75,7 +75,11 @@ CASES = {
     "a rank that does not answer did not enter": (
         [standing(0, **WAITS), standing(1, at=(8, 8), unheard_s=30)],
         [],
-        ((1,), False, "rank 0 is waiting in collective 9; rank 1 last reported before it ("),
+        (
+            (1,),
+            False,
+            "rank 0 is waiting in collective 9; rank 1 last reported before entering it (",
+        ),
     ),
     "fewer steps": (
         [standing(0, 40), standing(1, 39), standing(2, 40)],

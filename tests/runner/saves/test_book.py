@@ -245,8 +245,8 @@ def test_a_checkpoint_of_an_earlier_attempt_saves_nothing_of_this_one(book):
     lost = book.work_lost(1, 20, 7.0, now_s=130.0)
     assert (lost.steps, lost.seconds, lost.since, lost.earlier) == (20, 7.0, None, book.last)
     assert lost.in_words() == (
-        "No checkpoint was detected since epoch-3.pt (attempt 0): all 20 steps of this attempt "
-        "(7 s) are lost."
+        "No checkpoint has been detected since epoch-3.pt (attempt 0): all 20 steps of this "
+        "attempt (7 s) are lost."
     )
 
 

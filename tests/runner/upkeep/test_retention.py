@@ -130,7 +130,7 @@ def test_only_ended_runs_of_this_host_go(ddptop_home):
     assert held is not None
     assert left(*jobs, damaged) == ["fresh", "elsewhere", "guarded", "damaged"]
     assert note is not None
-    assert "deleted 2 old runs, as set in config.toml: " in note
+    assert "deleted 2 old runs, as configured in config.toml: " in note
 
 
 def test_a_launch_deletes_and_says_so(ddptop_home, ddptop_cli, tmp_path):
@@ -142,6 +142,6 @@ def test_a_launch_deletes_and_says_so(ddptop_home, ddptop_cli, tmp_path):
     answer = ddptop_cli("launch", "-d", "--nproc", "1", str(tmp_path / "empty.py"))
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "empty\n"
-    assert "deleted 1 old run, as set in config.toml: old" in answer.stderr
+    assert "deleted 1 old run, as configured in config.toml: old" in answer.stderr
     assert left(old, fresh) == ["fresh"]
     assert ddptop_cli("wait", "empty", timeout_s=300).returncode == 0

@@ -59,7 +59,7 @@ def _throttled(placement: Placement) -> list[Finding]:
     figures = [reason, *_heat_and_clock(device.gpu)]
     which = f"GPU {device.index}: " if len(found) > 1 else ""
     whose = f" ({name_ranks(ranks)})" if ranks else ""
-    wait = ": every rank waits for the slowest" if len(placement.ranks) > 1 else ""
+    wait = ": every rank waits for the slowest one" if len(placement.ranks) > 1 else ""
     message = (
         f"{name_gpus(gpus)}{whose} {'are' if len(gpus) > 1 else 'is'} running at reduced "
         f"clocks ({which}{'; '.join(figures)}){wait}; check cooling and the power supply"
@@ -133,7 +133,7 @@ def _somebody_else(placement: Placement, device: Device) -> list[Finding]:
     held = size(sum(process.mem_used_bytes or 0 for process in others))
     message = (
         f"{_describe(first)}{more}, not part of this job, {'use' if more else 'uses'} {held} on "
-        f"{_with_ranks(placement, device)}, leaving less memory and time for the job"
+        f"{_with_ranks(placement, device)}, leaving less memory and compute time for the job"
     )
     ranks = _ranks(placement, device)
     id_ = f"other-process-{device.index}"

@@ -9,9 +9,9 @@ _HELP = {
 The loss on these ranks is NaN (not a number), and so are their gradients. In DDP, the all-reduce
 spreads them to every rank, so the model is ruined from that step on.
 
-Common causes: a learning rate that is too high, fp16 without a gradient scaler, log of zero or
+Common causes: a learning rate that is too high, fp16 without a gradient scaler, log(0),
 division by zero, bad data. Restart from the last checkpoint before that step;
-torch.autograd.set_detect_anomaly identifies the operation.""",
+torch.autograd.set_detect_anomaly identifies the operation that produced it.""",
     "loss-inf": """\
 The loss on these ranks is infinite: a value overflowed its data type. NaN usually follows.
 
@@ -145,7 +145,7 @@ cannot be repaired.""",
 A process outside this job is using memory on the job's device, and possibly compute time. The rank
 on that device has less memory than the others and may be slower, and all others wait for it.
 
-It may be a notebook, another user's job, or a process left over from an earlier run; its pid, user,
+It may be a notebook, another user's job, or a process left over from an earlier run; its PID, user,
 and command are shown.""",
     "disk-full": """\
 The run folder's disk is full. Training continues, but log lines and history are lost until space is
@@ -177,8 +177,8 @@ A GPU that was set aside is responding again without errors. The job is continui
 
 Run `ddptop restart JOB` to use it again.""",
     "queued": """\
-The job is waiting until its GPUs are free, and then starts by itself. The alert shows who is using
-them; launch --force uses busy GPUs.""",
+The job is waiting for its GPUs to become free and will start automatically. The alert shows who is
+using them; launch --force uses busy GPUs.""",
 }
 
 

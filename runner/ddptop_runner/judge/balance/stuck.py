@@ -251,7 +251,7 @@ class StuckWatch:
         message = (
             f"{name_ranks(look.ranks)} {'are' if len(look.ranks) > 1 else 'is'} probably waiting "
             f"in a collective: {name_gpus(look.gpus)} {'show' if len(look.gpus) > 1 else 'shows'} "
-            f"100% at idle power ({power}) for {duration_in_words(held_s)}, {proof}"
+            f"100% utilization at idle power ({power}) for {duration_in_words(held_s)}, {proof}"
         )
         if look.aside is not None:
             idle = [rank.rank for rank in look.idle_ranks]

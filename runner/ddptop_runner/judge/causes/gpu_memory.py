@@ -88,7 +88,7 @@ def in_words(
     """
     where = f"GPU {gpu}" if gpu is not None else "its device"
     if gpu is None and error.gpu is not None:
-        where = f"its cuda:{error.gpu}"
+        where = f"cuda:{error.gpu}"
     sentences = []
     if error.asked is not None:
         free = f"; {error.free} of {error.total} was free" if error.free and error.total else ""
@@ -97,7 +97,7 @@ def in_words(
         sentences.append(told)
     held = {**others, **dict(error.others)}
     if held:
-        listed = ", ".join(f"pid {pid} {held[pid]}" for pid in list(held)[:3])
+        listed = ", ".join(f"pid {pid} with {held[pid]}" for pid in list(held)[:3])
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         sentences.append(f"Also on the device: {listed}{more}.")
     if error.is_fragmented:

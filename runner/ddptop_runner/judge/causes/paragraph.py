@@ -219,9 +219,7 @@ def _ended(culprit: Culprit, around: Surroundings, quoted: int, *, alone: bool) 
         finding = around.killed_for_memory([end.exit.pid])
         _tell_memory(told, finding)
         if finding is None:
-            told.say(
-                "Either another process killed it or it ran out of memory; which one is unknown."
-            )
+            told.say("It is unknown whether another process killed it or it ran out of memory.")
         return told
     if end.signal is not None:
         meaning = words.signal_in_words(end.signal)
@@ -267,7 +265,9 @@ SOFTWARE_XIDS = frozenset({13, 31, 43, 45, 66, 68, 69})
 
 def _left(culprit: Culprit) -> _Told:
     end, victim = culprit.end, culprit.victim
-    how = "exited with 0" if not end.exit.ended_by_us else "was about to exit without an error"
+    how = (
+        "exited with status 0" if not end.exit.ended_by_us else "was about to exit without an error"
+    )
     told = _Told("early_exit", f"{_who(end)} {how}{_at_step(end)} while the others continued.")
     if victim is not None:
         told.say(_lost_it(victim))
@@ -312,7 +312,7 @@ def _out_of_order(left: Left, victim: RankEnd, quoted: int) -> _Told:
     else:
         said = clipped(words.last_words(victim.tail) or "", quoted)
     told.say(
-        f"{_who(victim)}, which entered a different one, {victim.exit.in_words()}"
+        f"{_who(victim)}, which entered a different collective, {victim.exit.in_words()}"
         f"{_at_step(victim)}{f': {said}' if said else ''}."
     )
     return told
@@ -329,7 +329,7 @@ def _victim(culprit: Culprit, quoted: int, *, alone: bool) -> _Told:
     elif last := words.last_words(end.tail):
         told.say(f"Its last output: {clipped(last, quoted)!r}.")
     if end.victim == words.WAITED:
-        told.say("It timed out waiting for another rank; which one is unknown.")
+        told.say("It timed out waiting for another rank, which could not be identified.")
     else:
         told.say("It lost its connection to another rank; the reason is unknown.")
     return told

@@ -13,14 +13,14 @@ _SIGNALS = {
     "SIGINT": "interrupted by Ctrl-C or another process (kill -INT)",
     "SIGQUIT": "sent by another process, usually to get a core dump",
     "SIGILL": (
-        "an instruction that this processor does not support; the binary was built for another one"
+        "an instruction that this CPU does not support; the binary was built for a different one"
     ),
     "SIGTRAP": "a breakpoint or a failed check in C++ code",
     "SIGABRT": "it aborted after an error in C++ code",
     "SIGBUS": "mapped memory was unavailable, often because /dev/shm is full",
     "SIGFPE": "an integer division by zero in C++ code",
     "SIGSEGV": "an invalid memory access in C++ code",
-    "SIGPIPE": "it wrote to a pipe that has no reader",
+    "SIGPIPE": "it wrote to a pipe with no reader",
     "SIGALRM": "a timer that it set expired",
     "SIGTERM": "sent by a user, a batch system, or a shutdown",
     "SIGUSR1": "sent by another process; the script does not handle it",

@@ -74,7 +74,9 @@ def _by_collective(standings: Sequence[Standing], ended: Sequence[RankProgress])
         where = "" if group == DEFAULT_GROUP else f" of process group {group}"
         unheard = any(rank.alive and rank.is_unheard for rank in those)
         missed = "it" if latest == last + 1 else f"collective {last + 1}"
-        missing = f"last reported before {missed}" if unheard else f"never reached {missed}"
+        missing = (
+            f"last reported before entering {missed}" if unheard else f"never reached {missed}"
+        )
         facts = [_ended_in_words(those), _silent_in_words(those), _standing_in_words(those)]
         because = (
             f"{_are(waiting)} waiting in collective {latest}{where}; "

@@ -215,7 +215,7 @@ class RestartPlanner:
                 f"{_in_words(certain)}: the job needs all its devices; launch it with "
                 "--allow-shrink to continue with fewer ranks, or with different --gpus",
             )
-        note = f"{_in_words(ill)}: continuing with it; --allow-shrink would set it aside"
+        note = f"{_in_words(ill)}: continuing anyway; --allow-shrink sets such devices aside"
         return NextAttempt(self.spec, notes=(note,))
 
     def take_back(self) -> list[Device]:
@@ -299,5 +299,5 @@ def _world_in_words(before: JobSpec, after: JobSpec) -> str:
     return (
         f"with {after.nproc} rank{'s' if after.nproc > 1 else ''}{on} instead of {before.nproc}: "
         f"the global batch is {after.nproc}/{before.nproc} of its previous size unless the script "
-        "adjusts it; learning rate and sampler are up to the script"
+        "adjusts it; the learning rate and the sampler are up to the script"
     )

@@ -76,7 +76,7 @@ class WorkLost:
         lost = f"{all_} of this attempt ({took}) {'is' if self.steps == 1 else 'are'} lost"
         if self.earlier is not None:
             attempt = "" if self.earlier.attempt is None else f" (attempt {self.earlier.attempt})"
-            return f"No checkpoint was detected since {_name(self.earlier)}{attempt}: {lost}."
+            return f"No checkpoint has been detected since {_name(self.earlier)}{attempt}: {lost}."
         return (
             f"No checkpoint was detected: {lost}, unless the script saves in a way that ddptop "
             "cannot detect."

@@ -48,7 +48,7 @@ def waiting_in_words(
     if busy := busy_in_words(uses):
         parts.append(busy)
     elif uses and not ahead:
-        parts.append("free; the job starts once they stay free")
+        parts.append("free; the job will start if they stay free")
     return "; ".join(parts)
 
 

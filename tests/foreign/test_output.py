@@ -22,7 +22,7 @@ from ddptop_runner.foreign.output import (
     Pane,
     appends,
     look_at,
-    neighbours_of,
+    neighbors_of,
 )
 from ddptop_runner.host import procs, tree
 
@@ -30,7 +30,7 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 
 
 def find(pid: int, fd: int = 1, launchers: tuple[int, ...] = ()) -> Output:
-    finder = Finder(lambda: neighbours_of([*launchers, pid]), dict, launchers)
+    finder = Finder(lambda: neighbors_of([*launchers, pid]), dict, launchers)
     return finder.find(pid, fd)
 
 
@@ -100,7 +100,7 @@ def test_the_reader_is_found_when_the_writer_has_a_session_of_its_own(tmp_path: 
         running(*printer(), stdout=subprocess.PIPE, start_new_session=True) as process,
         running("tee", str(path), stdin=process.stdout) as tee,
     ):
-        assert tee.pid in neighbours_of([process.pid])
+        assert tee.pid in neighbors_of([process.pid])
 
 
 def test_a_pipe_through_a_filter_is_followed_to_its_file(tmp_path: Path, wait_until) -> None:

@@ -548,25 +548,30 @@ def _draft_of_workers(tree: Tree, parent: ProcessFacts) -> JobDraft:
     workers = ranks_among(tree, tree.workers(parent))
     node, nodes = _place(parent)
     first = (node or 0) * len(workers)
-    told = {index: told for index, worker in enumerate(workers) if (told := _told(tree, worker))}
-    offsets = {rank - index for index, (rank, _, _) in told.items()}
+    known = {
+        index: found
+        for index, worker in enumerate(workers)
+        if (found := _rank_of_children(tree, worker)) is not None
+    }
+    offsets = {rank - index for index, (rank, _, _) in known.items()}
     if len(offsets) == 1:
-        first = next(iter(offsets))
-    draft = JobDraft(launcher="mp.spawn", ranks=[], launchers=[*tree.launch_chain(parent), parent])
-    for index, worker in enumerate(workers):
-        evidence: RankEvidence = "start order"
-        rank = first + index
-        if index in told:
-            rank, evidence = told[index][0], "environment"
-        draft.ranks.append(RankDraft(worker, rank, index, evidence))
-    if len({rank.rank for rank in draft.ranks}) < len(draft.ranks):  # what was told contradicts
-        for index, member in enumerate(draft.ranks):
-            member.rank, member.evidence = first + index, "start order"
-    if any(rank.evidence == "start order" for rank in draft.ranks):
-        draft.notes.append(BY_ORDER)
-    draft.ranks.sort(key=lambda rank: rank.rank)
-    draft.world_size = next((size for _, size, _ in told.values() if size is not None), None)
-    draft.rendezvous = next((place for _, _, place in told.values() if place), None)
+        first = offsets.pop()
+    numbers = [known[i][0] if i in known else first + i for i in range(len(workers))]
+    sure: Collection[int] = known
+    if len(set(numbers)) < len(numbers):  # the children contradict each other
+        numbers, sure = list(range(first, first + len(workers))), ()
+    ranks = [
+        RankDraft(worker, rank, index, "environment" if index in sure else "start order")
+        for index, (worker, rank) in enumerate(zip(workers, numbers, strict=True))
+    ]
+    draft = JobDraft(
+        launcher="mp.spawn",
+        ranks=sorted(ranks, key=lambda rank: rank.rank),
+        launchers=[*tree.launch_chain(parent), parent],
+        notes=[BY_ORDER] if len(sure) < len(workers) else [],
+    )
+    draft.world_size = next((size for _, size, _ in known.values() if size is not None), None)
+    draft.rendezvous = next((place for _, _, place in known.values() if place), None)
     draft.rendezvous = draft.rendezvous or rendezvous_of(parent.environ)
     if draft.world_size is None and nodes is not None:
         draft.world_size = nodes * len(workers)
@@ -622,7 +627,9 @@ def _place(parent: ProcessFacts) -> tuple[int | None, int | None]:
     return node, nodes
 
 
-def _told(tree: Tree, worker: ProcessFacts) -> tuple[int, int | None, str | None] | None:
+def _rank_of_children(
+    tree: Tree, worker: ProcessFacts
+) -> tuple[int, int | None, str | None] | None:
     """(rank, world size, rendezvous) from the environment of what the worker has executed.
 
     A worker that sets RANK for itself shows nothing, but the processes that it starts do.

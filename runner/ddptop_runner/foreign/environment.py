@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ddptop_runner.foreign.types import ProcessFacts
 
@@ -145,131 +145,101 @@ def _place(environ: Mapping[str, str], address: str, port: str) -> str | None:
     return text if all(words) else None
 
 
-def _elastic(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "RANK")
-    if rank is None or "TORCHELASTIC_RUN_ID" not in environ:
+def _claim(
+    environ: Mapping[str, str],
+    scheme: Scheme,
+    job: tuple[str, ...],
+    rank: str,
+    local_rank: str,
+    world_size: str,
+    local_world_size: str = "",
+    rendezvous: str | None = None,
+) -> Claim | None:
+    """None where no variable holds a rank. Of several names the first with a number counts."""
+    number_of_rank = number(environ, *rank.split())
+    if number_of_rank is None:
         return None
-    rendezvous = rendezvous_of(environ)
+    local = number(environ, local_rank)
     return Claim(
-        scheme="elastic",
-        job=(rendezvous or "", environ["TORCHELASTIC_RUN_ID"], environ.get("DDPTOP_JOB_ID", "")),
-        rank=rank,
-        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
-        world_size=number(environ, "WORLD_SIZE"),
-        local_world_size=number(environ, "LOCAL_WORLD_SIZE"),
-        rendezvous=rendezvous,
+        scheme=scheme,
+        job=job,
+        rank=number_of_rank,
+        local_rank=number_of_rank if local is None else local,
+        world_size=number(environ, *world_size.split()),
+        local_world_size=number(environ, local_world_size),
+        rendezvous=rendezvous or rendezvous_of(environ),
         restart_count=number(environ, "TORCHELASTIC_RESTART_COUNT"),
     )
 
 
-def _horovod(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "HOROVOD_RANK")
-    if rank is None:
+def _of_scheduler(environ: Mapping[str, str], *args: Any) -> Claim | None:
+    """A claim of MPI or Slurm, unless a RANK of another value was set below it."""
+    claim = _claim(environ, *args)
+    if claim is None or "WORLD_SIZE" not in environ:
+        return claim
+    return claim if number(environ, "RANK") in (None, claim.rank) else None
+
+
+def _named(name: str | None) -> tuple[str, ...]:
+    return (name,) if name else ()
+
+
+def _elastic(environ: Mapping[str, str]) -> Claim | None:
+    run_id = environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is None:
         return None
-    rendezvous = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-    return Claim(
-        scheme="horovod",
-        job=(rendezvous,) if rendezvous else (),
-        rank=rank,
-        local_rank=_first(number(environ, "HOROVOD_LOCAL_RANK"), rank),
-        world_size=number(environ, "HOROVOD_SIZE"),
-        rendezvous=rendezvous,
-    )
+    job = (rendezvous_of(environ) or "", run_id, environ.get("DDPTOP_JOB_ID", ""))
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    return _claim(environ, "elastic", job, *names)
+
+
+def _horovod(environ: Mapping[str, str]) -> Claim | None:
+    place = _place(environ, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE")
+    return _claim(environ, "horovod", _named(place), *names, rendezvous=place)
 
 
 def _deepspeed(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "RANK")
-    if rank is None or not {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
+    if not {"CROSS_RANK", "CROSS_SIZE"} & environ.keys():
         return None
-    rendezvous = rendezvous_of(environ)
-    return Claim(
-        scheme="deepspeed",
-        job=(rendezvous,) if rendezvous else (),
-        rank=rank,
-        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
-        world_size=number(environ, "WORLD_SIZE"),
-        local_world_size=number(environ, "LOCAL_SIZE"),
-        rendezvous=rendezvous,
-    )
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE")
+    return _claim(environ, "deepspeed", _named(rendezvous_of(environ)), *names)
 
 
 def _mpi(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "OMPI_COMM_WORLD_RANK")
-    if rank is None or _told_otherwise(environ, rank):
-        return None
-    name = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
-    return Claim(
-        scheme="mpi",
-        job=(name,) if name else (),
-        rank=rank,
-        local_rank=_first(number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"), rank),
-        world_size=number(environ, "OMPI_COMM_WORLD_SIZE"),
-        rendezvous=rendezvous_of(environ),
-    )
+    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
+    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE")]
+    return _of_scheduler(environ, "mpi", _named(job), *names)
 
 
 def _slurm(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "SLURM_PROCID")
-    if rank is None or _told_otherwise(environ, rank):
-        return None
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
-    if number(environ, "PMI_RANK", "PMIX_RANK") not in (None, rank):
+    if number(environ, "PMI_RANK", "PMIX_RANK") not in (None, number(environ, "SLURM_PROCID")):
         return None  # an mpirun inside the allocation: its daemon's place is no rank
-    return Claim(
-        scheme="slurm",
-        job=(environ.get("SLURM_JOB_ID", ""), step or ""),
-        rank=rank,
-        local_rank=_first(number(environ, "SLURM_LOCALID"), rank),
-        world_size=number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        rendezvous=rendezvous_of(environ),
-    )
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    job = (environ.get("SLURM_JOB_ID", ""), step)
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS")
+    return _of_scheduler(environ, "slurm", job, *names)
 
 
 def _pmi(environ: Mapping[str, str]) -> Claim | None:
-    rank = number(environ, "PMI_RANK", "PMIX_RANK")
-    if rank is None or _told_otherwise(environ, rank):
-        return None
-    name = environ.get("PMIX_NAMESPACE")
-    return Claim(
-        scheme="pmi",
-        job=(name,) if name else (),
-        rank=rank,
-        local_rank=_first(number(environ, "MPI_LOCALRANKID"), rank),
-        world_size=number(environ, "PMI_SIZE"),
-        rendezvous=rendezvous_of(environ),
-    )
+    job = _named(environ.get("PMIX_NAMESPACE"))
+    return _of_scheduler(environ, "pmi", job, "PMI_RANK PMIX_RANK", "MPI_LOCALRANKID", "PMI_SIZE")
 
 
 def _manual(environ: Mapping[str, str]) -> Claim | None:
-    rank, world_size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
-    if rank is None or world_size is None:
+    world_size = number(environ, "WORLD_SIZE")
+    if world_size is None:
         return None
-    rendezvous = rendezvous_of(environ)
-    return Claim(
-        scheme="manual",
-        job=(rendezvous or "", str(world_size)),
-        rank=rank,
-        local_rank=_first(number(environ, "LOCAL_RANK"), rank),
-        world_size=world_size,
-        local_world_size=number(environ, "LOCAL_WORLD_SIZE"),
-        rendezvous=rendezvous,
-    )
+    job = (rendezvous_of(environ) or "", str(world_size))
+    return _claim(environ, "manual", job, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def _lightning(environ: Mapping[str, str]) -> Claim | None:
     """Lightning gives its children no RANK; that of a further host follows from all its ranks."""
-    local_rank = number(environ, "LOCAL_RANK")
     rendezvous = rendezvous_of(environ)
-    if local_rank is None or "NODE_RANK" not in environ or rendezvous is None:
+    if rendezvous is None or "NODE_RANK" not in environ:
         return None
-    return Claim(
-        scheme="lightning",
-        job=(rendezvous,),
-        rank=local_rank,
-        local_rank=local_rank,
-        world_size=number(environ, "WORLD_SIZE"),
-        rendezvous=rendezvous,
-    )
+    return _claim(environ, "lightning", (rendezvous,), "LOCAL_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 def _tf_config(environ: Mapping[str, str]) -> Claim | None:
@@ -292,12 +262,3 @@ def _tf_config(environ: Mapping[str, str]) -> Claim | None:
         local_rank=rank,
         world_size=len(order),
     )
-
-
-def _told_otherwise(environ: Mapping[str, str], rank: int) -> bool:
-    """Whether a RANK of another value was set below the scheduler that gave `rank`."""
-    return "WORLD_SIZE" in environ and number(environ, "RANK") not in (None, rank)
-
-
-def _first(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from ddptop_runner.foreign.output import (
     Pane,
     PaneReader,
     appends,
-    neighbours_of,
+    neighbors_of,
 )
 from ddptop_runner.foreign.types import ForeignJob
 from ddptop_runner.host import procs
@@ -42,7 +43,7 @@ _LINE_START = re.compile(rb"[\r\n]")
 
 
 @dataclass(frozen=True)
-class Heard:
+class OutputReading:
     """One reading and where it comes from."""
 
     reading: Reading
@@ -165,21 +166,9 @@ class JobOutput:
         """Find out where the outputs go; what goes where it went is read on."""
         self._find_at_s = now_s + (FIND_EVERY_S if closely else SEEN_FIND_EVERY_S)
         self._processes = _processes(job)
-        near: list[int] = []
-        known_panes: dict[str, Pane] | None = None
-
-        def neighbours() -> list[int]:
-            if not near:
-                near.extend(neighbours_of([*job.launcher_pids, *(r.pid for r in job.ranks)]))
-            return near
-
-        def panes_now() -> dict[str, Pane]:
-            nonlocal known_panes
-            if known_panes is None:
-                known_panes = self._panes(job)
-            return known_panes
-
-        finder = Finder(neighbours, panes_now, job.launcher_pids)
+        pids = [*job.launcher_pids, *(rank.pid for rank in job.ranks)]
+        neighbors = functools.cache(lambda: neighbors_of(pids))
+        finder = Finder(neighbors, functools.cache(lambda: self._panes(job)), job.launcher_pids)
         before, pids_before = self._of, self._pids
         self._of, self._pids = {}, dict(_writers(job))
         for rank, pid in self._pids.items():
@@ -218,9 +207,11 @@ class JobOutput:
         for source in self._sources.values():
             source.follow()
 
-    def read(self, now_s: float, budget: int, may_capture: bool) -> tuple[list[Heard], int, bool]:
-        """(what was heard, bytes read, whether anything was written since the last look)."""
-        heard: list[Heard] = []
+    def read(
+        self, now_s: float, budget: int, may_capture: bool
+    ) -> tuple[list[OutputReading], int, bool]:
+        """(readings, bytes read, whether anything was written since the last look)."""
+        found: list[OutputReading] = []
         used, grew = 0, False
         for source in self._sources.values():
             if source.pane is not None:
@@ -235,12 +226,12 @@ class JobOutput:
             readings, fresh, size = source.read(budget - used)
             used += size
             grew |= fresh and (size > 0 or (count, partial) != (source.count, source.partial))
-            heard += [Heard(reading, source.ranks, id(source), fresh) for reading in readings]
-        return heard, used, grew
+            found += [OutputReading(one, source.ranks, id(source), fresh) for one in readings]
+        return found, used, grew
 
-    def is_copy(self, heard: Heard, rank: int) -> bool:
+    def is_copy(self, one: OutputReading, rank: int) -> bool:
         """Whether the rank's own output has that, too: a launcher can both keep and hand on."""
-        return rank not in heard.ranks and next(self._keys_of(rank), None) is not None
+        return rank not in one.ranks and next(self._keys_of(rank), None) is not None
 
     @property
     def has_panes(self) -> bool:

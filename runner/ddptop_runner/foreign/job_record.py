@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import shlex
-from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import msgspec
 from ddptop_runner.base.clock import utc_from_unix
 from ddptop_runner.devices.report import without_metrics
 from ddptop_runner.foreign.environment import whole_number
-from ddptop_runner.foreign.job_output import Heard, JobFiles, JobOutput
+from ddptop_runner.foreign.job_output import JobFiles, JobOutput, OutputReading
 from ddptop_runner.foreign.types import ForeignJob, ForeignRank, ForeignView, ProcessFacts
 from ddptop_runner.host import procs
 from ddptop_runner.host.tree import RankUsage, UsageMeter
@@ -194,11 +193,29 @@ def _see(pid: int, usage: RankUsage, memory: _Memory, now_s: float) -> Seen:
     )
 
 
-MAX_POINTS = 32_768
-"""Of all ranks of a job together: 1.6 MB."""
+MAX_POINTS = 16_384
+"""Of all ranks of a job together: 4 MB."""
 LEAST_POINTS = 512
 """Each series may have so many, however many ranks there are."""
 MAX_SERIES = 4096
+
+
+_Row = tuple[int, float, float, float, int, float]
+"""Start of a bucket; lowest loss in it, sum, highest, how many, last."""
+
+
+def _joined(rows: Iterable[_Row], width_s: int) -> list[_Row]:
+    """Rows in buckets of that width; one that is older than the last bucket goes into that."""
+    found: list[_Row] = []
+    for t, low, total, high, count, last in rows:
+        bucket = t // width_s * width_s
+        if not found or bucket > found[-1][0]:
+            found.append((bucket, low, total, high, count, last))
+            continue
+        at, low_then, total_then, high_then, count_then, _ = found[-1]
+        low, high = min(low, low_then), max(high, high_then)
+        found[-1] = (at, low, total + total_then, high, count + count_then, last)
+    return found
 
 
 class _LossSeries:
@@ -206,93 +223,50 @@ class _LossSeries:
 
     def __init__(self) -> None:
         self.width_s = 1
-        self.t = array("q")
-        self.low = array("d")
-        self.total = array("d")
-        self.number = array("l")
-        self.high = array("d")
-        self.last = array("d")
-        self.nonfinite_t = array("q")
+        self.rows: list[_Row] = []
+        self.nonfinite_t: list[int] = []
 
     def add(self, at_s: float, loss: float) -> None:
         bucket = int(at_s) // self.width_s * self.width_s
-        if not math.isfinite(loss):
-            if not self.nonfinite_t or self.nonfinite_t[-1] < bucket:
-                self.nonfinite_t.append(bucket)
-            return
-        if self.t and bucket <= self.t[-1]:  # the same, or the clock was set back
-            self._join(-1, loss, loss, loss, 1, loss)
-            return
-        self.t.append(bucket)
-        self.low.append(loss)
-        self.total.append(loss)
-        self.number.append(1)
-        self.high.append(loss)
-        self.last.append(loss)
-
-    def _join(
-        self, at: int, low: float, total: float, high: float, number: int, last: float
-    ) -> None:
-        self.low[at] = min(self.low[at], low)
-        self.total[at] += total
-        self.number[at] += number
-        self.high[at] = max(self.high[at], high)
-        self.last[at] = last
+        if math.isfinite(loss):
+            row = (bucket, loss, loss, loss, 1, loss)
+            self.rows[-1:] = _joined([*self.rows[-1:], row], self.width_s)
+        elif not self.nonfinite_t or self.nonfinite_t[-1] < bucket:
+            self.nonfinite_t.append(bucket)
 
     def widen(self) -> None:
         """Join buckets in pairs, so that about half as many remain."""
-        old = self.__dict__.copy()
-        width_s = self.width_s * 2
-        self.__init__()  # type: ignore[misc]  # filled again below
-        self.width_s = width_s
-        rows = zip(
-            old["t"], old["low"], old["total"], old["high"], old["number"], old["last"], strict=True
-        )
-        for t, low, total, high, number, last in rows:
-            bucket = t // width_s * width_s
-            if self.t and self.t[-1] == bucket:
-                self._join(-1, low, total, high, number, last)
-                continue
-            self.t.append(bucket)
-            self.low.append(low)
-            self.total.append(total)
-            self.number.append(number)
-            self.high.append(high)
-            self.last.append(last)
-        for t in old["nonfinite_t"]:
-            bucket = t // width_s * width_s
-            if not self.nonfinite_t or self.nonfinite_t[-1] != bucket:
-                self.nonfinite_t.append(bucket)
+        self.width_s *= 2
+        self.rows = _joined(self.rows, self.width_s)
+        self.nonfinite_t = _buckets(self.nonfinite_t, self.width_s)
+
+    def ends(self) -> list[int]:
+        """Unix seconds of the first and the last losses."""
+        times = [row[0] for row in (*self.rows[:1], *self.rows[-1:])]
+        return [*times, *self.nonfinite_t[:1], *self.nonfinite_t[-1:]]
 
     def __len__(self) -> int:
-        return max(len(self.t), len(self.nonfinite_t))
+        return max(len(self.rows), len(self.nonfinite_t))
 
     def between(self, since: int, until: int, bucket_s: int) -> Series:
-        found = Series(bucket_s=bucket_s)
-        total, number = 0.0, 0
-        for at, t in enumerate(self.t):
-            if t + self.width_s <= since or t > until:
-                continue
-            bucket = t // bucket_s * bucket_s
-            if found.t and found.t[-1] == bucket:
-                found.min[-1] = min(found.min[-1], self.low[at])
-                found.max[-1] = max(found.max[-1], self.high[at])
-                found.last[-1] = self.last[at]
-                total, number = total + self.total[at], number + self.number[at]
-                found.mean[-1] = total / number
-                continue
-            total, number = self.total[at], self.number[at]
-            found.t.append(bucket)
-            found.min.append(self.low[at])
-            found.mean.append(total / number)
-            found.max.append(self.high[at])
-            found.last.append(self.last[at])
-            found.attempt.append(None)
-        for t in self.nonfinite_t:
-            bucket = t // bucket_s * bucket_s
-            if since < t + self.width_s and t <= until and bucket not in found.nonfinite_t[-1:]:
-                found.nonfinite_t.append(bucket)
-        return found
+        def inside(t: int) -> bool:
+            return since < t + self.width_s and t <= until
+
+        rows = _joined((row for row in self.rows if inside(row[0])), bucket_s)
+        return Series(
+            bucket_s=bucket_s,
+            t=[row[0] for row in rows],
+            min=[row[1] for row in rows],
+            mean=[row[2] / row[4] for row in rows],
+            max=[row[3] for row in rows],
+            last=[row[5] for row in rows],
+            attempt=[None] * len(rows),
+            nonfinite_t=_buckets((t for t in self.nonfinite_t if inside(t)), bucket_s),
+        )
+
+
+def _buckets(times: Iterable[int], width_s: int) -> list[int]:
+    return list(dict.fromkeys(t // width_s * width_s for t in times))
 
 
 class LossHistory:
@@ -314,9 +288,8 @@ class LossHistory:
 
     def span(self) -> tuple[float, float] | None:
         """Unix seconds of the first and the last loss."""
-        firsts = [t for one in self._series.values() for t in (*one.t[:1], *one.nonfinite_t[:1])]
-        lasts = [t for one in self._series.values() for t in (*one.t[-1:], *one.nonfinite_t[-1:])]
-        return (float(min(firsts)), float(max(lasts))) if firsts else None
+        ends = [t for one in self._series.values() for t in one.ends()]
+        return (float(min(ends)), float(max(ends))) if ends else None
 
     def series(self, since_s: float, until_s: float, columns: int) -> dict[int, Series]:
         """As `HistoryReader.rank_series`: at most `columns` points of each rank."""
@@ -361,7 +334,7 @@ class JobRecord:
         self._looks = 0
         self._last: NodeSnapshot | None = None
         ranks = "1 rank" if len(job.ranks) == 1 else f"{len(job.ranks)} ranks"
-        self._tell(now, "watched", f"{job.launcher} job with {ranks} on this host")
+        self._emit(now, "watched", f"{job.launcher} job with {ranks} on this host")
 
     # -- what changed --------------------------------------------------------------------------
 
@@ -373,14 +346,14 @@ class JobRecord:
         restarted = _restarts(job) - _restarts(self.foreign)
         if restarted > 0:
             message = f"the ranks were restarted (restart {_restarts(job)})"
-            self._tell(now, "group_restart", message)
+            self._emit(now, "group_restart", message)
         for number, rank in before.items():
             if number not in after or not _same(rank, after[number]):
                 message = f"pid {rank.pid} exited; exit status unknown"
-                self._tell(now, "rank_exited", message, rank)
+                self._emit(now, "rank_exited", message, rank)
         for number, rank in after.items():
             if number not in before or not _same(rank, before[number]):
-                self._tell(now, "rank_started", f"pid {rank.pid}", rank)
+                self._emit(now, "rank_started", f"pid {rank.pid}", rank)
                 self._progress.pop(number, None)
         self.foreign = job
 
@@ -388,9 +361,9 @@ class JobRecord:
         """No process of the job is there any more."""
         if self.ended_at is None:
             self.ended_at = now
-            self._tell(now, "lost", "all processes exited; exit status unknown")
+            self._emit(now, "lost", "all processes exited; exit status unknown")
 
-    def _tell(
+    def _emit(
         self, now: dt.datetime, kind: str, message: str, rank: ForeignRank | None = None
     ) -> None:
         self._seq += 1
@@ -408,21 +381,23 @@ class JobRecord:
 
     # -- what it printed -----------------------------------------------------------------------
 
-    def hear(self, heard: Sequence[Heard], grew: bool, now: dt.datetime, now_s: float) -> None:
+    def fold(
+        self, readings: Sequence[OutputReading], grew: bool, now: dt.datetime, now_s: float
+    ) -> None:
         """Fold in what was read of its outputs in this look."""
         if grew:
             self._grew_s = now_s
         for known in self._progress.values():
             known.begin_look()
         backlog: dict[int, float | None] = {}
-        for one in heard:
+        for one in readings:
             rank = self._rank_of(one)
             if rank is None or self.output.is_copy(one, rank):
                 continue
             reading = one.reading
             progress = self._progress.get(rank)
             if progress is None:
-                progress = self._progress[rank] = TextProgress(self._said())
+                progress = self._progress[rank] = TextProgress(self._announced())
             progress.hear(reading, now if one.fresh else None, one.source)
             loss = None if reading.kind == "val" else reading.loss
             if not one.fresh:
@@ -437,7 +412,7 @@ class JobRecord:
                 if loss is not None:
                     self.losses.add(rank, at_s, loss)
 
-    def _said(self) -> Said:
+    def _announced(self) -> Said:
         """What its command line tells of how long it trains."""
         try:
             words = shlex.split(self.foreign.command)
@@ -458,18 +433,18 @@ class JobRecord:
         self.output.close()
         self.files.close()
 
-    def _rank_of(self, heard: Heard) -> int | None:
+    def _rank_of(self, one: OutputReading) -> int | None:
         """Whose reading it is; None when it is of a rank of another host."""
-        if len(heard.ranks) == 1:
-            return heard.ranks[0]
+        if len(one.ranks) == 1:
+            return one.ranks[0]
         here = [rank.rank for rank in self.foreign.ranks]
-        reading = heard.reading
+        reading = one.reading
         if reading.rank is not None and len(here) > 1:
             return reading.rank if reading.rank in here else None
         if reading.local_rank is not None:
             by_local = {rank.local_rank: rank.rank for rank in self.foreign.ranks}
             return by_local.get(reading.local_rank)
-        writers = heard.ranks or tuple(here)
+        writers = one.ranks or tuple(here)
         if not writers:
             return None
         if len(here) > 1:
@@ -526,7 +501,7 @@ class JobRecord:
                 for rank in ranks
             ]
         for alert in new:
-            self._tell(now, "alert", alert.message)
+            self._emit(now, "alert", alert.message)
         return msgspec.structs.replace(snapshot, ranks=ranks, alerts=alerts)
 
     def _sample(self, rank: ForeignRank, seen: Seen | None, now: dt.datetime) -> RankSample:

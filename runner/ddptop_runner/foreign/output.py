@@ -324,7 +324,7 @@ def _name(pid: int) -> str:
     return sanitize(argv[0].rpartition("/")[2])[:40].strip() if argv else "gone"
 
 
-def neighbours_of(pids: Iterable[int]) -> list[int]:
+def neighbors_of(pids: Iterable[int]) -> list[int]:
     """Processes that may read the output of these: themselves, parents, and all their sessions.
 
     A parent's session counts too: `setsid train | tee log` leaves `tee` in that of the shell.
@@ -356,18 +356,18 @@ class Finder:
 
     def __init__(
         self,
-        neighbours: Callable[[], Iterable[int]],
+        neighbors: Callable[[], Iterable[int]],
         panes: Callable[[], dict[str, Pane]],
         launchers: Collection[int] = (),
     ) -> None:
         """The callables are asked only where they are needed.
 
         Args:
-            neighbours: pids that may read a pipe or hold the other end of a terminal.
+            neighbors: pids that may read a pipe or hold the other end of a terminal.
             panes: panes by terminal.
             launchers: pids that hand on what their ranks write.
         """
-        self._neighbours = neighbours
+        self._neighbors = neighbors
         self._panes = panes
         self._launchers = launchers
         self._open: dict[int, list[Sink]] = {}
@@ -450,7 +450,7 @@ class Finder:
     def _readers_of(self, pipe: Sink) -> list[int]:
         return [
             pid
-            for pid in self._neighbours()
+            for pid in self._neighbors()
             if pid != pipe.pid and any(self._reads(sink, pipe) for sink in self._all(pid))
         ]
 
@@ -464,7 +464,7 @@ class Finder:
     def _maker_of(self, terminal: Sink) -> int | None:
         """The process that holds the other end of a pseudo-terminal."""
         number = terminal.target.rpartition("/")[2]
-        for pid in self._neighbours():
+        for pid in self._neighbors():
             for sink in self._all(pid):
                 if sink.target.endswith("ptmx") and _terminal_of(sink) == number:
                     return pid

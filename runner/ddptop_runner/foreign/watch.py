@@ -178,7 +178,7 @@ class ForeignBook:
         """Join the census with the jobs known before; a job keeps the name it was first seen by."""
         jobs = in_turn(census.jobs, os.geteuid())
         jobs.sort(key=lambda job: job.name != self._followed)
-        self.left_out = _told(jobs[MAX_JOBS:])
+        self.left_out = _left_out(jobs[MAX_JOBS:])
         left = {job.name: job for job in jobs[:MAX_JOBS]}
         shown = Census(jobs=tuple(left.values()))
         for name, record in list(self._records.items()):
@@ -221,19 +221,19 @@ class ForeignBook:
                 if may_find and record.output.due(record.foreign, now_s):
                     may_find = False
                     record.output.find(record.foreign, now_s, closely=False)
-                heard, used, grew = record.output.read(now_s, budget, may_capture)
+                readings, used, grew = record.output.read(now_s, budget, may_capture)
                 if record.output.has_panes:
                     may_capture = False
                 budget -= used
-                record.hear(heard, grew, now, now_s)
+                record.fold(readings, grew, now, now_s)
             if budget <= 0:
                 break
 
     def _read_followed(self, followed: JobRecord, now: dt.datetime, now_s: float) -> None:
         if followed.ended_at is None and followed.output.due(followed.foreign, now_s):
             followed.output.find(followed.foreign, now_s, closely=True)
-        heard, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
-        followed.hear(heard, grew, now, now_s)
+        readings, _, grew = followed.output.read(now_s, CLOSE_READ_BYTES, True)
+        followed.fold(readings, grew, now, now_s)
         followed.look_at_files(now, now_s)
 
     def _panes_of(self, job: ForeignJob) -> dict[str, Pane]:
@@ -252,7 +252,7 @@ class ForeignBook:
         return known[1]
 
 
-def _told(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
+def _left_out(jobs: Iterable[ForeignJob]) -> tuple[Unreadable, ...]:
     by_user: dict[str, list[ForeignJob]] = defaultdict(list)
     for job in jobs:
         by_user[job.user].append(job)
@@ -291,6 +291,6 @@ def read_outputs(census: Census, now: dt.datetime) -> dict[str, NodeSnapshot]:
 def _snapshot(record: JobRecord, job: ForeignJob, census: Census, now: dt.datetime) -> NodeSnapshot:
     now_s = boottime_s()
     record.output.find(job, now_s, closely=True)
-    heard, _, grew = record.output.read(now_s, CLOSE_READ_BYTES, may_capture=False)
-    record.hear(heard, grew, now, now_s)
+    readings, _, grew = record.output.read(now_s, CLOSE_READ_BYTES, may_capture=False)
+    record.fold(readings, grew, now, now_s)
     return record.view([], {}, census.facts, now, now_s).snapshot

@@ -12,7 +12,7 @@ from ddptop_runner.base.clock import utc_now
 from ddptop_runner.base.paths import runs_dir
 from ddptop_runner.host import procs
 from ddptop_runner.launch.gpus import usage
-from ddptop_runner.launch.gpus.usage import Claim, claims, queued_before, taking, uses
+from ddptop_runner.launch.gpus.usage import claims, queued_before, taking, uses
 from ddptop_runner.model.devices import GpuProcess, GpuSample
 from ddptop_runner.model.spec import Device, DeviceQueue, read_spec
 
@@ -38,16 +38,16 @@ def test_live_jobs_have_their_devices(ddptop_home):
     put_job("lost", live(guardian=gone()), devices=[ZERO])
     put_job("elsewhere", live(boot_id="another"), devices=[ZERO], host="other")
     put_job("on-cpus", live())
-    found = sorted(claims(), key=lambda claim: claim.job)
-    assert found == [Claim("comes-up", ONE), Claim("runs", ZERO)]
-    assert claims(besides="comes-up@1") == [Claim("runs", ZERO)]
+    found = sorted(claims(), key=lambda claim: claim[0])
+    assert found == [("comes-up", ONE), ("runs", ZERO)]
+    assert claims(besides="comes-up@1") == [("runs", ZERO)]
 
 
 def test_a_job_in_another_container_of_this_machine_counts_while_it_is_heard_of(ddptop_home):
     put_job("fresh", live(pid_ns=1), devices=[ZERO])
     old = utc_now() - dt.timedelta(minutes=5)
     put_job("silent", live(pid_ns=1, ts=old), devices=[ONE])
-    assert claims() == [Claim("fresh", ZERO)]
+    assert claims() == [("fresh", ZERO)]
 
 
 def test_who_waits_longer_for_one_of_the_same_devices(ddptop_home):
@@ -70,7 +70,7 @@ def test_uses_join_the_driver_with_what_jobs_have(ddptop_home):
         GpuSample(index=1, uuid="GPU-1", processes=[process], mem_used_bytes=2**30),
         GpuSample(index=1, uuid="MIG-1", parent_uuid="GPU-1", processes=[]),
     ]
-    found = uses([ONE, ZERO, Device(index=1, uuid="MIG-1")], present, claims())
+    found = uses([ONE, ZERO, Device(index=1, uuid="MIG-1")], present)
     assert [use.holders for use in found] == [
         ("alice's a (pid 7) uses 1.0 GiB",),
         ("reserved by job runs",),

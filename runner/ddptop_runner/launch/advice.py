@@ -1,4 +1,4 @@
-"""Warns or asks before N ranks of a script start where its source says that this is wrong.
+"""Warns or asks before N ranks of a script start where its source shows that this is wrong.
 
 Each case was tried with two ranks under the variables of torch's launcher:
 
@@ -67,7 +67,7 @@ class QuestionError(UsageError):
 
 
 def read(request: LaunchRequest, cwd: Path, env: Mapping[str, str]) -> Script:
-    """What the script or module of a request tells."""
+    """The facts of a request's script or module."""
     folders = [Path(cwd, entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if request.kind != "module":
         return read_script(cwd / request.target, folders)
@@ -80,7 +80,7 @@ def notes_on(request: LaunchRequest, script: Script, ranks: int | None, devices:
 
     Args:
         request: the request.
-        script: what its source tells.
+        script: the facts of its source.
         ranks: how many there will be; None if that is unknown.
         devices: how many GPUs the job has or will have.
 

@@ -154,7 +154,7 @@ def judge_driver(on_bus: int, report: DeviceReport | None) -> Judgement:
 
     Args:
         on_bus: how many NVIDIA devices the PCI bus has.
-        report: what NVML says.
+        report: the devices that NVML reports.
     """
     if report is None:
         if not on_bus:

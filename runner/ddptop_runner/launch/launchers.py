@@ -122,7 +122,7 @@ def _none(wanted: Wanted, tools: Tools) -> Recipe:
 
 
 def _torchrun(wanted: Wanted, tools: Tools) -> Recipe:
-    """`--standalone` takes a free port of its own, so that two jobs do not meet on 29500."""
+    """`--standalone` takes a free port of its own: two jobs on 29500 would collide."""
     words = ("--standalone", "--nproc-per-node", str(wanted.nproc))
     return Recipe((tools.program or "torchrun", *words, *wanted.target, *wanted.args))
 
@@ -130,10 +130,10 @@ def _torchrun(wanted: Wanted, tools: Tools) -> Recipe:
 def _accelerate(wanted: Wanted, tools: Tools) -> Recipe:
     """Tried with accelerate 1.15.
 
-    `--cpu --num_processes 2` starts one process and says nothing, so on CPUs the way of several
+    `--cpu --num_processes 2` starts one process without a message, so on CPUs the way of several
     GPUs is taken, with ACCELERATE_USE_CPU. `--multi_gpu` refuses one process. Port 0 is a free one.
-    A configuration of the person's own decides precision, compilation, FSDP and DeepSpeed; its list
-    of GPUs would undo the choice of devices, so `--gpu_ids all` is said: all of the job's.
+    A configuration of the user decides precision, compilation, FSDP and DeepSpeed; its list
+    of GPUs would undo the choice of devices, so `--gpu_ids all` is passed: all of the job's.
     """
     words = ["--num_processes", str(wanted.nproc), "--num_machines", "1"]
     words += ["--main_process_port", "0"]
@@ -165,7 +165,7 @@ def _deepspeed(wanted: Wanted, tools: Tools) -> Recipe:
     """Tried with deepspeed 0.19 on CPUs; read for GPUs.
 
     `--num_gpus` makes it forget CUDA_VISIBLE_DEVICES and take GPU 0 and up, so for all of the job's
-    GPUs nothing is said, and it takes those; for some of them `--include` names them.
+    GPUs neither is passed, and it takes those; for some of them `--include` names them.
     """
     words = ["--master_port", str(tools.port)]
     env: tuple[str, ...] = ()
@@ -210,8 +210,8 @@ def _mpi(wanted: Wanted, tools: Tools) -> Recipe:
     """Tried with Open MPI 4.1.
 
     It refuses root, refuses more ranks than cores, and binds each of two ranks to one core, where
-    their data loaders would be as well; each is undone. It tells its ranks nothing of where they
-    meet, which `torch.distributed` with gloo or NCCL has to know.
+    their data loaders would be as well; each is undone. Its ranks get no address to connect
+    to, which `torch.distributed` with gloo or NCCL has to know.
     """
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(tools.port)}
     env = [f"{name}={master[name]}" for name in tools.unset]
@@ -244,10 +244,10 @@ def look(launcher: str, python: str, env: Mapping[str, str], *, python_given: bo
     """What there is of a launcher, in the environment of `python` first, then on PATH.
 
     Args:
-        launcher: one of `shortcuts.LAUNCHERS`.
+        launcher: one of `LAUNCHERS`.
         python: the job's interpreter.
         env: the job's variables.
-        python_given: whether the person chose it; another environment's launcher would then run
+        python_given: whether the user chose it; another environment's launcher would then run
             another Python, and is not taken.
 
     Raises:
@@ -295,7 +295,7 @@ def _mpirun_on(path: str) -> str | None:
 def _is_open_mpi(program: str) -> bool:
     """By its version; one that does not answer is taken for Open MPI, the commonest."""
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [program, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -306,7 +306,7 @@ def _is_open_mpi(program: str) -> bool:
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return "HYDRA" not in said and "Intel" not in said
+    return "HYDRA" not in answer and "Intel" not in answer
 
 
 def accelerate_config(env: Mapping[str, str]) -> Path | None:
@@ -416,7 +416,7 @@ def _code_of_shell(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def launcher_name(argv: Sequence[str]) -> str | None:
-    """Who starts the command's ranks, as its words tell; a `foreign.types.Launcher`.
+    """Who starts the command's ranks, by its words; a `foreign.types.Launcher`.
 
     `python` is a script that is run as it is, and may still start ranks itself; None is a program
     of which nothing is known.

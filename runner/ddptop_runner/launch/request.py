@@ -20,7 +20,7 @@ from ddptop_runner.model.words import OnNan
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the person asked for."""
+    """What the user asked for."""
 
     kind: Literal["script", "module", "command"]
     """`script`, `module` or `command`."""
@@ -56,7 +56,7 @@ class LaunchRequest:
     launcher: str | None = None
     """Who starts the ranks of a script or module; one of `shortcuts.LAUNCHERS`, None: ddptop."""
     as_asked: bool = False
-    """Start ranks whatever the script looks like: the person was asked, and said so."""
+    """Start ranks whatever the script looks like: the user was asked and confirmed."""
     pty: bool = False
     """Give a command a terminal of its own to write to."""
 
@@ -69,7 +69,7 @@ class LaunchPlan:
     job_env: dict[str, str]
     """Variables that the job gets beside the shell's."""
     notes: tuple[str, ...]
-    """What the person should know, a line each."""
+    """What to tell the user, a line each."""
     wrap: tuple[str, ...]
     """Through what the tmux server must be started to outlive the login."""
     name_is_derived: bool
@@ -169,12 +169,12 @@ COUNTING = {
     "mpirun": "-np N",
     "srun": "--ntasks N",
 }
-"""How each launcher is told the number of ranks."""
+"""The option that sets each launcher's number of ranks."""
 
 _OF_A_SHELL = frozenset({"cd", "source", ".", "export", "eval", "exec", "set", "ulimit", "umask"})
 
 _TELLING = frozenset({"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all", "-m", "-c"})
-"""With these an interpreter without a script tells something of itself, or refuses."""
+"""With these an interpreter without a script prints something about itself, or refuses."""
 
 
 def require_command(request: LaunchRequest, launcher: str | None) -> None:
@@ -182,7 +182,7 @@ def require_command(request: LaunchRequest, launcher: str | None) -> None:
 
     Args:
         request: what was asked.
-        launcher: who starts the command's ranks, as its words tell.
+        launcher: who starts the command's ranks, by its words.
 
     Raises:
         UsageError: naming the option and the remedy.
@@ -304,7 +304,7 @@ def _require_interpreter(program: str, path: Path, cwd: Path) -> None:
 
 
 def program_of(request: LaunchRequest, cwd: Path, env: Mapping[str, str], beside: str) -> str:
-    """`executable_of` a command whose script, where a Python is told one, is there too.
+    """`executable_of` a command; if it runs Python on a script, that exists too.
 
     Raises:
         UsageError: naming what is not there.

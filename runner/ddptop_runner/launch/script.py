@@ -108,7 +108,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """What the source tells; empty if it cannot be read completely."""
+    """Facts of the source; empty if it cannot be read completely."""
 
     calls: tuple[Call, ...] = ()
     imports: frozenset[str] = frozenset()
@@ -132,7 +132,7 @@ class Script(msgspec.Struct, frozen=True):
 
 
 def read_script(path: Path, folders: Sequence[Path] = ()) -> Script:
-    """What a script tells, with the modules of its own that it imports.
+    """The facts of a script and of the modules of its own that it imports.
 
     Args:
         path: the script.

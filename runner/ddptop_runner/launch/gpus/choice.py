@@ -133,7 +133,7 @@ def again(
             "see `ddptop gpus`",
         )
     select.Machine(present, env.get("CUDA_VISIBLE_DEVICES")).require_allowed(pool)
-    return _Decision(pool, count, present, [], None, force, wait, others=False).make()
+    return _Decision(pool, count, present, [], None, force, wait).make()
 
 
 def present_devices(named: Sequence[str] = ()) -> tuple[list[GpuSample], str | None]:
@@ -163,20 +163,18 @@ class _Decision:
     request: GpuRequest | None
     force: bool
     wait: bool
-    others: bool = True
-    """Whether the person may name other devices instead."""
     is_dry: bool = False
     """Whether nothing is to be started: what would be refused is noted."""
     allowed: Sequence[Device] = ()
-    """All devices that the job could be given, had the person named others."""
+    """All devices that `--gpus` may name; none for `restart`, which keeps a job's devices."""
 
     def make(self) -> DeviceChoice:
         """Decide by what other jobs have now.
 
         Raises:
-            UsageError: when a device is busy, and the person neither waits nor takes it anyway.
+            UsageError: when a device is busy, without `--wait-gpus` or `--force`.
         """
-        uses = usage.uses(self.pool, self.present, usage.claims())
+        uses = usage.uses(self.pool, self.present)
         chosen = idlest(uses, self.count)
         busy = [use for use in chosen if use.busy]
         if gone := [use for use in chosen if use.gone]:
@@ -184,9 +182,7 @@ class _Decision:
         notes = [*self.left_out]
         is_refused = bool(busy) and not self.force and not self.wait
         if is_refused:
-            allowed = usage.uses(self.allowed, self.present, usage.claims())
-            free = sum(not use.busy for use in allowed)
-            error = refusal(self.request, uses, chosen, others=self.others, free_of_all=free)
+            error = self._refusal(uses, chosen)
             if not self.is_dry:
                 raise error
             notes.append(f"this launch would fail: {error.message}; {error.hint}")
@@ -208,47 +204,34 @@ class _Decision:
             notes += _doubts(chosen)
         return DeviceChoice(devices, queue, by_uuid, tuple(notes), self.make)
 
+    def _refusal(self, uses: Sequence[DeviceUse], chosen: Sequence[DeviceUse]) -> UsageError:
+        """Names who is on which device, and how else the job can be had.
 
-def refusal(
-    request: GpuRequest | None,
-    uses: Sequence[DeviceUse],
-    chosen: Sequence[DeviceUse],
-    *,
-    others: bool = True,
-    free_of_all: int = 0,
-) -> UsageError:
-    """Says who is on which device, and how else the job can be had.
-
-    Args:
-        request: what `--gpus` says; None when it was not given.
-        uses: the devices that the job may get.
-        chosen: those of them that it would get.
-        others: whether the person may name other devices instead; `restart` cannot.
-        free_of_all: how many of all devices that the job might name are free.
-    """
-    free = [use.device for use in uses if not use.busy]
-    if request is not None and request.kind == "auto":
-        verb = "is" if len(free) == 1 else "are"
-        what = f"--gpus {request.in_words()}: {len(free)} of {len(uses)} GPUs {verb} free"
-        what += f" ({busy_in_words(uses)})"
-        remedy = f"--gpus auto:{len(free)}, " if free else ""
-    else:
-        held = [use.device for use in chosen if use.busy]
-        verb = "is" if len(held) == 1 else "are"
-        words = busy_in_words(chosen)
-        alike = f"{names_of(held)}: "  # the same holder on all of them
-        words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
-        what, remedy = f"{names_of(held)} {verb} busy{words}", ""
-        if others and free and not any(device.is_mig for device in free):
-            remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
-        elif free_of_all and _names_some(request) and not any(device.is_mig for device in held):
-            remedy = f"--gpus auto:{min(free_of_all, len(chosen))} to use the idlest, "
-    return UsageError(what, f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs")
-
-
-def _names_some(request: GpuRequest | None) -> bool:
-    """Whether others than the devices asked for may be allowed."""
-    return request is not None and request.kind in ("indices", "uuids")
+        Args:
+            uses: the devices that the job may get.
+            chosen: those of them that it would get.
+        """
+        kind = None if self.request is None else self.request.kind
+        free = [use.device for use in uses if not use.busy]
+        remedy = ""
+        if kind == "auto":
+            verb = "is" if len(free) == 1 else "are"
+            what = f"--gpus auto:{self.count}: {len(free)} of {len(uses)} GPUs {verb} free"
+            what += f" ({busy_in_words(uses)})"
+            remedy = f"--gpus auto:{len(free)}, " if free else ""
+        else:
+            held = [use.device for use in chosen if use.busy]
+            verb = "is" if len(held) == 1 else "are"
+            words = busy_in_words(chosen)
+            alike = f"{names_of(held)}: "  # the same holder on all of them
+            words = f": {words[len(alike) :]}" if words.startswith(alike) else f" ({words})"
+            what = f"{names_of(held)} {verb} busy{words}"
+            elsewhere = sum(not use.busy for use in usage.uses(self.allowed, self.present))
+            if self.allowed and free and not any(device.is_mig for device in free):
+                remedy = f"--gpus {','.join(str(device.index) for device in free)}, "
+            elif kind in ("indices", "uuids") and elsewhere and not held[0].is_mig:
+                remedy = f"--gpus auto:{min(elsewhere, len(chosen))} to use the idlest, "
+        return UsageError(what, f"pass {remedy}--wait-gpus to wait, or --force to use busy GPUs")
 
 
 def _doubts(chosen: Sequence[DeviceUse]) -> list[str]:
@@ -267,4 +250,4 @@ def free_now(env: Mapping[str, str]) -> int | None:
     pool = select.Machine(present, visible).resolve(None)
     if pool is None:
         return None
-    return sum(not use.busy for use in usage.uses(pool, present, usage.claims()))
+    return sum(not use.busy for use in usage.uses(pool, present))

@@ -38,7 +38,7 @@ def waiting_in_words(
         queue: what it needs.
         uses: what the devices are used for; () where that is not known.
         ahead: jobs that have waited longer for one of them.
-        note: what the sampler says of devices that it cannot read.
+        note: why the sampler cannot read some devices.
     """
     parts = [f"waiting for {wanted_in_words(queue)}"]
     if ahead:
@@ -158,8 +158,7 @@ class QueueWatch:
         return None
 
     def _look_at(self, report: DeviceReport) -> list[DeviceUse]:
-        taken = usage.claims(besides=self._spec.job_id)
-        return usage.uses(self._queue.candidates, report.gpus, taken)
+        return usage.uses(self._queue.candidates, report.gpus, besides=self._spec.job_id)
 
     def _take(self, report: DeviceReport) -> JobSpec | None:
         """Under the lock: once more what other jobs have, then take."""

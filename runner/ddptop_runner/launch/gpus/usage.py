@@ -17,7 +17,6 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 
 import msgspec
@@ -201,7 +200,7 @@ def grant(uses: Sequence[DeviceUse], count: int, streaks: Mapping[str, int]) -> 
 
 
 def key(device: Device) -> str:
-    """What tells a device from the others of its machine."""
+    """The device's identity on its machine."""
     return device.uuid or f"index {device.index}"
 
 
@@ -225,7 +224,7 @@ def busy_in_words(uses: Sequence[DeviceUse], most: int = 4) -> str:
 
 
 def _by_holder(uses: Sequence[DeviceUse]) -> list[str]:
-    """A part for all devices of which the same is to be said."""
+    """One part for all devices with the same holders."""
     devices: dict[str, list[Device]] = {}
     for use in uses:
         devices.setdefault(holders_in_words(use), []).append(use.device)
@@ -242,18 +241,12 @@ def choice_in_words(chosen: Sequence[DeviceUse], uses: Sequence[DeviceUse]) -> s
     return "; ".join(parts)
 
 
+# --- what live jobs have reserved ---------------------------------------------------------------
+
 LOCK_NAME = ".gpus.lock"
 POLL_S = 0.02
 FRESH_S = 30.0
 """A job whose processes cannot be seen from here counts while its snapshot is no older."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One device of one live job."""
-
-    job: str
-    device: Device
 
 
 def _holders_here() -> list[JobView]:
@@ -270,10 +263,10 @@ def _is_here(view: JobView) -> bool:
     return here and view.snapshot is not None and age_s is not None and age_s < FRESH_S
 
 
-def claims(besides: str | None = None) -> list[Claim]:
-    """The devices of every live job of this machine, but for the job with the id `besides`."""
+def claims(besides: str | None = None) -> list[tuple[str, Device]]:
+    """Each device of each live job of this machine, but for the job with the id `besides`."""
     return [
-        Claim(view.job, device)
+        (view.job, device)
         for view in _holders_here()
         if view.spec.job_id != besides
         for device in view.spec.devices or ()
@@ -298,20 +291,20 @@ def queued_before(spec: JobSpec) -> list[str]:
 
 
 def uses(
-    devices: Sequence[Device], present: Sequence[GpuSample], taken: Sequence[Claim]
+    devices: Sequence[Device], present: Sequence[GpuSample], besides: str | None = None
 ) -> list[DeviceUse]:
-    """What each of these devices is used for.
+    """What each of these devices is used for now.
 
     Args:
         devices: the devices, in the order of the answer.
         present: the machine's samples, as the driver gives them.
-        taken: what `claims` says.
+        besides: the ID of a job whose own devices do not count.
     """
-    owners = registry.rank_of_pid()
+    owners, claimed = registry.rank_of_pid(), claims(besides)
     found = []
     for device in devices:
         gpu = next((gpu for gpu in present if is_same(gpu, device)), None)
-        jobs = [claim.job for claim in taken if is_same(claim.device, device)]
+        jobs = [job for job, held in claimed if is_same(held, device)]
         found.append(use_of(device, None if gpu is None else labelled(gpu, owners), jobs))
     return found
 
